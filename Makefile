@@ -1,0 +1,61 @@
+# Everything runs in .venv, which is made on first use. Needs Python 3.11 or newer, pip and make.
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+
+export PIP_ROOT_USER_ACTION = ignore
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test bench clean
+
+help:
+	@echo "make demo    see agents work together on one bus"
+	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
+	@echo "make bench   measure the queue"
+	@echo "make clean   remove .venv, caches and builds (never a bus)"
+
+demo: $(VENV)/.installed
+	@$(BIN)/python -m agentbus.interfaces.demo
+
+test: $(VENV)/.installed-dev
+	@echo "== ruff check"
+	@$(BIN)/ruff check
+	@echo "== ruff format"
+	@$(BIN)/ruff format --check
+	@echo "== mypy"
+	@$(BIN)/mypy
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed
+	@$(BIN)/python -m benchmarks.queue
+
+clean:
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps below are touched only when a step succeeded, so a step that failed is tried again.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "agentbus needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	@echo "Installing agentbus"
+	@$(PIP) install -qq -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
+	@echo "Installing agentbus and its development tools"
+	@$(PIP) install -qq -e '.[dev]'
+	@touch $(VENV)/.installed $@

@@ -1,0 +1,87 @@
+"""agentbus: one durable bus for many AI agents.
+
+    import agentbus
+
+    async with agentbus.connect() as bus:
+        async with bus.agent("planner-1", type="planner") as planner:
+            await planner.send("executor-1", "task_assignment", {"phase": "design"})
+
+Names are imported when they are first used, so that the command line starts without asyncio.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentbus import errors
+    from agentbus.addresses import Address, pool, topic
+    from agentbus.agent import Agent
+    from agentbus.bus import Bus, connect
+    from agentbus.clock import Clock, Now, SystemClock
+    from agentbus.limits import Priority
+    from agentbus.message import Message
+    from agentbus.operations.messages import Receipt
+    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, Stats
+    from agentbus.unit import Unit
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Address",
+    "Agent",
+    "AgentRecord",
+    "Bus",
+    "Clock",
+    "Message",
+    "MessageRecord",
+    "Now",
+    "Page",
+    "Priority",
+    "QueueDepth",
+    "Receipt",
+    "Stats",
+    "SystemClock",
+    "Unit",
+    "connect",
+    "errors",
+    "pool",
+    "topic",
+]
+
+_HOMES = {
+    "Address": "addresses",
+    "Agent": "agent",
+    "AgentRecord": "records",
+    "Bus": "bus",
+    "Clock": "clock",
+    "Message": "message",
+    "MessageRecord": "records",
+    "Now": "clock",
+    "Page": "records",
+    "Priority": "limits",
+    "QueueDepth": "records",
+    "Receipt": "operations.messages",
+    "Stats": "records",
+    "SystemClock": "clock",
+    "Unit": "unit",
+    "connect": "bus",
+    "pool": "addresses",
+    "topic": "addresses",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("agentbus.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'agentbus' has no attribute {name!r}")
+    value = getattr(import_module(f"agentbus.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,262 @@
+"""The bus: an open connection to the store, the process's beat, and the way to everything else."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Literal
+
+import anyio
+import anyio.abc
+
+from agentbus.addresses import Address
+from agentbus.agent import Agent
+from agentbus.clock import Clock, SystemClock
+from agentbus.engine import presence
+from agentbus.engine.interface import Engine
+from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.engine import SQLiteEngine
+from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, OutOfRange
+from agentbus.handle import Handle
+from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range
+from agentbus.mailroom import Mailroom
+from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
+from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
+from agentbus.operations.reading import count, pending
+from agentbus.records import Stats
+from agentbus.registry import Registry, profile
+from agentbus.renewal import Renewer
+
+log = logging.getLogger("agentbus")
+
+_LETTING_GO = 2.0
+
+
+def connect(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    durability: Literal["disk", "process"] = "disk",
+    clock: Clock | None = None,
+    max_payload: int = MAX_PAYLOAD,
+    lock_timeout: float = 30.0,
+    beat_every: float = 5.0,
+) -> Bus:
+    """A bus to be used with ``async with``.
+
+    ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
+    made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
+    of any process, but not a power cut.
+
+    >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
+    ...     print(await bus.stats())
+    """
+    if durability not in {"disk", "process"}:
+        raise OutOfRange(what="durability", value=durability, allowed="'disk' or 'process'")
+    check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+    engine = SQLiteEngine(
+        home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
+    )
+    return Bus(engine, max_payload=max_payload, beat_every=beat_every)
+
+
+class Bus:
+    """An open bus. Made by ``connect``.
+
+    >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
+    ...     async with bus.agent("worker-1", type="worker") as worker:
+    ...         message = await worker.receive(timeout=5)
+    """
+
+    renewer: Renewer
+
+    def __init__(self, engine: Engine, *, max_payload: int, beat_every: float) -> None:
+        self.engine = engine
+        self.max_payload = max_payload
+        self.agents = Registry(engine, max_payload)
+        self.messages = Mailroom(engine)
+        self._beat_every = beat_every
+        self._handles: set[Handle] = set()
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def __aenter__(self) -> Bus:
+        if self._tasks is not None:
+            raise Misuse(reason="this bus is open already")
+        entry = await self.engine.open()
+        try:
+            await self._bury(entry.neighbours)
+            self._tasks = anyio.create_task_group()
+            await self._tasks.__aenter__()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.engine.close()
+            raise
+        self.renewer = Renewer(self.engine, self._tasks)
+        self._tasks.start_soon(self._beat)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._tasks is not None  # noqa: S101 - set on entering
+        self.renewer.close()
+        self._tasks.cancel_scope.cancel()
+        try:
+            return await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(_LETTING_GO), suppress(AgentBusError):
+                    request = LeaveRequest((self.engine.process,), False, "the bus was closed")
+                    await self.engine.write(leave, request)
+                await self.engine.close()
+
+    # Agents
+
+    @asynccontextmanager
+    async def agent(self, id: str, *, type: str, **options: Any) -> AsyncIterator[Agent]:
+        """Register an agent for the length of a block; the options are those of ``register``.
+
+        Leaving the block ends its life: completed; failed, with the error, after an exception; stopped when cancelled.
+
+        >>> async with bus.agent("executor-1", type="executor", pools=["executors"]) as executor:   # doctest: +SKIP
+        ...     async for message in executor.inbox():
+        ...         ...
+        """
+        agent = await self.register(id, type=type, **options)
+        try:
+            yield agent
+        except BaseException as error:
+            with anyio.move_on_after(_LETTING_GO, shield=True), suppress(AgentFenced, Misuse):
+                if isinstance(error, Exception):
+                    await agent.fail(f"{error.__class__.__name__}: {error}"[:10_000])
+                else:
+                    await agent.stop()
+            raise
+        if not agent.ended:
+            await agent.complete()
+
+    async def register(
+        self,
+        id: str,
+        *,
+        type: str,
+        session: str | None = None,
+        pools: Sequence[str] = (),
+        topics: Sequence[str] = (),
+        takeover: bool = False,
+        **about: Any,
+    ) -> Agent:
+        """Register an agent that lives in this process until it is ended, or the bus is closed.
+
+        ``about``: name, milestone, parent, capabilities, model, prompt, load, estimate (seconds), metadata, patience
+        (seconds). An id that ended before starts a new life, with its state and mailbox kept; one that is alive elsewhere
+        is an error, unless ``takeover`` fences the old life.
+
+        >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
+        """
+        request = RegisterRequest(
+            check_name(id, "agent"),
+            check_name(type, "agent type"),
+            self.engine.process,
+            profile(self.max_payload, **about),
+            session=None if session is None else check_name(session, "session"),
+            pools=check_names(pools, "pool"),
+            topics=check_names(topics, "topic"),
+            takeover=takeover,
+        )
+        try:
+            registration = await self.engine.write(register, request)
+        except AgentExists as exists:
+            if exists.neighbour is None or not await self._bury([exists.neighbour]):
+                raise
+            registration = await self.engine.write(register, request)
+        agent = Agent(self, registration, session)
+        self._handles.add(agent)
+        return agent
+
+    async def expect(self, id: str, *, type: str, session: str | None = None, **about: Any) -> None:
+        """Announce an agent that will come: it is pending, and its mailbox exists.
+
+        >>> await bus.expect("executor-1", type="executor")                           # doctest: +SKIP
+        """
+        request = RegisterRequest(
+            check_name(id, "agent"),
+            check_name(type, "agent type"),
+            None,
+            profile(self.max_payload, **about),
+            session=None if session is None else check_name(session, "session"),
+        )
+        await self.engine.write(register, request)
+
+    async def declare(self, *addresses: Address) -> None:
+        """Make pools and topics exist before anyone joins them.
+
+        >>> await bus.declare(agentbus.pool("executors"), agentbus.topic("plans"))    # doctest: +SKIP
+        """
+        for place in addresses:
+            if not isinstance(place, Address) or place.kind == "agent":
+                raise InvalidInput(reason=f"{place!r} is not a pool or a topic; agents are announced with expect()")
+        await self.engine.write(
+            declare,
+            DeclareRequest(
+                tuple(place.name for place in addresses if place.kind == "pool"),
+                tuple(place.name for place in addresses if place.kind == "topic"),
+            ),
+        )
+
+    async def stats(self, *, deepest: int = 20) -> Stats:
+        """The bus in numbers: counts by status, the deepest queues, sizes.
+
+        >>> (await bus.stats()).messages                                              # doctest: +SKIP
+        {'acked': 120, 'queued': 3}
+        """
+        counts = await self.engine.read(count, check_range(deepest, "deepest", 1, 1000))
+        database, log_size = await self.engine.sizes()
+        return Stats(counts.messages, counts.agents, counts.queues, counts.oldest_waiting, database, log_size)
+
+    def forget(self, agent: Handle) -> None:
+        """An agent ended: the process no longer beats for it."""
+        self._handles.discard(agent)
+
+    async def _bury(self, neighbours: Sequence[Neighbour]) -> bool:
+        """Strike off processes of this host that are gone, so that what they held can go on at once."""
+        host = presence.host_key()
+        gone = [
+            other
+            for other in neighbours
+            if other.host == host and presence.is_gone(other.pid, other.started, other.bell)
+        ]
+        if gone:
+            request = LeaveRequest(tuple(other.process for other in gone), True, "its process died")
+            agents = await self.engine.write(leave, request)
+            if agents:
+                log.warning("found dead: the process of %s", ", ".join(agents))
+        return bool(gone)
+
+    async def _beat(self) -> None:
+        """Beat for all agents of this process, and look for messages whose bell was missed."""
+        pulse = self.engine.hub.listen(())
+        while True:
+            await pulse.wait(self._beat_every)
+            awake = self.engine.clock.now().awake
+            calls = tuple((agent.id, agent.epoch, awake) for agent in self._handles if agent.active or agent.waiting)
+            for agent in self._handles:
+                agent.active = False
+            try:
+                await self.engine.write(beat, BeatRequest(self.engine.process, calls))
+                await self._listen_again()
+            except AgentBusError as error:
+                log.warning("no beat: %s", error)
+
+    async def _listen_again(self) -> None:
+        """A sender killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
+        hub = self.engine.hub
+        mailboxes: dict[int, list[str]] = {}
+        for channel in hub.channels:
+            if channel.startswith("mailbox/"):
+                mailboxes.setdefault(int(channel[8:].partition("#")[0]), []).append(channel)
+        if mailboxes:
+            for mailbox in await self.engine.read(pending, tuple(mailboxes)):
+                hub.ring(mailboxes[mailbox])

@@ -1,0 +1,70 @@
+"""Two clocks: wall time for people, awake time for leases and beats. Tests inject their own."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+
+class Now(msgspec.Struct, frozen=True):
+    """One moment: ``wall`` and ``awake`` in milliseconds, and the ``boot`` in which awake time counts.
+
+    >>> Now(wall=1_700_000_000_000, awake=5_000, boot="b1").awake
+    5000
+    """
+
+    wall: int
+    awake: int
+    boot: str
+
+
+class Timer(Protocol):
+    """Something that was set and can be called off."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """What the bus takes time from. ``now`` is also called from the writer's thread.
+
+    Give your own to ``connect(clock=…)`` to let time pass in tests without sleeping.
+    """
+
+    def now(self) -> Now: ...
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer: ...
+
+
+class SystemClock:
+    """The clocks of this machine.
+
+    >>> SystemClock().now().awake > 0
+    True
+    """
+
+    def __init__(self) -> None:
+        self._boot = _boot_id()
+
+    def now(self) -> Now:
+        return Now(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000, self._boot)
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
+        return loop.call_later(seconds, callback)
+
+
+def _boot_id() -> str:
+    """What tells this boot of the machine from another."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        # Without Linux's boot id: the second the machine started, in steps wide enough for a corrected clock.
+        started = time.time() - time.monotonic()
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"boot-{round(started / 60)}-{uuid.getnode()}"))

@@ -1,0 +1,76 @@
+"""One codec decides what JSON is: finite numbers, valid Unicode, bounded depth and size, exact round trips."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from agentbus.errors import InvalidPayload, NotADatabase, PayloadTooLarge
+from agentbus.limits import MAX_DEPTH
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encode(value: Any, limit: int) -> str:
+    """JSON text of ``value``, or a named error.
+
+    Whatever decodes to an equal value is taken at once; the rest (tuples, Structs, dates; NaN, number keys)
+    is looked at more closely, because msgspec would turn a NaN into null without a word.
+    """
+    try:
+        encoded = _encode(value)
+        if len(encoded) > limit:
+            raise PayloadTooLarge(size=len(encoded), limit=limit)
+        deep = encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
+        if deep or _decode(encoded) != value:
+            _inspect(msgspec.to_builtins(value, builtin_types=(float,), str_keys=False), 0)
+        return encoded.decode()
+    except (UnicodeEncodeError, msgspec.DecodeError) as error:
+        raise InvalidPayload(reason=f"text that is not valid Unicode ({type(error).__name__})") from None
+    except RecursionError:
+        raise InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep") from None
+    except (OverflowError, msgspec.ValidationError) as error:
+        raise InvalidPayload(reason=str(error)) from None
+    except TypeError as error:
+        raise InvalidPayload(reason=str(error)) from None
+
+
+def decode(text: str) -> Any:
+    return _decode(text)
+
+
+def checksum(text: str) -> int:
+    return crc32(text.encode())
+
+
+def check(text: str, expected: int, what: str) -> None:
+    """Payload bytes escape SQLite's own integrity check, so every reader compares the checksum."""
+    if checksum(text) != expected:
+        raise NotADatabase(path="the database", reason=f"the stored bytes of {what} do not match their checksum")
+
+
+def plain(value: Any) -> str:
+    """JSON of something of our own: a list of parameters, the facts of an event."""
+    return _encode(value).decode()
+
+
+def _inspect(value: Any, depth: int) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidPayload(reason=f"{value} is not a finite number")
+    elif isinstance(value, dict):
+        if depth >= MAX_DEPTH:
+            raise InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep")
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise InvalidPayload(reason=f"the key {key!r} is not a text")
+            _inspect(item, depth + 1)
+    elif isinstance(value, list | tuple):
+        if depth >= MAX_DEPTH:
+            raise InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep")
+        for item in value:
+            _inspect(item, depth + 1)

@@ -1,0 +1,49 @@
+"""From a caller's arguments to a draft: everything that can be checked without the database is checked here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbus.addresses import Address, address
+from agentbus.codec import encode
+from agentbus.limits import (
+    Priority,
+    check_message_id,
+    check_name,
+    check_range,
+    check_seconds,
+)
+from agentbus.operations.messages import Draft
+
+MAX_ATTEMPTS = 5
+
+
+def draft(
+    to: str | Address | int,
+    type: str,
+    payload: Any = None,
+    *,
+    limit: int,
+    priority: int = Priority.NORMAL,
+    delay: float | None = None,
+    ttl: float | None = None,
+    message_id: str | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+    correlation: str | None = None,
+    session: str | None = None,
+    reply_to: int | None = None,
+) -> Draft:
+    """A checked draft. An ``int`` as recipient is the mailbox of a reply."""
+    return Draft(
+        to if to.__class__ is int else address(to),  # type: ignore[arg-type]
+        check_name(type, "message type"),
+        encode(payload, limit),
+        check_range(priority, "priority", 0, 9),
+        check_range(max_attempts, "max_attempts", 1, 1000),
+        0 if delay is None else check_seconds(delay, "delay", zero=True),
+        None if ttl is None else check_seconds(ttl, "ttl"),
+        None if message_id is None else check_message_id(message_id),
+        None if correlation is None else check_name(correlation, "correlation"),
+        reply_to,
+        None if session is None else check_name(session, "session"),
+    )

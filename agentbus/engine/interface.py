@@ -1,0 +1,47 @@
+"""What the bus needs of a database, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from agentbus.clock import Clock, Now
+from agentbus.engine.hub import Hub
+from agentbus.operations import Op, Operation
+from agentbus.operations.processes import Entry
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """What the bus needs of a database."""
+
+    clock: Clock
+    hub: Hub
+    process: int
+
+    async def open(self) -> Entry:
+        """Open the store, bring its schema up to date, enter this process."""
+
+    def write(
+        self,
+        operation: Operation[R, T],
+        request: R,
+        *,
+        durable: bool | None = None,
+        orphaned: Callable[[T], None] | None = None,
+    ) -> Awaitable[T]:
+        """Commit one request, or raise its error.
+
+        A result that nobody waits for any more, because the caller was cancelled, goes to ``orphaned``.
+        """
+
+    async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Answer a question without writing."""
+
+    async def sizes(self) -> tuple[int, int]:
+        """Bytes of the store and of its log."""
+
+    async def close(self) -> None:
+        """Write what waits, then let go of everything. Safe to call twice."""

@@ -1,0 +1,64 @@
+"""Which process this is, and whether another one is still there. Evidence only; verdicts are the operations'."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from pathlib import Path
+
+
+def host_key() -> str:
+    """Processes with the same key see each other's pids: same machine, same pid namespace.
+
+    The boot belongs to it too, but has a column of its own.
+    """
+    try:
+        machine = Path("/etc/machine-id").read_text().strip() or "unknown"
+    except OSError:
+        machine = f"{uuid.getnode():x}"
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = "pid"
+    return f"{machine}/{namespace}"
+
+
+def start_time(pid: int) -> str:
+    """What tells a process from a later one with the same pid; empty where the system does not say."""
+    try:
+        # The command's name is in parentheses and may hold anything; the start time is the 20th field after it.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[19]
+
+
+def is_gone(pid: int, started: str, bell: str | None) -> bool:
+    """Whether a process of this host is certainly not there any more.
+
+    A socket that refuses proves that the process which bound it is gone. Otherwise the pid speaks, together with
+    its start time.
+    """
+    if bell is not None:
+        answers = _answers(bell)
+        if answers is not None:
+            return not answers
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return bool(started) and start_time(pid) not in {"", started}
+
+
+def _answers(bell: str) -> bool | None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(bell)
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return None
+        return True

@@ -1,0 +1,270 @@
+-- Named queries that every engine runs as they stand: a name, a sentence, then SQL.
+-- $1, $2 … are the parameters.
+
+-- name: counter_take
+-- Move a counter on by so many, and give its new value.
+UPDATE counters SET value = value + $2 WHERE name = $1 RETURNING value;
+
+-- name: meta_get
+-- A fact about the bus.
+SELECT value FROM meta WHERE key = $1;
+
+-- name: meta_set
+-- Note a fact about the bus.
+INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: event_insert
+-- One line of the audit trail.
+INSERT INTO events (at, kind, subject_kind, subject, actor, facts) VALUES ($1, $2, $3, $4, $5, $6);
+
+-- name: process_insert
+-- A process opens the bus.
+INSERT INTO processes (host, boot, pid, started, bell, beat, created) VALUES ($1, $2, $3, $4, $5, $6, $7)
+RETURNING id;
+
+-- name: process_neighbours
+-- The other live processes of a host.
+SELECT id, host, pid, started, bell FROM processes WHERE status = 'live' AND host = $1 AND id <> $2;
+
+-- name: process_of_other_boots
+-- Live processes that belong to another boot.
+SELECT id FROM processes WHERE status = 'live' AND boot <> $1;
+
+-- name: process_beat
+-- A process is alive.
+UPDATE processes SET beat = $1 WHERE id = $2 AND status = 'live';
+
+-- name: listener_insert
+-- A process wants to be rung for a channel.
+INSERT INTO listeners (channel, process) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
+-- name: topology
+-- Changes whenever someone begins or ceases to listen.
+SELECT value FROM counters WHERE name = 'topology';
+
+-- name: session_status
+-- How a session stands.
+SELECT status FROM sessions WHERE id = $1;
+
+-- name: type_names
+-- All types of a kind.
+SELECT name FROM vocabulary WHERE kind = $1 ORDER BY name;
+
+-- name: agent_names
+-- Agents that could be meant by a misspelt name.
+SELECT id FROM agents ORDER BY updated DESC LIMIT 1000;
+
+-- name: mailbox_names
+-- Pools or topics that could be meant by a misspelt name.
+SELECT name FROM mailboxes WHERE kind = $1 ORDER BY id DESC LIMIT 1000;
+
+-- name: mailbox_ensure
+-- Make a mailbox unless it is there.
+INSERT INTO mailboxes (kind, name, owner, created) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+
+-- name: mailbox_find
+-- A mailbox by what it is for.
+SELECT id FROM mailboxes WHERE kind = $1 AND name = $2 AND owner = $3;
+
+-- name: pool_join
+-- An agent takes work from a pool.
+INSERT INTO pool_members (pool, agent, joined) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
+
+-- name: pool_leave
+-- An agent takes no more work from a pool.
+DELETE FROM pool_members
+WHERE agent = $2 AND pool = (SELECT id FROM mailboxes WHERE kind = 'pool' AND name = $1 AND owner = '');
+
+-- name: subscription_insert
+-- An agent gets a copy of what is published to a topic.
+INSERT INTO subscriptions (topic, agent, mailbox, since) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+
+-- name: subscription_end
+-- An agent no longer wants a topic.
+DELETE FROM subscriptions
+WHERE agent = $2 AND topic = (SELECT id FROM mailboxes WHERE kind = 'topic' AND name = $1 AND owner = '')
+RETURNING mailbox;
+
+-- name: agent_status
+-- How an agent stands, and where it lives.
+SELECT agents.id, agents.status, processes.id, processes.host, processes.pid, processes.started, processes.bell
+FROM agents LEFT JOIN processes ON processes.id = agents.process
+WHERE agents.id = $1;
+
+-- name: agent_life
+-- An agent's epoch and own mailboxes.
+SELECT epoch, mailbox, replies FROM agents WHERE id = $1;
+
+-- name: agent_mailboxes
+-- The pools and subscriptions that an agent reads.
+SELECT mailboxes.kind, mailboxes.name, mailboxes.id
+FROM pool_members JOIN mailboxes ON mailboxes.id = pool_members.pool
+WHERE pool_members.agent = $1
+UNION ALL
+SELECT mailboxes.kind, mailboxes.name, mailboxes.id
+FROM subscriptions JOIN mailboxes ON mailboxes.id = subscriptions.mailbox
+WHERE subscriptions.agent = $1;
+
+-- name: agent_register
+-- Start a life of an agent ($5 process, $6 status), or announce it. What the profile leaves open stays as it was.
+INSERT INTO agents (
+    id, type, kind, session, process, status, created, started, updated, last_call, mailbox, replies, epoch,
+    name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience
+)
+VALUES (
+    $1, $2, $3, $4, $5, $6, $7, CASE WHEN $6 = 'pending' THEN NULL ELSE $7 END, $7, $8, $9, $10,
+    CASE WHEN $6 = 'pending' THEN 0 ELSE 1 END,
+    coalesce($11, $1), $12, $13, coalesce($14, '[]'), $15, $16, $17, $18, coalesce($19, '{}'), $20
+)
+ON CONFLICT (id) DO UPDATE SET
+    type = excluded.type,
+    kind = excluded.kind,
+    session = coalesce(excluded.session, agents.session),
+    process = excluded.process,
+    status = excluded.status,
+    started = coalesce(excluded.started, agents.started),
+    updated = excluded.updated,
+    last_call = excluded.last_call,
+    epoch = agents.epoch + excluded.epoch,
+    name = coalesce($11, agents.name),
+    milestone = coalesce($12, agents.milestone),
+    parent = coalesce($13, agents.parent),
+    capabilities = coalesce($14, agents.capabilities),
+    model = coalesce($15, agents.model),
+    prompt = coalesce($16, agents.prompt),
+    load = coalesce($17, agents.load),
+    estimate = coalesce($18, agents.estimate),
+    metadata = coalesce($19, agents.metadata),
+    patience = coalesce($20, agents.patience),
+    progress = 0,
+    note = NULL,
+    busy_until = NULL,
+    error = NULL,
+    evidence = NULL,
+    ended = NULL;
+
+-- name: agent_update
+-- Change what an agent says of itself; NULL leaves what is there.
+UPDATE agents SET
+    name = coalesce($1, name),
+    milestone = coalesce($2, milestone),
+    parent = coalesce($3, parent),
+    capabilities = coalesce($4, capabilities),
+    model = coalesce($5, model),
+    prompt = coalesce($6, prompt),
+    load = coalesce($7, load),
+    estimate = coalesce($8, estimate),
+    metadata = coalesce($9, metadata),
+    patience = coalesce($10, patience),
+    updated = $11
+WHERE id = $12
+RETURNING id;
+
+-- name: agent_end
+-- An agent completed, failed or stopped.
+UPDATE agents SET status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL WHERE id = $4;
+
+-- name: agent_progress
+-- How far an agent is.
+UPDATE agents SET progress = $1, note = coalesce($2, note), updated = $3, last_call = $4 WHERE id = $5;
+
+-- name: agent_busy
+-- An agent will be silent for a while.
+UPDATE agents SET busy_until = $1, last_call = $2, updated = $3 WHERE id = $4;
+
+-- name: agent_called
+-- When an agent last did something.
+UPDATE agents SET last_call = $1 WHERE id = $2 AND epoch = $3;
+
+-- name: agent_forget_calls
+-- Awake time starts again after a reboot.
+UPDATE agents SET last_call = 0, busy_until = NULL WHERE ended IS NULL;
+
+-- name: agent_finished_before
+-- Agents that completed or stopped before a time.
+SELECT id FROM agents WHERE status IN ('completed', 'stopped') AND ended <= $1;
+
+-- name: agent_get
+-- All that is known of one agent.
+SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
+    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error
+FROM agents WHERE id = $1;
+
+-- name: message_insert
+-- A new message.
+INSERT INTO messages (
+    id, message_id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, due, expires,
+    correlation, reply_to, session, created
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+
+-- name: message_lease
+-- Lease a message; the attempt counts when it is handed to the code at once.
+UPDATE messages SET status = 'leased', lease = lease + 1, holder = $1, lease_until = $2, attempts = attempts + $3
+WHERE id = $4;
+
+-- name: message_ack
+-- A message is done.
+UPDATE messages SET status = 'acked', finished = $1 WHERE id = $2 AND lease = $3;
+
+-- name: message_begin
+-- A reserved message is handed to the code.
+UPDATE messages SET attempts = attempts + 1 WHERE id = $1 AND lease = $2;
+
+-- name: message_extend
+-- Hold a lease for longer.
+UPDATE messages SET lease_until = $1 WHERE id = $2;
+
+-- name: message_release
+-- Give a message back, to be ready at once or when it is due.
+UPDATE messages SET
+    status = CASE WHEN $1 IS NULL THEN 'queued' ELSE 'scheduled' END,
+    due = $1,
+    attempts = $2,
+    error = coalesce($3, error),
+    holder = NULL,
+    lease_until = NULL
+WHERE id = $4;
+
+-- name: message_bury
+-- A message becomes a dead letter.
+UPDATE messages SET status = 'dead', error = $1, finished = $2, lease_until = NULL WHERE id = $3;
+
+-- name: message_requeue
+-- A dead letter gets another chance.
+UPDATE messages SET status = 'queued', attempts = 0, due = NULL, expires = NULL, finished = NULL, holder = NULL
+WHERE id = $1;
+
+-- name: message_void_leases
+-- After a reboot nobody holds anything.
+UPDATE messages SET status = 'queued', holder = NULL, lease_until = NULL WHERE status = 'leased';
+
+-- name: reply_take
+-- The reply to one request, handed over and done in one step.
+UPDATE messages SET status = 'acked', finished = $1, attempts = 1
+WHERE id = (
+    SELECT id FROM messages WHERE mailbox = $2 AND correlation = $3 AND status = 'queued' ORDER BY id LIMIT 1
+)
+RETURNING id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
+    reply_to, created, mailbox;
+
+-- name: message_counts
+-- How many messages there are of each status.
+SELECT status, count(*) FROM messages GROUP BY status;
+
+-- name: agent_counts
+-- How many agents there are of each status.
+SELECT status, count(*) FROM agents GROUP BY status;
+
+-- name: queue_oldest
+-- Since when the oldest queued message has waited.
+SELECT min(created) FROM messages WHERE status = 'queued';
+
+-- name: queue_depths
+-- The deepest mailboxes: how many messages wait, and since when the oldest does.
+SELECT mailboxes.kind, mailboxes.name, mailboxes.owner, count(*), min(messages.created)
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.status = 'queued'
+GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
+ORDER BY count(*) DESC, mailboxes.id
+LIMIT $1;

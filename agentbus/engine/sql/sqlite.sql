@@ -1,0 +1,212 @@
+-- Named queries in SQLite's own words. Lists arrive as JSON text and are opened with json_each.
+
+-- name: agent_standing
+-- What operations must know of agents. Differs: lists by json_each.
+SELECT id, status, epoch, mailbox, replies FROM agents WHERE id IN (SELECT value FROM json_each($1));
+
+-- name: type_known
+-- Which of these types are in the vocabulary. Differs: lists by json_each.
+SELECT name FROM vocabulary WHERE kind = $1 AND name IN (SELECT value FROM json_each($2));
+
+-- name: pool_mailbox
+-- The mailboxes of pools. Differs: lists by json_each.
+SELECT name, id FROM mailboxes WHERE kind = 'pool' AND owner = '' AND name IN (SELECT value FROM json_each($1));
+
+-- name: topic_mailboxes
+-- A row for each subscription of these topics, and one with NULL for a topic that has none.
+-- Differs: lists by json_each.
+SELECT topics.name, subscriptions.mailbox
+FROM mailboxes AS topics LEFT JOIN subscriptions ON subscriptions.topic = topics.id
+WHERE topics.kind = 'topic' AND topics.owner = '' AND topics.name IN (SELECT value FROM json_each($1));
+
+-- name: message_by_message_id
+-- What was sent before under these ids. Differs: lists by json_each.
+SELECT messages.message_id, messages.id, messages.mailbox, messages.type, messages.payload, messages.correlation,
+    CASE WHEN mailboxes.kind = 'subscription' THEN mailboxes.name END
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.message_id IN (SELECT value FROM json_each($1))
+ORDER BY messages.id;
+
+-- name: message_ready
+-- The most urgent messages of each mailbox, at most $2 from each. Differs: no LATERAL here, and no locks needed
+-- inside BEGIN IMMEDIATE.
+SELECT ready.mailbox, ready.priority, ready.id
+FROM json_each($1) AS wanted
+JOIN messages AS ready ON ready.id IN (
+    SELECT id FROM messages
+    WHERE mailbox = wanted.value AND status = 'queued'
+    ORDER BY priority DESC, id
+    LIMIT $2
+)
+ORDER BY ready.priority DESC, ready.id;
+
+-- name: message_rows
+-- Messages as their receiver gets them; `lease` and `attempts` are those before this hand-out.
+-- Differs: lists by json_each.
+SELECT id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation, reply_to,
+    created, mailbox
+FROM messages WHERE id IN (SELECT value FROM json_each($1));
+
+-- name: message_held
+-- Messages as the settling operations see them. Differs: lists by json_each.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+FROM messages WHERE id IN (SELECT value FROM json_each($1));
+
+-- name: message_held_by
+-- What agents hold, in the mailboxes they read. Differs: lists by json_each.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+FROM messages
+WHERE status = 'leased'
+    AND holder IN (SELECT value FROM json_each($1))
+    AND mailbox IN (
+        SELECT mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
+        UNION SELECT pool FROM pool_members WHERE agent IN (SELECT value FROM json_each($1))
+        UNION SELECT mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
+    );
+
+-- name: message_waiting_for
+-- Unfinished messages in agents' own mailboxes. Differs: lists by json_each.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+FROM messages
+WHERE status IN ('queued', 'scheduled', 'leased')
+    AND mailbox IN (
+        SELECT mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
+        UNION SELECT replies FROM agents WHERE id IN (SELECT value FROM json_each($1))
+        UNION SELECT mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
+    );
+
+-- name: mailbox_horizon
+-- When each mailbox has something due next: a scheduled message, a lease that runs out, a message that expires.
+-- Differs: lists by json_each.
+SELECT wanted.value,
+    (SELECT min(due) FROM messages WHERE mailbox = wanted.value AND status = 'scheduled'),
+    (SELECT min(lease_until) FROM messages WHERE mailbox = wanted.value AND status = 'leased'),
+    (SELECT min(expires) FROM messages
+     WHERE mailbox = wanted.value AND expires IS NOT NULL AND status IN ('queued', 'scheduled'))
+FROM json_each($1) AS wanted;
+
+-- name: mailbox_pending
+-- Which of these mailboxes have something to claim or to tend. Differs: lists by json_each.
+SELECT wanted.value
+FROM json_each($1) AS wanted
+WHERE EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'queued')
+    OR EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'scheduled' AND due <= $2)
+    OR EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'leased' AND lease_until <= $3);
+
+-- name: message_promote
+-- Scheduled messages whose time has come. Differs: lists by json_each.
+UPDATE messages SET status = 'queued'
+WHERE status = 'scheduled' AND due <= $1 AND mailbox IN (SELECT value FROM json_each($2));
+
+-- name: message_expire
+-- Messages that nobody took in time. Differs: lists by json_each.
+UPDATE messages SET status = 'expired', finished = $1
+WHERE status IN ('queued', 'scheduled') AND expires IS NOT NULL AND expires <= $1
+    AND mailbox IN (SELECT value FROM json_each($2));
+
+-- name: message_expire_all
+-- Messages that nobody will take. Differs: lists by json_each.
+UPDATE messages SET status = 'expired', finished = $1, error = $2, holder = NULL, lease_until = NULL
+WHERE status IN ('queued', 'scheduled', 'leased') AND mailbox IN (SELECT value FROM json_each($3));
+
+-- name: message_lapsed
+-- Messages whose lease ran out. Differs: lists by json_each.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+FROM messages
+WHERE status = 'leased' AND lease_until <= $1 AND mailbox IN (SELECT value FROM json_each($2));
+
+-- name: message_find
+-- Messages by row id or by message_id. Differs: lists by json_each.
+SELECT id, message_id, status, mailbox, attempts, error FROM messages
+WHERE id IN (SELECT value FROM json_each($1))
+UNION
+SELECT id, message_id, status, mailbox, attempts, error FROM messages
+WHERE message_id IN (SELECT value FROM json_each($2));
+
+-- name: message_purge
+-- Delete finished messages, oldest first. Differs: lists by json_each.
+DELETE FROM messages
+WHERE id IN (
+    SELECT id FROM messages
+    WHERE status IN (SELECT value FROM json_each($1)) AND ($2 IS NULL OR finished <= $2)
+    ORDER BY id
+    LIMIT $3
+)
+RETURNING id;
+
+-- name: message_list
+-- Messages, newest first, before the cursor; a NULL filter takes all. Differs: lists by json_each.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
+    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
+    messages.expires, messages.created, messages.finished
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id < $1
+    AND ($2 IS NULL OR messages.status = $2)
+    AND ($3 IS NULL OR messages.type = $3)
+    AND ($4 IS NULL OR messages.sender = $4)
+    AND ($5 IS NULL OR messages.session = $5)
+    AND ($6 IS NULL OR messages.correlation = $6)
+    AND ($7 IS NULL OR messages.mailbox IN (
+        SELECT id FROM mailboxes
+        WHERE (kind = $7 OR ($7 = 'topic' AND kind = 'subscription')) AND name = $8
+    ))
+    AND ($9 IS NULL OR messages.id IN (SELECT value FROM json_each($9)))
+    AND ($10 IS NULL OR messages.message_id = $10)
+ORDER BY messages.id DESC
+LIMIT $11;
+
+-- name: process_end
+-- Processes that are still live cease to be. Differs: lists by json_each.
+UPDATE processes SET status = $1, ended = $2
+WHERE status = 'live' AND id IN (SELECT value FROM json_each($3))
+RETURNING id;
+
+-- name: agent_of_processes
+-- The live agents of processes. Differs: lists by json_each.
+SELECT id FROM agents WHERE ended IS NULL AND process IN (SELECT value FROM json_each($1));
+
+-- name: listener_clear
+-- Processes that listen to nothing any more. Differs: lists by json_each.
+DELETE FROM listeners WHERE process IN (SELECT value FROM json_each($1));
+
+-- name: listeners_of
+-- Whom to ring for each channel. Differs: lists by json_each.
+SELECT listeners.channel, processes.bell
+FROM json_each($1) AS wanted
+JOIN listeners ON listeners.channel = wanted.value
+JOIN processes ON processes.id = listeners.process
+WHERE processes.status = 'live' AND processes.bell IS NOT NULL AND processes.id <> $2;
+
+-- name: subscription_delete
+-- All subscriptions of agents end. Differs: lists by json_each.
+DELETE FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1)) RETURNING mailbox;
+
+-- name: pool_leave_all
+-- Agents take no more work from any pool. Differs: lists by json_each.
+DELETE FROM pool_members WHERE agent IN (SELECT value FROM json_each($1));
+
+-- name: agent_parents
+-- The parents of agents that can still read a message. Differs: lists by json_each.
+SELECT agents.id, parents.mailbox, agents.session
+FROM agents JOIN agents AS parents ON parents.id = agents.parent
+WHERE agents.id IN (SELECT value FROM json_each($1)) AND parents.status NOT IN ('completed', 'stopped');
+
+-- name: agent_delete
+-- Agents that are gone for good. Differs: lists by json_each.
+DELETE FROM agents WHERE id IN (SELECT value FROM json_each($1)) RETURNING id;
+
+-- name: agent_list
+-- Agents after the cursor, in the order of their ids; a NULL filter takes all. Differs: lists by json_each.
+SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
+    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error
+FROM agents
+WHERE id > $1
+    AND ($2 IS NULL OR status IN (SELECT value FROM json_each($2)))
+    AND ($3 IS NULL OR type = $3)
+    AND ($4 IS NULL OR session = $4)
+    AND ($5 IS NULL OR parent = $5)
+    AND ($6 IS NULL OR kind = $6)
+    AND ($7 IS NULL OR EXISTS (SELECT 1 FROM json_each(capabilities) WHERE value = $7))
+ORDER BY id
+LIMIT $8;

@@ -1,0 +1,73 @@
+"""The blocking SQLite driver: one call, one transaction, no event loop. For the command line."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from agentbus.clock import Clock, Now
+from agentbus.codec import plain
+from agentbus.engine.queries import load
+from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.connection import open_writer, translated
+from agentbus.engine.sqlite.lock import FileLock
+from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.errors import BusClosed
+from agentbus.operations import Op, Operation, Query
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class BlockingSQLite:
+    """A bus in one file, for callers without an event loop."""
+
+    def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
+        home.prepare(place)
+        self.clock = clock
+        self._home = place
+        self._queries = load("sqlite")
+        lock = FileLock(place.lock, lock_timeout)
+        try:
+            self._connection = open_writer(place, lock, lock_timeout)
+        except BaseException:
+            lock.close()
+            raise
+        self._transactor: Transactor | None = Transactor(
+            place, self._connection, lock, clock, disk=durability == "disk"
+        )
+
+    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
+        """Commit one request, or raise its error."""
+        if self._transactor is None:
+            raise BusClosed
+        call = Call(operation, request, operation.durable if durable is None else durable)
+        self._transactor.run([call])
+        if isinstance(call.outcome, BaseException):
+            raise call.outcome
+        return cast(T, call.outcome)
+
+    def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Answer a question without writing."""
+        if self._transactor is None:
+            raise BusClosed
+        op = question(request, self.clock.now())
+        try:
+            step: Any = next(op)
+            while True:
+                step = op.send(self._rows(step))
+        except StopIteration as stop:
+            return cast(T, stop.value)
+
+    def close(self) -> None:
+        transactor, self._transactor = self._transactor, None
+        if transactor is not None:
+            transactor.close()
+
+    def _rows(self, query: Query) -> list[tuple[Any, ...]]:
+        parameters = [plain(item) if type(item) is list else item for item in query.parameters]
+        try:
+            return self._connection.execute(self._queries[query.name], parameters).fetchall()
+        except sqlite3.Error as error:
+            raise translated(error, self._home) from error

@@ -1,0 +1,133 @@
+"""Opening the database: pragmas, schema, and SQLite's errors in the bus's words."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from functools import cache
+from pathlib import Path
+
+from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.lock import FileLock
+from agentbus.errors import (
+    AgentBusError,
+    DiskFull,
+    FormatRefused,
+    LockTimeout,
+    NotADatabase,
+    NotWritable,
+    OutcomeUnknown,
+    SchemaTooNew,
+    SQLiteTooOld,
+    StoreError,
+)
+
+OLDEST_SQLITE = (3, 37, 0)
+"""The first with STRICT tables."""
+_PRAGMAS = (
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -16000",
+)
+_JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
+
+
+def open_writer(home: Home, lock: FileLock, busy: float) -> sqlite3.Connection:
+    """A connection that may write, on a database of the current schema."""
+    require_sqlite(sqlite3.sqlite_version_info)
+    with lock.held():
+        connection = _connect(home, busy)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            migrate(connection, home)
+        except sqlite3.Error as error:
+            connection.close()
+            raise translated(error, home) from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_reader(home: Home, busy: float) -> sqlite3.Connection:
+    """A connection that only reads."""
+    connection = _connect(home, busy)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def migrate(connection: sqlite3.Connection, home: Home) -> None:
+    """Bring the schema up to date: each step one exclusive transaction, so that a kill leaves the old or the new."""
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    steps = migrations()
+    newest = max(steps)
+    if found > newest:
+        raise SchemaTooNew(path=str(home.database), found=found, known=newest)
+    for version in range(found + 1, newest + 1):
+        try:
+            connection.executescript(
+                f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;"
+            )
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.rollback()
+            raise
+
+
+@cache
+def migrations() -> dict[int, str]:
+    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
+    package = Path(__file__).parents[2]
+    inside = package / "_schemas" / "sqlite"
+    folder = inside if inside.is_dir() else package.parent / "schemas" / "sqlite"
+    steps: dict[int, str] = {}
+    for file in sorted(folder.glob("[0-9]*.sql")):
+        number = re.match(r"\d+", file.name)
+        if number is not None:
+            steps[int(number[0])] = file.read_text(encoding="utf-8")
+    return steps
+
+
+def require_sqlite(found: tuple[int, ...]) -> None:
+    if found < OLDEST_SQLITE:
+        raise SQLiteTooOld(found=".".join(map(str, found)), needed=".".join(map(str, OLDEST_SQLITE)))
+
+
+def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) -> AgentBusError:
+    """SQLite's error in the bus's words, by its code and never by its text."""
+    path = str(home.database)
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    if primary == sqlite3.SQLITE_FULL:
+        return DiskFull(path=path)
+    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return LockTimeout(path=path, pid="of another program", waited="the allowed time")
+    if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+        return NotADatabase(path=path, reason=str(error))
+    if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
+        return NotWritable(path=path, reason=str(error))
+    if primary == sqlite3.SQLITE_CONSTRAINT:
+        return FormatRefused(reason=str(error))
+    if primary == sqlite3.SQLITE_IOERR and committing:
+        return OutcomeUnknown(path=path, reason=str(error))
+    return StoreError(path=path, reason=str(error))
+
+
+def _connect(home: Home, busy: float) -> sqlite3.Connection:
+    try:
+        connection = sqlite3.connect(
+            home.database, timeout=busy, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+    except sqlite3.Error as error:
+        raise translated(error, home) from error
+    try:
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+        # Older SQLite (3.40 among them) does not count json_valid as harmless, and then refuses our CHECK constraints.
+        if connection.execute(_JSON_IS_HARMLESS).fetchone():
+            connection.execute("PRAGMA trusted_schema = OFF")
+    except sqlite3.Error as error:
+        connection.close()
+        raise translated(error, home) from error
+    return connection

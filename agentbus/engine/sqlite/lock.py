@@ -1,0 +1,116 @@
+"""One writer at a time, across processes, fairly.
+
+SQLite's own busy handler sleeps and tries again, which starves some of many writers. ``flock`` queues them. It is
+held around every write transaction, every checkpoint and every close; that also closes the WAL-reset race of SQLite
+before 3.51.3.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from agentbus.engine.sqlite.forking import forget_in_child
+from agentbus.errors import LockTimeout, NotWritable
+
+
+class FileLock:
+    """The write lock of a bus. One thread uses it at a time."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._fd = self._open()
+        self._held: int | None = None
+        forget_in_child(self)
+
+    @contextmanager
+    def held(self, timeout: float | None = None) -> Iterator[None]:
+        self.acquire(timeout)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self, timeout: float | None = None) -> None:
+        """Take the lock, or raise LockTimeout with the pid that holds it."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._held = self._fd
+        except BlockingIOError:
+            self._held = self._queue(self._timeout if timeout is None else timeout)
+        os.pwrite(self._held, b"%-15d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        fcntl.flock(held, fcntl.LOCK_UN)
+        if held != self._fd:
+            os.close(held)
+
+    def close(self) -> None:
+        self.release()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def holder(self) -> int | None:
+        """The pid that took the lock last."""
+        try:
+            return int(os.pread(self._fd, 16, 0))
+        except (OSError, ValueError):
+            return None
+
+    def forget(self) -> None:
+        """In a forked child: the lock is the parent's, and an open descriptor would keep it."""
+        for fd in {self._fd, self._held} - {None, -1}:
+            with suppress(OSError):
+                os.close(fd)  # type: ignore[arg-type]
+        self._fd, self._held = -1, None
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise NotWritable(path=str(self._path), reason=error.strerror or str(error)) from None
+
+    def _queue(self, timeout: float) -> int:
+        """Wait in the kernel's queue, on a daemon thread: a thread blocked in flock would hang the exit.
+
+        The descriptor is the helper's own. On ours, a grant that comes after we gave up would be taken for, and
+        released with, a lock that we took since.
+        """
+        ticket = _Ticket(self._open())
+        threading.Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
+        if not ticket.granted.wait(timeout) and ticket.give_up():
+            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=timeout)
+        return ticket.fd
+
+
+class _Ticket:
+    """A place in the queue for the lock. Either the waiter gets the descriptor, or it is closed."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.granted = threading.Event()
+        self._decided = threading.Lock()
+        self._given_up = False
+
+    def wait(self) -> None:
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        with self._decided:
+            if self._given_up:
+                os.close(self.fd)
+            else:
+                self.granted.set()
+
+    def give_up(self) -> bool:
+        with self._decided:
+            self._given_up = not self.granted.is_set()
+            return self._given_up
+

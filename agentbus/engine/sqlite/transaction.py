@@ -1,0 +1,266 @@
+"""Driving operations in SQLite transactions: many calls in one commit, neighbours never noticing each other.
+
+Synchronous, with no event loop in sight: the group-commit writer runs it on a thread, the blocking driver calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from agentbus.clock import Clock, Now
+from agentbus.codec import plain
+from agentbus.engine.queries import load
+from agentbus.engine.sqlite.bells import Ringer
+from agentbus.engine.sqlite.connection import translated
+from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.lock import FileLock
+from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout
+from agentbus.operations import Each, Op, Operation, Query, Rows
+
+log = logging.getLogger("agentbus.engine")
+
+
+class Call:
+    """One caller's request for one operation, and what became of it."""
+
+    __slots__ = ("durable", "operation", "outcome", "request")
+
+    def __init__(self, operation: Operation[Any, Any], request: Any, durable: bool) -> None:
+        self.operation = operation
+        self.request = request
+        self.durable = durable
+        self.outcome: Any = None
+
+
+class Transactor:
+    """Commits batches of calls on one connection, under the lock."""
+
+    def __init__(self, home: Home, connection: sqlite3.Connection, lock: FileLock, clock: Clock, *, disk: bool) -> None:
+        self.process = 0
+        self._home = home
+        self._connection = connection
+        self._lock = lock
+        self._clock = clock
+        self._disk = disk
+        self._queries = load("sqlite")
+        self._synchronous = True
+        self._ringer = Ringer()
+        self._topology = -1
+        self._bells: dict[str, list[str]] = {}
+        found = os.stat(home.database)
+        self._file = (found.st_dev, found.st_ino)
+
+    def run(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
+        """Commit the calls and note each one's outcome.
+
+        Returns the channels to wake in this process, and whether every bell could be rung.
+        """
+        begun = time.perf_counter()
+        channels: list[str] = []
+        bells: dict[str, set[str]] = {}
+        try:
+            self._still_there()
+            with self._lock.held():
+                # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
+                self._set_synchronous(self._disk and any(call.durable for call in calls))
+                try:
+                    channels = self._together(calls)
+                except _Undone:
+                    channels = self._one_by_one(calls)
+                if channels:
+                    bells = self._whom_to_ring(channels)
+        except AgentBusError as error:
+            for call in calls:
+                call.outcome = type(error)(**error.facts)
+            return [], True
+        if log.isEnabledFor(logging.DEBUG):
+            names = ", ".join(sorted({call.operation.name for call in calls}))
+            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
+        return channels, self._ringer.ring(bells)
+
+    def ring_again(self) -> bool:
+        return self._ringer.ring({})
+
+    def close(self) -> None:
+        """Close under the lock, because the last one to close checkpoints.
+
+        Where somebody holds it for long, that one has the database open, and we are not the last.
+        """
+        self._ringer.close()
+        with suppress(LockTimeout):
+            self._lock.acquire(1.0)
+        self._connection.close()
+        self._lock.close()
+
+    def _together(self, calls: Sequence[Call]) -> list[str]:
+        """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
+        groups: dict[Operation[Any, Any], list[Call]] = {}
+        for call in calls:
+            groups.setdefault(call.operation, []).append(call)
+        channels: list[str] = []
+        now = self._begin()
+        try:
+            for operation, group in sorted(groups.items(), key=_claims_last):
+                results = self._drive(operation.run([call.request for call in group], now), channels)
+                for call, outcome in zip(group, results, strict=True):
+                    call.outcome = outcome
+        except Exception as error:
+            self._rollback()
+            if len(calls) > 1:
+                raise _Undone from error
+            calls[0].outcome = self._problem(error)
+            return []
+        return self._commit(calls, channels)
+
+    def _one_by_one(self, calls: Sequence[Call]) -> list[str]:
+        """Each call behind a savepoint, so that one that fails takes nothing of its neighbours with it."""
+        channels: list[str] = []
+        now = self._begin()
+        for call in calls:
+            woken: list[str] = []
+            try:
+                self._connection.execute("SAVEPOINT call")
+                (call.outcome,) = self._drive(call.operation.run([call.request], now), woken)
+                self._connection.execute("RELEASE call")
+                channels += woken
+            except Exception as error:
+                call.outcome = self._problem(error)
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK TO call")
+                    self._connection.execute("RELEASE call")
+                else:
+                    # SQLite gave up the whole transaction (disk full, I/O error): the others start anew without it.
+                    return self._alone([other for other in calls if other is not call])
+        return self._commit(calls, channels)
+
+    def _alone(self, calls: Sequence[Call]) -> list[str]:
+        """Each call in a transaction of its own: the last resort, when even savepoints do not hold."""
+        channels: list[str] = []
+        for call in calls:
+            woken: list[str] = []
+            try:
+                now = self._begin()
+                (call.outcome,) = self._drive(call.operation.run([call.request], now), woken)
+            except Exception as error:
+                self._rollback()
+                call.outcome = self._problem(error)
+                continue
+            channels += self._commit([call], woken)
+        return channels
+
+    def _begin(self) -> Now:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise translated(error, self._home) from error
+            self._begin_slowly()
+        return self._clock.now()
+
+    def _begin_slowly(self) -> None:
+        """Another program writes to our file without our lock; give it a little more time than SQLite's own wait."""
+        # Imported only here: the command line should start without it.
+        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+        try:
+            for attempt in Retrying(
+                retry=retry_if_exception(_is_busy),
+                stop=stop_after_delay(5),
+                wait=wait_random_exponential(0.01, max=0.5),
+                reraise=True,
+            ):
+                with attempt:
+                    self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            raise translated(error, self._home) from error
+
+    def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._rollback()
+            for call in calls:
+                if not isinstance(call.outcome, BaseException):
+                    call.outcome = translated(error, self._home, committing=True)
+            return []
+        return channels
+
+    def _problem(self, error: Exception) -> Exception:
+        return translated(error, self._home) if isinstance(error, sqlite3.Error) else error
+
+    def _rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def _drive(self, op: Op[Any], channels: list[str]) -> Any:
+        execute = self._connection.execute
+        queries = self._queries
+        rows: Rows = []
+        try:
+            step = next(op)
+            while True:
+                if type(step) is Query:
+                    parameters = [plain(item) if type(item) is list else item for item in step.parameters]
+                    rows = execute(queries[step.name], parameters).fetchall()
+                elif type(step) is Each:
+                    self._connection.executemany(queries[step.name], step.rows)
+                    rows = []
+                else:
+                    channels.extend(step.channels)  # type: ignore[union-attr]
+                    rows = []
+                step = op.send(rows)
+        except StopIteration as stop:
+            return stop.value
+
+    def _whom_to_ring(self, channels: Sequence[str]) -> dict[str, set[str]]:
+        """The bells of other processes for these channels. Looked up anew only when the topology changed.
+
+        Runs after the commit: a listener that came later looked for messages after it began to listen.
+        """
+        ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
+        if topology != self._topology:
+            self._bells.clear()
+            self._topology = topology
+        unknown = {channel.partition("#")[0] for channel in channels} - self._bells.keys()
+        if unknown:
+            for channel in unknown:
+                self._bells[channel] = []
+            rows = self._connection.execute(self._queries["listeners_of"], (plain(list(unknown)), self.process))
+            for channel, bell in rows.fetchall():
+                self._bells[channel].append(bell)
+        bells: dict[str, set[str]] = {}
+        for channel in channels:
+            for bell in self._bells[channel.partition("#")[0]]:
+                bells.setdefault(bell, set()).add(channel)
+        return bells
+
+    def _set_synchronous(self, full: bool) -> None:
+        if full != self._synchronous:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            self._synchronous = full
+
+    def _still_there(self) -> None:
+        try:
+            found = os.stat(self._home.database)
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self._file:
+            raise DatabaseGone(path=str(self._home.database))
+
+
+class _Undone(Exception):  # noqa: N818
+    """The common transaction was rolled back; each call must be tried by itself."""
+
+
+def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
+    return item[0].last
+
+
+def _is_busy(error: BaseException) -> bool:
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY

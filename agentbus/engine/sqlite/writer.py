@@ -1,0 +1,189 @@
+"""Group commit: what callers ask for while a batch is being written goes into the next, one thread hop and one
+transaction for all of it.
+
+No coroutine ever holds an open transaction. Cancelling a caller only detaches it: still queued, its call is withdrawn;
+already taken, it commits, and ``orphaned`` hears of the result that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import aiosqlite
+
+from agentbus.engine.hub import Hub
+from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.errors import BusClosed
+from agentbus.operations import Operation
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+MOST_CALLS = 1000
+"""Calls in one transaction."""
+MOST_BYTES = 4 * 1024 * 1024
+"""Payload in one transaction, so that a large message does not hold the lock for long."""
+MOST_WAITING = 10_000
+"""Calls that may wait; further callers are held back."""
+_RING_AGAIN = 0.002
+
+
+class DaemonConnection(aiosqlite.Connection):
+    """aiosqlite's connection on a daemon thread: a bus that nobody closed must not hang the interpreter's exit."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(connector, iter_chunk_size=64)
+        self._thread.daemon = True
+
+
+class WriterConnection(DaemonConnection):
+    """One method more: run a callable on the connection's thread."""
+
+    def hop(self, function: Callable[[], object]) -> None:
+        """Run ``function`` on the thread. It must not raise: nobody waits for it."""
+        self._tx.put_nowait((None, function))
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on the thread and wait for it."""
+        return cast(T, await self._execute(function))
+
+
+class _Waiting(Call):
+    """A call whose caller awaits the future."""
+
+    __slots__ = ("future", "orphaned", "weight")
+
+    def __init__(
+        self,
+        operation: Operation[Any, Any],
+        request: Any,
+        durable: bool,
+        future: asyncio.Future[Any],
+        orphaned: Callable[[Any], None] | None,
+    ) -> None:
+        super().__init__(operation, request, durable)
+        self.future = future
+        self.orphaned = orphaned
+        self.weight: int = getattr(request, "weight", 0)
+
+
+class Writer:
+    """The one way to write. Lives on the event loop; its batches run on the connection's thread."""
+
+    def __init__(self, connection: WriterConnection, transactor: Transactor, hub: Hub) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._transactor = transactor
+        self._hub = hub
+        self._queue: deque[_Waiting] = deque()
+        self._held_back: deque[asyncio.Future[None]] = deque()
+        self._running = False
+        self._closed = False
+        self._idle: asyncio.Future[None] | None = None
+
+    def write(
+        self,
+        operation: Operation[R, T],
+        request: R,
+        durable: bool,
+        orphaned: Callable[[T], None] | None = None,
+    ) -> Awaitable[T]:
+        """Queue a call; await the answer."""
+        if self._closed:
+            raise BusClosed
+        if len(self._queue) >= MOST_WAITING:
+            return self._write_later(operation, request, durable, orphaned)
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.append(_Waiting(operation, request, durable, future, orphaned))
+        if not self._running:
+            self._running = True
+            # Not at once: every task that is ready in this turn of the loop may still join the batch.
+            self._loop.call_soon(self._connection.hop, self._work)
+        return future
+
+    async def close(self) -> None:
+        """Write what waits, then close the connection under the lock."""
+        self._closed = True
+        while self._running:
+            self._idle = self._loop.create_future()
+            await self._idle
+        await self._connection.run(self._transactor.close)
+        await self._connection.close()
+
+    async def _write_later(
+        self,
+        operation: Operation[R, T],
+        request: R,
+        durable: bool,
+        orphaned: Callable[[T], None] | None,
+    ) -> T:
+        """Hold the caller back until there is room, first come first served."""
+        while len(self._queue) >= MOST_WAITING:
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._held_back.append(turn)
+            await turn
+        return await self.write(operation, request, durable, orphaned)
+
+    def _work(self) -> None:
+        """On the thread: batch after batch until nothing waits."""
+        while True:
+            batch = self._take()
+            channels, all_rung = self._transactor.run(batch) if batch else ([], True)
+            last = not self._queue
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, batch, channels, all_rung, last)
+            except RuntimeError:
+                return  # the loop is closed; nobody is left to tell
+            if last:
+                return
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        weight = 0
+        while self._queue and len(batch) < MOST_CALLS and weight < MOST_BYTES:
+            call = self._queue.popleft()
+            # A cancelled caller withdraws its call, as long as nobody has taken it.
+            if not call.future.cancelled():
+                batch.append(call)
+                weight += call.weight
+        return batch
+
+    def _deliver(self, batch: list[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
+        """On the loop: answer every caller, wake who waits here, go on if more has come."""
+        for call in batch:
+            outcome = call.outcome
+            if call.future.done():
+                if call.orphaned is not None and not isinstance(outcome, BaseException):
+                    call.orphaned(outcome)
+            elif isinstance(outcome, BaseException):
+                call.future.set_exception(outcome)
+            else:
+                call.future.set_result(outcome)
+        self._hub.ring(channels)
+        if not all_rung:
+            self._loop.call_later(_RING_AGAIN, self._connection.hop, self._ring_again)
+        room = MOST_WAITING - len(self._queue)
+        while self._held_back and room > 0:
+            turn = self._held_back.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= 1
+        if last:
+            self._running = bool(self._queue)
+            if self._running:
+                self._connection.hop(self._work)
+            elif self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
+
+    def _ring_again(self) -> None:
+        if not self._transactor.ring_again():
+            try:
+                self._loop.call_soon_threadsafe(
+                    self._loop.call_later, _RING_AGAIN, self._connection.hop, self._ring_again
+                )
+            except RuntimeError:
+                return

@@ -1,0 +1,119 @@
+"""What messages, units and receivers need of their agent: its identity, its mailboxes, a way to write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentbus.addresses import Address
+from agentbus.drafting import draft
+from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
+from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
+from agentbus.operations.leases import (
+    AckRequest,
+    ExtendRequest,
+    RejectRequest,
+    ReleaseRequest,
+    ack,
+    extend,
+    reject,
+    release,
+)
+from agentbus.operations.messages import Draft, Receipt, SendRequest, send
+from agentbus.renewal import renewal
+
+if TYPE_CHECKING:
+    from agentbus.bus import Bus
+    from agentbus.message import Message
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Handle:
+    """An agent's identity in one of its lives. Every write through it is fenced by its epoch."""
+
+    def __init__(self, bus: Bus, registration: Registration, session: str | None) -> None:
+        self.id = registration.agent
+        self.epoch = registration.epoch
+        self.session = session
+        self.actor = Actor(registration.agent, registration.epoch)
+        self.engine = bus.engine
+        self.ended = False
+        self.active = True
+        """Whether it did something since the last beat."""
+        self.waiting = 0
+        """How many of its tasks wait for a message; waiting is a sign of life too."""
+        self._bus = bus
+        self._limit = bus.max_payload
+        self._adopt(registration)
+
+    def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:
+        self.active = True
+        return self.engine.write(operation, request, **options)
+
+    def draft(self, to: str | Address | int, type: str, payload: Any = None, **options: Any) -> Draft:
+        if options.get("session") is None:
+            options["session"] = self.session
+        return draft(to, type, payload, limit=self._limit, **options)
+
+    async def send_draft(self, message: Draft) -> Receipt:
+        receipts: list[Receipt] = await self.write(send, SendRequest(self.actor, (message,)))
+        return receipts[0]
+
+    async def commit(self, parts: tuple[Part, ...]) -> None:
+        if len(parts) == 1:
+            # By itself an operation shares its statements with its neighbours; in a unit it does not.
+            await self.write(parts[0].operation, parts[0].request)
+        else:
+            request = UnitRequest(parts)
+            await self.write(unit, request, durable=request.durable)
+
+    async def settle(self, request: AckRequest) -> bool:
+        return bool(await self.write(ack, request))
+
+    async def release(
+        self, messages: Sequence[Message], *, delay: int = 0, error: str | None = None, uncounted: int = 0
+    ) -> None:
+        leases = tuple(message.lease for message in messages)
+        await self.write(release, ReleaseRequest(self.actor, leases, delay, error, uncounted))
+
+    async def reject_one(self, message: Message, error: str) -> None:
+        await self.write(reject, RejectRequest(self.actor, (message.lease,), error))
+
+    async def extend(self, message: Message) -> None:
+        taken = self.engine.clock.now().awake
+        await self.write(extend, ExtendRequest(self.actor, (message.lease,), message.duration))
+        message.renew_at = renewal(taken, message.duration)
+
+    def hold(self, message: Message) -> None:
+        self._bus.renewer.hold(message)
+
+    def let_go(self, message: Message) -> None:
+        self._bus.renewer.let_go(message)
+
+    def address_of(self, mailbox: int) -> str:
+        return self._addresses.get(mailbox, self.id)
+
+    async def _change(
+        self, *, pools: tuple[str, ...] = (), topics: tuple[str, ...] = (), leave: bool = False
+    ) -> None:
+        request = MembershipRequest(self.actor, self.engine.process, pools, topics, leave)
+        self._adopt(await self.write(change_membership, request))
+
+    async def _end(self, status: str, error: str | None) -> None:
+        await self.write(finish, EndRequest(self.actor, status, error))
+        self.ended = True
+        self._bus.forget(self)
+
+    def _adopt(self, registration: Registration) -> None:
+        """Read these mailboxes from now on."""
+        self.replies = registration.replies
+        self._addresses = {
+            registration.mailbox: self.id,
+            **{mailbox: f"pool:{name}" for name, mailbox in registration.pools.items()},
+            **{mailbox: f"topic:{name}" for name, mailbox in registration.subscriptions.items()},
+        }
+        self.mailboxes = tuple(self._addresses)
+        self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.mailboxes)
+

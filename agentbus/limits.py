@@ -1,0 +1,82 @@
+"""What the bus takes: names, numbers, payload sizes. Each check raises a named error before anything is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import IntEnum
+
+from agentbus.errors import InvalidName, OutOfRange
+
+MAX_PAYLOAD = 1024 * 1024
+MAX_DEPTH = 128
+MAX_SECONDS = 10 * 365 * 24 * 3600
+MAX_BATCH = 10_000
+
+_name = re.compile(r"[A-Za-z0-9._:@/-]{1,128}").fullmatch
+_generated_message_id = re.compile(r"m-[0-9]+").fullmatch
+
+
+class Priority(IntEnum):
+    """How urgent a message is, from 0 to 9; any number in between will do.
+
+    >>> Priority.URGENT > Priority.NORMAL
+    True
+    """
+
+    LOW = 2
+    NORMAL = 5
+    HIGH = 7
+    URGENT = 9
+
+
+def check_name(name: object, what: str) -> str:
+    if type(name) is not str or _name(name) is None:
+        raise InvalidName(what=what, name=name)
+    return name
+
+
+def check_names(names: Iterable[object], what: str) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise InvalidName(what=f"{what}s (a list is wanted, not one text)", name=names)
+    return tuple(check_name(name, what) for name in names)
+
+
+def check_message_id(message_id: object) -> str:
+    """A caller's own message id; those that the bus makes (m-123) are not for callers."""
+    checked = check_name(message_id, "message_id")
+    if _generated_message_id(checked):
+        raise InvalidName(what="message_id (m-<number> is the bus's own form)", name=message_id)
+    return checked
+
+
+def generated_id(message_id: str) -> int | None:
+    """The row that ``m-<row>`` stands for, or None for a caller's own message id."""
+    return int(message_id[2:]) if _generated_message_id(message_id) and len(message_id) <= 20 else None
+
+
+def check_range(value: object, what: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise OutOfRange(what=what, value=value, allowed=f"a whole number from {low} to {high}")
+    return int(value)
+
+
+def check_seconds(value: object, what: str, *, zero: bool = False, high: float = MAX_SECONDS) -> int:
+    """Seconds as given by people, in milliseconds."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (0 if zero else 0.001) <= value <= high:  # type: ignore[operator]
+        raise OutOfRange(what=what, value=value, allowed=f"seconds from {0 if zero else 0.001} to {high:g}")
+    return round(value * 1000)  # type: ignore[operator]
+
+
+def check_text(value: object, what: str, high: int = 100_000) -> str:
+    if not isinstance(value, str) or len(value) > high:
+        raise OutOfRange(what=what, value=type(value).__name__, allowed=f"a text of at most {high} characters")
+    if "\0" in value or not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise OutOfRange(what=what, value="text", allowed="valid Unicode") from None
+        if "\0" in value:
+            raise OutOfRange(what=what, value="text", allowed="free of NUL")
+    return value

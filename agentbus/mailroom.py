@@ -1,0 +1,107 @@
+"""``bus.messages``: looking at messages whatever became of them, dead letters, and cleaning up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agentbus.addresses import Address, address
+from agentbus.engine.interface import Engine
+from agentbus.errors import OutOfRange
+from agentbus.limits import check_name, check_range, check_seconds
+from agentbus.operations.dead_letters import PurgeRequest, RequeueRequest, purge, requeue
+from agentbus.operations.reading import MessageFilter, list_messages
+from agentbus.records import MessageRecord, Page
+
+MAX_PAGE = 1000
+_PURGE_STEP = 5000
+
+Finished = Literal["acked", "dead", "expired"]
+
+
+class Mailroom:
+    """The messages of the bus.
+
+    >>> for letter in (await bus.messages.dead()).items:                              # doctest: +SKIP
+    ...     print(letter.message_id, letter.error)
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def get(self, message_id: str) -> MessageRecord | None:
+        """One message by its message_id, or None. Of a published one, the newest copy.
+
+        >>> await bus.messages.get("m-7")                                             # doctest: +SKIP
+        """
+        wanted = MessageFilter(message_id=check_name(message_id, "message_id"), limit=1)
+        page = await self._engine.read(list_messages, wanted)
+        return page.items[0] if page.items else None
+
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        type: str | None = None,
+        sender: str | None = None,
+        to: str | Address | None = None,
+        session: str | None = None,
+        correlation: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page[MessageRecord]:
+        """Messages, newest first.
+
+        >>> page = await bus.messages.list(to="executor-1", status="queued")          # doctest: +SKIP
+        """
+        place = None if to is None else address(to)
+        wanted = MessageFilter(
+            status,
+            type,
+            sender,
+            session,
+            correlation,
+            None if place is None else (place.kind, place.name),
+            None,
+            _row(cursor),
+            check_range(limit, "limit", 1, MAX_PAGE),
+        )
+        return await self._engine.read(list_messages, wanted)
+
+    async def dead(self, *, cursor: str | None = None, limit: int = 100) -> Page[MessageRecord]:
+        """Dead letters, newest first, each with its last error.
+
+        >>> letters = await bus.messages.dead()                                       # doctest: +SKIP
+        """
+        return await self.list(status="dead", cursor=cursor, limit=limit)
+
+    async def requeue(self, *message_ids: str) -> int:
+        """Give dead letters another chance: all, or none. Their attempts start again; says how many there were.
+
+        >>> await bus.messages.requeue("m-7", "m-9")                                  # doctest: +SKIP
+        """
+        ids = tuple(dict.fromkeys(check_name(message_id, "message_id") for message_id in message_ids))
+        return await self._engine.write(requeue, RequeueRequest(ids)) if ids else 0
+
+    async def purge(self, *, status: Finished | None = None, older_than: float = 0) -> int:
+        """Delete finished messages that are older than so many seconds; says how many.
+
+        >>> await bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
+        """
+        if status is not None and status not in {"acked", "dead", "expired"}:
+            raise OutOfRange(what="status", value=status, allowed="acked, dead or expired")
+        before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
+        gone = 0
+        while True:
+            # In steps, so that nobody waits long for the lock.
+            step = await self._engine.write(purge, PurgeRequest(status, before, _PURGE_STEP))
+            gone += step
+            if step < _PURGE_STEP:
+                return gone
+
+
+def _row(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    if not cursor.isdecimal() or len(cursor) > 18:
+        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
+    return int(cursor)

@@ -1,0 +1,223 @@
+"""A message in the hands of its receiver: leased, to be settled."""
+
+from __future__ import annotations
+
+import logging
+import random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from agentbus.codec import check, decode
+from agentbus.errors import AgentBusError, LeaseLost
+from agentbus.limits import check_seconds, check_text
+from agentbus.operations import Actor, Row
+from agentbus.operations.leases import AckRequest, Lease
+from agentbus.operations.messages import Draft, Receipt
+from agentbus.unit import Unit
+
+if TYPE_CHECKING:
+    from agentbus.handle import Handle
+
+log = logging.getLogger("agentbus")
+
+FIRST_RETRY = 1.0
+LONGEST_RETRY = 300.0
+_LETTING_GO = 5.0
+
+
+def backoff(attempts: int) -> float:
+    """Seconds until the next attempt: doubling, capped, and spread so that failures do not come back together.
+
+    >>> 0.5 <= backoff(1) <= 1.0 and backoff(50) <= 300.0
+    True
+    """
+    return min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(attempts - 1, 30)) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+class Message:
+    """A message that was handed to this agent, under a lease.
+
+    Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end the
+    acknowledgement and everything done through the unit are one commit.
+
+    >>> async with message as unit:                                                   # doctest: +SKIP
+    ...     unit.send(message.sender, "completion_notification", {"done": message.payload})
+
+    An exception in the block gives the message back with backoff, and propagates.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_loss",
+        "_scope",
+        "_unit",
+        "attempts",
+        "begun",
+        "correlation",
+        "created",
+        "deferred",
+        "duration",
+        "following",
+        "id",
+        "lease",
+        "mailbox",
+        "message_id",
+        "payload",
+        "priority",
+        "renew_at",
+        "reply_to",
+        "sender",
+        "session",
+        "settled",
+        "type",
+    )
+
+    def __init__(self, agent: Handle, row: Row, *, counted: bool, duration: int, renew_at: int) -> None:
+        (
+            self.id, message_id, self.sender, self.type, payload, crc, self.priority, attempts, lease, self.session,
+            self.correlation, self.reply_to, self.created, self.mailbox,
+        ) = row  # fmt: skip
+        self.message_id: str = message_id or f"m-{self.id}"
+        check(payload, crc, f"message {self.message_id}")
+        self.payload: Any = decode(payload)
+        self.attempts: int = attempts + counted
+        self.lease: Lease = (self.id, lease + 1)
+        self.duration = duration
+        self.renew_at = renew_at
+        self.begun = counted
+        self.settled = False
+        self.deferred = False
+        self.following: Message | None = None
+        self._agent = agent
+        self._unit: Unit | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._loss: AgentBusError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id} {self.type} from {self.sender}>"
+
+    @property
+    def actor(self) -> Actor:
+        return self._agent.actor
+
+    @property
+    def recipient(self) -> str:
+        """The address it was sent to.
+
+        >>> message.recipient                                                         # doctest: +SKIP
+        'pool:executors'
+        """
+        return self._agent.address_of(self.mailbox)
+
+    async def ack(self) -> None:
+        """Mark it as done; it will not be delivered again.
+
+        >>> await message.ack()                                                       # doctest: +SKIP
+        """
+        following = self.following
+        begin = following.lease if following is not None and not following.begun else None
+        begun = await self._agent.settle(AckRequest(self._agent.actor, (self.lease,), begin))
+        self.settled = True
+        if begin is not None and following is not None and begun:
+            following.begin()
+
+    async def nack(self, delay: float | None = None, error: str | None = None) -> None:
+        """Give it back, to be tried again after ``delay`` seconds (by default longer with each attempt).
+
+        After the last attempt it becomes a dead letter, with ``error``.
+
+        >>> await message.nack(delay=5, error="the model was overloaded")             # doctest: +SKIP
+        """
+        seconds = backoff(self.attempts) if delay is None else delay
+        error = None if error is None else check_text(error, "error")
+        await self._agent.release([self], delay=check_seconds(seconds, "delay", zero=True), error=error)
+        self.settled = True
+
+    async def reject(self, error: str) -> None:
+        """Make it a dead letter at once: trying again would not help.
+
+        >>> await message.reject("the payload names a file that never existed")       # doctest: +SKIP
+        """
+        await self._agent.reject_one(self, check_text(error, "error"))
+        self.settled = True
+
+    async def extend(self, seconds: float) -> None:
+        """Hold the lease for so many seconds from now.
+
+        >>> await message.extend(120)                                                 # doctest: +SKIP
+        """
+        self.duration = check_seconds(seconds, "lease")
+        await self._agent.extend(self)
+
+    async def reply(self, type: str, payload: Any = None, **options: Any) -> Receipt:
+        """Answer whoever sent it. Only a reply: settle the message as well, or use ``unit.reply``.
+
+        >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
+        """
+        return await self._agent.send_draft(self.reply_draft(type, payload, options))
+
+    def reply_draft(self, type: str, payload: Any, options: dict[str, Any]) -> Draft:
+        options.setdefault("session", self.session)
+        options.setdefault("correlation", self.correlation or self.message_id)
+        to = self.reply_to if self.reply_to is not None else self.sender
+        return self._agent.draft(to, type, payload, **options)
+
+    def begin(self) -> None:
+        """A reserved message is handed to the code."""
+        self.begun = True
+        self.attempts += 1
+
+    def lose(self, error: AgentBusError) -> None:
+        """The lease is gone: end the block, which then raises ``error``."""
+        self._loss = error
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def __aenter__(self) -> Unit:
+        if self.settled:
+            raise LeaseLost(message_id=self.message_id, status="settled", holder="nobody")
+        self._unit = Unit(self._agent, self.session)
+        self._scope = anyio.CancelScope()
+        self._scope.__enter__()
+        self._agent.hold(self)
+        return self._unit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._agent.let_go(self)
+        scope, self._scope = self._scope, None
+        unit, self._unit = self._unit, None
+        assert scope is not None  # noqa: S101 - set on entering
+        assert unit is not None  # noqa: S101
+        swallow = scope.__exit__(kind, error, trace)
+        if self._loss is not None and (error is None or swallow):
+            raise self._loss
+        if error is not None:
+            if not self.settled:
+                await self._give_back(error)
+            return swallow
+        if not self.settled and not unit.parts:
+            # serve() acknowledges with its next claim.
+            if not self.deferred:
+                await self.ack()
+            return None
+        if not self.settled:
+            unit.ack(self)
+        await unit.commit()
+        return None
+
+    async def _give_back(self, error: BaseException) -> None:
+        """After an exception the attempt counts; a cancelled or interrupted one does not."""
+        with anyio.move_on_after(_LETTING_GO, shield=True):
+            try:
+                if isinstance(error, Exception):
+                    await self.nack(error=f"{type(error).__name__}: {error}"[:10_000])
+                else:
+                    await self._agent.release([self], delay=0, error=None, uncounted=int(self.begun))
+                    self.settled = True
+            except AgentBusError as problem:
+                # The exception of the block matters more; the lease runs out by itself.
+                log.warning("%s could not be given back: %s", self.message_id, problem)

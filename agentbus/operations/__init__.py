@@ -1,0 +1,130 @@
+"""The rules of the bus, written once, without I/O.
+
+An operation is a generator over a list of requests: it yields statements, receives rows, and returns one outcome
+per request. Whoever drives it (the group-commit writer, the blocking driver, PostgreSQL) decides how a statement
+reaches a database; the operation decides what holds. Requests of many callers are handed over together, so that
+one set-based statement serves them all.
+
+An outcome that is an error means that nothing was written for that request. An operation that has to give up after
+it wrote something raises: the driver then undoes it and runs every request by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.errors import AgentBusError
+
+Row: TypeAlias = tuple[Any, ...]
+Rows: TypeAlias = list[Row]
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Query(msgspec.Struct, frozen=True):
+    """Run the named query once. A parameter that is a list reaches SQL as a set of rows."""
+
+    name: str
+    parameters: tuple[Any, ...] = ()
+
+
+class Each(msgspec.Struct, frozen=True):
+    """Run the named query once for every row of parameters; nothing comes back."""
+
+    name: str
+    rows: Sequence[Row]
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """Once this is committed, wake whoever listens to these channels."""
+
+    channels: Sequence[str]
+
+
+Op: TypeAlias = Generator[Query | Each | Wake, Rows, T]
+Outcome: TypeAlias = T | AgentBusError
+Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
+
+
+class Operation(Generic[R, T]):
+    """A rule with what a driver must know of it.
+
+    ``durable``: its commit is fsynced before the caller hears of it. ``last``: in a batch it runs after the others,
+    so that a claim sees what was sent beside it.
+    """
+
+    __slots__ = ("durable", "last", "name", "run")
+
+    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False) -> None:
+        self.name = run.__name__
+        self.run = run
+        self.durable = durable
+        self.last = last
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name}>"
+
+
+def operation(*, durable: bool, last: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
+    """Make an operation of a generator function."""
+    return lambda run: Operation(run, durable=durable, last=last)
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who calls: an agent in one of its lives."""
+
+    agent: str
+    epoch: int
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One operation of a unit, with its request."""
+
+    operation: Operation[Any, Any]
+    request: Any
+
+
+class UnitRequest(msgspec.Struct, frozen=True):
+    """Operations that commit together or not at all."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def durable(self) -> bool:
+        return any(part.operation.durable for part in self.parts)
+
+
+@operation(durable=True)
+def unit(requests: Sequence[UnitRequest], now: Now) -> Op[list[Outcome[list[Any]]]]:
+    """Run each unit's parts in order; the first that fails undoes the whole unit."""
+    outcomes: list[Outcome[list[Any]]] = []
+    for request in requests:
+        results: list[Any] = []
+        for part in request.parts:
+            (outcome,) = yield from part.operation.run([part.request], now)
+            if isinstance(outcome, AgentBusError):
+                if results:
+                    raise outcome
+                outcomes.append(outcome)
+                break
+            results.append(outcome)
+        else:
+            outcomes.append(results)
+    return outcomes
+
+
+def mailbox_channel(mailbox: int) -> str:
+    return f"mailbox/{mailbox}"
+
+
+def reply_channel(mailbox: int, correlation: str) -> str:
+    """Wakes only the one that asked. Processes listen to the part before the ``#``."""
+    return f"mailbox/{mailbox}#{correlation}"
+
+
+class Separately(Exception):  # noqa: N818
+    """These requests cannot be run together; the driver then runs each by itself."""

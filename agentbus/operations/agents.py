@@ -1,0 +1,344 @@
+"""The registry: who is there, in which life, reading which mailboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import plain
+from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownSession, UnknownType, WrongState
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, mailbox_channel, operation
+from agentbus.operations.dead_letters import bury
+from agentbus.operations.endings import end
+from agentbus.operations.events import event, record
+from agentbus.operations.fencing import LIVE, fence
+from agentbus.operations.leases import Held, take_back
+from agentbus.operations.messages import near
+from agentbus.operations.processes import Neighbour, add_listeners
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What an agent says of itself. None leaves what is there."""
+
+    name: str | None = None
+    milestone: str | None = None
+    parent: str | None = None
+    capabilities: tuple[str, ...] | None = None
+    model: str | None = None
+    prompt: str | None = None
+    load: int | None = None
+    estimate: int | None = None
+    metadata: str | None = None
+    patience: int | None = None
+
+    def row(self) -> Row:
+        return (
+            self.name, self.milestone, self.parent,
+            None if self.capabilities is None else plain(self.capabilities),
+            self.model, self.prompt, self.load, self.estimate, self.metadata, self.patience,
+        )  # fmt: skip
+
+
+class RegisterRequest(msgspec.Struct, frozen=True):
+    """An agent that comes to life in ``process``; without one it is only expected, and stays pending."""
+
+    agent: str
+    type: str
+    process: int | None
+    profile: Profile
+    kind: str = "resident"
+    session: str | None = None
+    pools: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    takeover: bool = False
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """An agent's life: its epoch, and the mailboxes it reads."""
+
+    agent: str
+    epoch: int
+    mailbox: int
+    replies: int
+    pools: dict[str, int]
+    subscriptions: dict[str, int]
+
+
+class EndRequest(msgspec.Struct, frozen=True):
+    """An agent that ends its own life: completed, failed or stopped."""
+
+    actor: Actor
+    status: str
+    error: str | None = None
+
+
+class ProgressRequest(msgspec.Struct, frozen=True):
+    """How far an agent is; None leaves the note as it is."""
+
+    actor: Actor
+    percent: int
+    note: str | None = None
+
+
+class BusyRequest(msgspec.Struct, frozen=True):
+    """The agent will be silent for so many milliseconds, and that is all right; 0 takes it back."""
+
+    actor: Actor
+    duration: int
+
+
+class UpdateRequest(msgspec.Struct, frozen=True):
+    """Changes to what an agent says of itself, by whomever."""
+
+    agent: str
+    profile: Profile
+
+
+class DeleteRequest(msgspec.Struct, frozen=True):
+    """Agents to delete: the one named, or all that completed or stopped before this wall time."""
+
+    agent: str | None
+    before: int | None = None
+
+
+class MembershipRequest(msgspec.Struct, frozen=True):
+    """Pools and topics that an agent joins, or leaves."""
+
+    actor: Actor
+    process: int
+    pools: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    leave: bool = False
+
+
+class DeclareRequest(msgspec.Struct, frozen=True):
+    """Pools and topics that shall exist though nobody has joined yet."""
+
+    pools: tuple[str, ...]
+    topics: tuple[str, ...]
+
+
+@operation(durable=True)
+def register(requests: Sequence[RegisterRequest], now: Now) -> Op[list[Outcome[Registration]]]:
+    """Start a life of each agent, or announce it. State, checkpoints and mailbox of earlier lives are kept."""
+    outcomes: list[Outcome[Registration]] = []
+    for request in requests:
+        error = yield from _cannot_register(request)
+        outcomes.append(error or (yield from _register(request, now)))
+    return outcomes
+
+
+@operation(durable=True)
+def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """End agents at their own word."""
+    refused = yield from fence(request.actor for request in requests)
+    for request in requests:
+        if request.actor not in refused:
+            yield from end([request.actor.agent], request.status, request.error, request.actor.agent, now)
+    return [refused.get(request.actor) for request in requests]  # type: ignore[misc]
+
+
+@operation(durable=False)
+def progress(requests: Sequence[ProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Note how far agents are."""
+    refused = yield from fence(request.actor for request in requests)
+    yield Each(
+        "agent_progress",
+        [
+            (request.percent, request.note, now.wall, now.awake, request.actor.agent)
+            for request in requests
+            if request.actor not in refused
+        ],
+    )
+    return [refused.get(request.actor) for request in requests]  # type: ignore[misc]
+
+
+@operation(durable=False)
+def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Note that agents will be silent for a while."""
+    refused = yield from fence(request.actor for request in requests)
+    yield Each(
+        "agent_busy",
+        [
+            (now.awake + request.duration if request.duration else None, now.awake, now.wall, request.actor.agent)
+            for request in requests
+            if request.actor not in refused
+        ],
+    )
+    return [refused.get(request.actor) for request in requests]  # type: ignore[misc]
+
+
+@operation(durable=True)
+def update(requests: Sequence[UpdateRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Change what agents say of themselves."""
+    outcomes: list[Outcome[None]] = []
+    for request in requests:
+        rows = yield Query("agent_update", (*request.profile.row(), now.wall, request.agent))
+        outcomes.append(None if rows else UnknownAgent(agent=request.agent))
+    return outcomes
+
+
+@operation(durable=True)
+def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
+    """Delete ended or pending agents; what waits in their mailboxes becomes dead letters. The outcome names them."""
+    outcomes: list[Outcome[list[str]]] = []
+    for request in requests:
+        if request.agent is None:
+            rows = yield Query("agent_finished_before", (request.before,))
+        else:
+            rows = yield Query("agent_status", (request.agent,))
+            if not rows:
+                outcomes.append(UnknownAgent(agent=request.agent))
+                continue
+            if rows[0][1] in LIVE:
+                outcomes.append(
+                    WrongState(what="agent", name=request.agent, status=rows[0][1], action="delete it; end it first")
+                )
+                continue
+        agents = [row[0] for row in rows]
+        yield from _delete(agents, now)
+        outcomes.append(agents)
+    return outcomes
+
+
+@operation(durable=True)
+def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[list[Outcome[Registration]]]:
+    """Let agents join or leave pools and topics; the outcome is what they read from now on."""
+    refused = yield from fence(request.actor for request in requests)
+    outcomes: list[Outcome[Registration]] = []
+    for request in requests:
+        if request.actor in refused:
+            outcomes.append(refused[request.actor])
+            continue
+        if request.leave:
+            yield from _leave(request, now)
+        else:
+            yield from _join(request.actor.agent, request.pools, request.topics, now)
+        registration = yield from _registration(request.actor.agent)
+        yield from _listen(registration, request.process)
+        outcomes.append(registration)
+    return outcomes
+
+
+@operation(durable=True)
+def declare(requests: Sequence[DeclareRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Make pools and topics exist."""
+    for request in requests:
+        for kind, names in (("pool", request.pools), ("topic", request.topics)):
+            yield from _mailboxes([(kind, name, "") for name in names], now)
+    return [None] * len(requests)
+
+
+def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
+    known = yield Query("type_known", ("agent", [request.type]))
+    if not known:
+        rows = yield Query("type_names", ("agent",))
+        return UnknownType(kind="agent", name=request.type, near=near(request.type, (name for (name,) in rows)))
+    if request.session is not None:
+        rows = yield Query("session_status", (request.session,))
+        if not rows:
+            return UnknownSession(session=request.session)
+        if rows[0][0] in {"completed", "failed"}:
+            return WrongState(what="session", name=request.session, status=rows[0][0], action="join it")
+    rows = yield Query("agent_status", (request.agent,))
+    if rows:
+        _, status, *place = rows[0]
+        if status in LIVE and request.process is not None and not request.takeover:
+            home = Neighbour(*place) if place[0] is not None else None
+            pid = None if home is None else home.pid
+            return AgentExists(agent=request.agent, status=status, pid=pid, neighbour=home)
+    return None
+
+
+def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
+    before = yield Query("agent_status", (request.agent,))
+    was = before[0][1] if before else None
+    if was in LIVE and request.process is None:
+        # Whom we expect is here already.
+        return (yield from _registration(request.agent))
+    if was in LIVE:
+        # Nobody is told of the old life's end: its successor is here.
+        held = yield Query("message_held_by", ([request.agent],))
+        yield from take_back([Held(*row) for row in held], "it was taken over", now)
+    boxes = yield from _mailboxes(
+        [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
+    )
+    yield Query(
+        "agent_register",
+        (
+            request.agent, request.type, request.kind, request.session, request.process,
+            "pending" if request.process is None else "running", now.wall, now.awake, *boxes, *request.profile.row(),
+        ),
+    )  # fmt: skip
+    yield from _join(request.agent, request.pools, request.topics, now)
+    registration = yield from _registration(request.agent)
+    if request.process is None:
+        kind = "agent_expected"
+    else:
+        kind = "agent_taken_over" if was in LIVE else "agent_registered"
+        yield from _listen(registration, request.process)
+    facts: dict[str, Any] = {"epoch": registration.epoch, "type": request.type, "before": was}
+    yield from record([event(now.wall, kind, ("agent", request.agent), request.agent, **facts)])
+    return registration
+
+
+def _registration(agent: str) -> Op[Registration]:
+    ((epoch, mailbox, replies),) = yield Query("agent_life", (agent,))
+    rows = yield Query("agent_mailboxes", (agent,))
+    return Registration(
+        agent,
+        epoch,
+        mailbox,
+        replies,
+        {name: id for kind, name, id in rows if kind == "pool"},
+        {name: id for kind, name, id in rows if kind == "subscription"},
+    )
+
+
+def _listen(registration: Registration, process: int) -> Op[None]:
+    boxes = (
+        registration.mailbox,
+        registration.replies,
+        *registration.pools.values(),
+        *registration.subscriptions.values(),
+    )
+    yield from add_listeners([(mailbox_channel(box), process) for box in boxes])
+
+
+def _mailboxes(wanted: Sequence[tuple[str, str, str]], now: Now) -> Op[list[int]]:
+    """The ids of these (kind, name, owner) mailboxes, made where they do not exist."""
+    yield Each("mailbox_ensure", [(*box, now.wall) for box in wanted])
+    ids: list[int] = []
+    for box in wanted:
+        ((id,),) = yield Query("mailbox_find", box)
+        ids.append(id)
+    return ids
+
+
+def _join(agent: str, pools: Sequence[str], topics: Sequence[str], now: Now) -> Op[None]:
+    boxes = yield from _mailboxes([("pool", name, "") for name in pools], now)
+    yield Each("pool_join", [(box, agent, now.wall) for box in boxes])
+    boxes = yield from _mailboxes([("topic", name, "") for name in topics], now)
+    own = yield from _mailboxes([("subscription", name, agent) for name in topics], now)
+    yield Each("subscription_insert", [(box, agent, mine, now.wall) for box, mine in zip(boxes, own, strict=True)])
+
+
+def _leave(request: MembershipRequest, now: Now) -> Op[None]:
+    agent = request.actor.agent
+    for name in request.pools:
+        yield Query("pool_leave", (name, agent))
+    for name in request.topics:
+        rows = yield Query("subscription_end", (name, agent))
+        if rows:
+            boxes = [mailbox for (mailbox,) in rows]
+            yield Query("message_expire_all", (now.wall, "the subscription ended", boxes))
+
+
+def _delete(agents: list[str], now: Now) -> Op[None]:
+    rows = yield Query("message_waiting_for", (agents,))
+    yield from bury([Held(*row).ending("its recipient was deleted") for row in rows], now)
+    gone = yield Query("agent_delete", (agents,))
+    yield from record([event(now.wall, "agent_deleted", ("agent", agent), None) for (agent,) in gone])

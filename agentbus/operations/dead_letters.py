@@ -1,0 +1,128 @@
+"""Dead letters: how a message becomes one, and how it gets out again (requeue) or away (purge)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import plain
+from agentbus.errors import UnknownMessage, WrongState
+from agentbus.limits import Priority, generated_id
+from agentbus.operations import Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
+from agentbus.operations.events import event, record
+from agentbus.operations.messages import Draft, post
+
+FINISHED = ("acked", "dead", "expired")
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A message that becomes a dead letter, and why."""
+
+    id: int
+    message_id: str
+    type: str
+    reason: str
+    actor: str | None = None
+    correlation: str | None = None
+    reply_to: int | None = None
+    session: str | None = None
+
+
+class RequeueRequest(msgspec.Struct, frozen=True):
+    """Dead letters to try again: all, or none."""
+
+    message_ids: tuple[str, ...]
+    actor: str | None = None
+
+
+class PurgeRequest(msgspec.Struct, frozen=True):
+    """Finished messages to delete: of this status, finished before this wall time, at most ``limit``."""
+
+    status: str | None
+    before: int | None
+    limit: int
+
+
+def bury(endings: Sequence[Ending], now: Now) -> Op[None]:
+    """Make dead letters of these, and tell the requester of each that was a request."""
+    if not endings:
+        return
+    yield Each("message_bury", [(ending.reason, now.wall, ending.id) for ending in endings])
+    yield from record([
+        event(
+            now.wall, "message_dead", ("message", ending.message_id), ending.actor,
+            type=ending.type, error=ending.reason,
+        )
+        for ending in endings
+    ])  # fmt: skip
+    yield from post(
+        [
+            Draft(
+                to=ending.reply_to,
+                type="error_report",
+                payload=plain({"request": ending.message_id, "dead": ending.reason}),
+                priority=Priority.NORMAL,
+                max_attempts=1,
+                correlation=ending.correlation,
+                session=ending.session,
+            )
+            for ending in endings
+            if ending.reply_to is not None
+        ],
+        BUS,
+        now,
+    )
+
+
+BUS = "agentbus"
+"""The sender of what the bus itself writes."""
+
+
+@operation(durable=True)
+def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int]]]:
+    """Put dead letters back into their mailboxes. Their attempts start again; the trail keeps what was before."""
+    outcomes: list[Outcome[int]] = []
+    for request in requests:
+        messages = yield from _find(request.message_ids)
+        missing = [message_id for message_id in request.message_ids if message_id not in messages]
+        alive = [id for id, rows in messages.items() if any(row[1] != "dead" for row in rows)]
+        if missing:
+            outcomes.append(UnknownMessage(message_id=missing[0]))
+            continue
+        if alive:
+            status = next(row[1] for row in messages[alive[0]] if row[1] != "dead")
+            outcomes.append(WrongState(what="message", name=alive[0], status=status, action="requeue it"))
+            continue
+        rows = [(message_id, *row) for message_id, found in messages.items() for row in found]
+        yield Each("message_requeue", [(row[1],) for row in rows])
+        yield from record([
+            event(now.wall, "message_requeued", ("message", message_id), request.actor, attempts=attempts, error=error)
+            for message_id, _, _, _, attempts, error in rows
+        ])  # fmt: skip
+        yield Wake({mailbox_channel(row[3]) for row in rows})
+        outcomes.append(len(rows))
+    return outcomes
+
+
+@operation(durable=True)
+def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[int]]]:
+    """Delete finished messages, oldest first; ask again while it deletes as many as its limit."""
+    outcomes: list[Outcome[int]] = []
+    for request in requests:
+        statuses = [request.status] if request.status else list(FINISHED)
+        rows = yield Query("message_purge", (statuses, request.before, request.limit))
+        outcomes.append(len(rows))
+    return outcomes
+
+
+def _find(message_ids: Sequence[str]) -> Op[dict[str, list[Row]]]:
+    """The rows (id, status, mailbox, attempts, error) behind public message ids."""
+    own = {generated_id(message_id): message_id for message_id in message_ids}
+    own.pop(None, None)
+    rows = yield Query("message_find", ([id for id in own if id is not None], list(message_ids)))
+    found: dict[str, list[Row]] = {}
+    for id, message_id, *rest in rows:
+        found.setdefault(message_id or f"m-{id}", []).append((id, *rest))
+    return found

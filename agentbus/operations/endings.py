@@ -1,0 +1,61 @@
+"""How an agent's life ends, whoever ends it: its leases are freed, its parent is told, the trail is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentbus.clock import Now
+from agentbus.codec import plain
+from agentbus.limits import Priority
+from agentbus.operations import Each, Op, Query
+from agentbus.operations.dead_letters import BUS
+from agentbus.operations.events import event, record
+from agentbus.operations.leases import Held, take_back
+from agentbus.operations.messages import Draft, post
+
+
+def end(agents: Sequence[str], status: str, error: str | None, actor: str | None, now: Now) -> Op[None]:
+    """End these live agents.
+
+    A failed one may come back: it keeps its pools and subscriptions, and its mailbox goes on filling. A completed or
+    stopped one gives them up.
+    """
+    if not agents:
+        return
+    ids = list(agents)
+    rows = yield Query("message_held_by", (ids,))
+    yield Each("agent_end", [(status, error, now.wall, agent) for agent in agents])
+    yield from take_back([Held(*row) for row in rows], f"it {'was ' * (status == 'stopped')}{status}", now)
+    if status == "failed":
+        yield from _tell_parents(ids, error, now)
+    else:
+        gone = yield Query("subscription_delete", (ids,))
+        mailboxes = [mailbox for (mailbox,) in gone]
+        if mailboxes:
+            yield Query("message_expire_all", (now.wall, "the subscription ended", mailboxes))
+        yield Query("pool_leave_all", (ids,))
+    yield from record([
+        event(now.wall, f"agent_{status}", ("agent", agent), actor, **({"error": error} if error else {}))
+        for agent in agents
+    ])  # fmt: skip
+
+
+def _tell_parents(agents: list[str], error: str | None, now: Now) -> Op[None]:
+    """An error report in the mailbox of each parent that can still read it."""
+    rows = yield Query("agent_parents", (agents,))
+    yield from post(
+        [
+            Draft(
+                to=mailbox,
+                type="error_report",
+                payload=plain({"agent": agent, "status": "failed", "error": error}),
+                priority=Priority.HIGH,
+                max_attempts=10,
+                session=session,
+            )
+            for agent, mailbox, session in rows
+        ],
+        BUS,
+        now,
+    )
+

@@ -1,0 +1,55 @@
+"""Who may act: an agent of the current epoch that has not ended. Used by every operation that an agent calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from agentbus.errors import AgentFenced
+from agentbus.operations import Actor, Op, Query
+
+LIVE = frozenset({"spawning", "running", "suspect"})
+INCOMPLETE = LIVE | {"pending"}
+ENDED = frozenset({"completed", "failed", "stopped"})
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What an operation must know of an agent."""
+
+    agent: str
+    status: str
+    epoch: int
+    mailbox: int
+    replies: int
+
+
+def standings(agents: Iterable[str]) -> Op[dict[str, Standing]]:
+    """The standing of every agent of these that exists."""
+    rows = yield Query("agent_standing", (list(agents),))
+    return {row[0]: Standing(*row) for row in rows}
+
+
+def fenced(actor: Actor, standing: Standing | None) -> AgentFenced | None:
+    """Why this actor may not act, or None."""
+    if standing is None:
+        reason = "it was deleted"
+    elif standing.epoch != actor.epoch:
+        reason = f"epoch {standing.epoch} has taken over"
+    elif standing.status not in LIVE:
+        reason = f"it has {standing.status}" if standing.status != "failed" else "it was declared failed"
+    else:
+        return None
+    return AgentFenced(agent=actor.agent, epoch=actor.epoch, reason=reason)
+
+
+def fence(actors: Iterable[Actor]) -> Op[dict[Actor, AgentFenced]]:
+    """The actors that may not act, each with its error."""
+    distinct = set(actors)
+    known = yield from standings({actor.agent for actor in distinct})
+    refused: dict[Actor, AgentFenced] = {}
+    for actor in distinct:
+        error = fenced(actor, known.get(actor.agent))
+        if error is not None:
+            refused[actor] = error
+    return refused

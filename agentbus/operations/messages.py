@@ -1,0 +1,277 @@
+"""Sending: from drafts to rows, for many callers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+import msgspec
+
+from agentbus.addresses import Address
+from agentbus.clock import Now
+from agentbus.codec import checksum
+from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
+from agentbus.operations import (
+    Actor,
+    Each,
+    Op,
+    Outcome,
+    Query,
+    Row,
+    Separately,
+    Wake,
+    mailbox_channel,
+    operation,
+    reply_channel,
+)
+from agentbus.operations.fencing import Standing, fenced, standings
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A message before it has a row. ``to`` is an address, or the mailbox that a reply goes to; times are
+    milliseconds from now."""
+
+    to: Address | int
+    type: str
+    payload: str
+    priority: int
+    max_attempts: int
+    delay: int = 0
+    ttl: int | None = None
+    message_id: str | None = None
+    correlation: str | None = None
+    reply_to: int | None = None
+    session: str | None = None
+
+    @property
+    def topic(self) -> str | None:
+        return self.to.name if isinstance(self.to, Address) and self.to.kind == "topic" else None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What send() gives back once the message is committed.
+
+    ``delivered`` counts the mailboxes it went to (a topic may have no subscriber); ``duplicate`` says that this
+    message_id was sent before, and that this is the first receipt again.
+
+    >>> Receipt(id=7, message_id="m-7").delivered
+    1
+    """
+
+    id: int | None
+    message_id: str | None
+    delivered: int = 1
+    duplicate: bool = False
+
+
+class SendRequest(msgspec.Struct, frozen=True):
+    """One caller's drafts: all are sent, or none."""
+
+    actor: Actor
+    drafts: tuple[Draft, ...]
+
+    @property
+    def weight(self) -> int:
+        return sum(len(draft.payload) for draft in self.drafts)
+
+
+class _Directory(msgspec.Struct):
+    """All that the drafts of a batch refer to, looked up once."""
+
+    agents: dict[str, Standing]
+    types: set[str]
+    pools: dict[str, int] = {}
+    topics: dict[str, list[int]] = {}
+    sent: dict[str, list[Row]] = {}
+    new: set[str] = set()
+    """Ids that this batch is about to use for the first time."""
+
+
+@operation(durable=True)
+def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
+    """Put every draft into its mailbox, or say which draft of a request cannot be sent."""
+    directory = yield from _look_up(requests)
+    plans: list[Outcome[list[list[int] | Receipt]]] = []
+    for request in requests:
+        error = fenced(request.actor, directory.agents.get(request.actor.agent))
+        plan = error or _plan(request, directory)
+        if isinstance(plan, UnknownType | UnknownRecipient):
+            plan = yield from _with_near_matches(plan)
+        plans.append(plan)
+
+    rows: list[Row] = []
+    channels: set[str] = set()
+    outcomes: list[Outcome[list[Receipt]]] = []
+    first = yield from _take_ids(sum(_count(plan) for plan in plans))
+    for request, plan in zip(requests, plans, strict=True):
+        if isinstance(plan, AgentBusError):
+            outcomes.append(plan)
+            continue
+        receipts: list[Receipt] = []
+        for draft, boxes in zip(request.drafts, plan, strict=True):
+            if isinstance(boxes, Receipt):
+                receipts.append(boxes)
+                continue
+            id = first + len(rows)
+            values = _values(draft, request.actor.agent, now)
+            for box in boxes:
+                rows.append((first + len(rows), draft.message_id, box, *values))
+                channels.add(_channel(draft, box))
+            if boxes:
+                receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
+            else:
+                receipts.append(Receipt(None, draft.message_id, 0))
+        outcomes.append(receipts)
+    if rows:
+        yield Each("message_insert", rows)
+        # A scheduled message wakes its receivers too: they learn when it is due.
+        yield Wake(channels)
+    return outcomes
+
+
+def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
+    """Put messages of the bus itself into mailboxes that are known to exist."""
+    if drafts:
+        first = yield from _take_ids(len(drafts))
+        yield Each(
+            "message_insert",
+            [(id, None, draft.to, *_values(draft, sender, now)) for id, draft in enumerate(drafts, first)],
+        )
+        yield Wake({_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)})
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """``; did you mean …`` for the text of an error, or nothing."""
+    matches = get_close_matches(name, list(names), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
+    agents = {request.actor.agent for request in requests}
+    pools: set[str] = set()
+    topics: set[str] = set()
+    types: set[str] = set()
+    ids: set[str] = set()
+    for request in requests:
+        for draft in request.drafts:
+            types.add(draft.type)
+            if draft.message_id is not None:
+                ids.add(draft.message_id)
+            to = draft.to
+            if isinstance(to, Address):
+                (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
+    known = yield from standings(agents)
+    rows = yield Query("type_known", ("message", list(types)))
+    directory = _Directory(known, {name for (name,) in rows})
+    if pools:
+        rows = yield Query("pool_mailbox", (list(pools),))
+        directory.pools = {name: mailbox for name, mailbox in rows}
+    if topics:
+        rows = yield Query("topic_mailboxes", (list(topics),))
+        for name, mailbox in rows:
+            boxes = directory.topics.setdefault(name, [])
+            if mailbox is not None:
+                boxes.append(mailbox)
+    if ids:
+        rows = yield Query("message_by_message_id", (list(ids),))
+        for message_id, *rest in rows:
+            directory.sent.setdefault(message_id, []).append(tuple(rest))
+    return directory
+
+
+def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int] | Receipt]]:
+    """For each draft the mailboxes it goes to, or the receipt it already has; or the first thing that is wrong."""
+    plan: list[list[int] | Receipt] = []
+    for index, draft in enumerate(request.drafts):
+        if draft.type not in directory.types:
+            return UnknownType(kind="message", name=draft.type, near="", item=index)
+        sent = directory.sent.get(draft.message_id) if draft.message_id is not None else None
+        boxes = _boxes(draft, directory)
+        if boxes is None:
+            assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
+            return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, near="", item=index)
+        if sent is not None:
+            differs = _difference(draft, boxes, sent[0])
+            if differs is not None:
+                return MessageIdConflict(message_id=draft.message_id, differs=differs, item=index)
+            plan.append(Receipt(sent[0][0], draft.message_id, len(sent), duplicate=True))
+            continue
+        if isinstance(draft.to, Address) and draft.to.kind == "agent":
+            status = directory.agents[draft.to.name].status
+            if status in {"completed", "stopped"}:
+                return AgentEnded(agent=draft.to.name, status=status, item=index)
+        if draft.message_id is not None:
+            if draft.message_id in directory.new:
+                # Run by itself, the later one finds the row of the earlier one.
+                if sum(other.message_id == draft.message_id for other in request.drafts) == 1:
+                    raise Separately
+                return MessageIdConflict(message_id=draft.message_id, differs="place in the same list", item=index)
+            directory.new.add(draft.message_id)
+        plan.append(boxes)
+    return plan
+
+
+def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
+    to = draft.to
+    if isinstance(to, int):
+        return [to]
+    if to.kind == "agent":
+        standing = directory.agents.get(to.name)
+        return None if standing is None else [standing.mailbox]
+    if to.kind == "pool":
+        box = directory.pools.get(to.name)
+        return None if box is None else [box]
+    return directory.topics.get(to.name)
+
+
+def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
+    """What the message sent before under this id has otherwise. A topic's subscribers may have changed since."""
+    _, mailbox, type, payload, correlation, topic = sent
+    if (topic != draft.topic) if draft.topic or topic else (mailbox not in boxes):
+        return "recipient"
+    if type != draft.type:
+        return "type"
+    if payload != draft.payload:
+        return "payload"
+    return None if correlation == draft.correlation else "correlation"
+
+
+def _count(plan: Outcome[list[list[int] | Receipt]]) -> int:
+    if isinstance(plan, AgentBusError):
+        return 0
+    return sum(len(boxes) for boxes in plan if not isinstance(boxes, Receipt))
+
+
+def _take_ids(count: int) -> Op[int]:
+    """The first of ``count`` new row ids. Ids are never given out twice, not even after a purge."""
+    if not count:
+        return 0
+    ((last,),) = yield Query("counter_take", ("message", count))
+    return int(last) - count + 1
+
+
+def _values(draft: Draft, sender: str, now: Now) -> Row:
+    due = now.wall + draft.delay if draft.delay else None
+    # Time to live counts from when the message can be read.
+    expires = None if draft.ttl is None else (due or now.wall) + draft.ttl
+    return (
+        sender, draft.type, draft.payload, checksum(draft.payload), draft.priority,
+        "queued" if due is None else "scheduled", draft.max_attempts, due, expires, draft.correlation,
+        draft.reply_to, draft.session, now.wall,
+    )  # fmt: skip
+
+
+def _channel(draft: Draft, box: int) -> str:
+    if isinstance(draft.to, int) and draft.correlation is not None:
+        return reply_channel(box, draft.correlation)
+    return mailbox_channel(box)
+
+
+def _with_near_matches(error: UnknownType | UnknownRecipient) -> Op[AgentBusError]:
+    if isinstance(error, UnknownType):
+        rows = yield Query("type_names", ("message",))
+    elif error.kind == "agent":
+        rows = yield Query("agent_names")
+    else:
+        rows = yield Query("mailbox_names", (error.kind,))
+    return type(error)(**{**error.facts, "near": near(error.name, (name for (name,) in rows))})

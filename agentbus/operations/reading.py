@@ -1,0 +1,130 @@
+"""Questions: the registry, messages and numbers as people see them. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import check, decode
+from agentbus.limits import generated_id
+from agentbus.operations import Op, Query, Row
+from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
+
+_NEWEST = 2**62
+
+
+class AgentFilter(msgspec.Struct, frozen=True):
+    """Which agents to list; None takes all."""
+
+    status: tuple[str, ...] | None = None
+    type: str | None = None
+    session: str | None = None
+    parent: str | None = None
+    kind: str | None = None
+    capability: str | None = None
+    cursor: str | None = None
+    limit: int = 100
+
+
+class MessageFilter(msgspec.Struct, frozen=True):
+    """Which messages to list; None takes all. ``mailbox`` is a kind and a name."""
+
+    status: str | None = None
+    type: str | None = None
+    sender: str | None = None
+    session: str | None = None
+    correlation: str | None = None
+    mailbox: tuple[str, str] | None = None
+    message_id: str | None = None
+    cursor: int | None = None
+    limit: int = 100
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """What can be counted with SQL."""
+
+    messages: dict[str, int]
+    agents: dict[str, int]
+    queues: list[QueueDepth]
+    oldest_waiting: int | None
+
+
+def get_agent(agent: str, now: Now) -> Op[AgentRecord | None]:
+    rows = yield Query("agent_get", (agent,))
+    return _agent(rows[0]) if rows else None
+
+
+def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
+    status = None if wanted.status is None else list(wanted.status)
+    rows = yield Query(
+        "agent_list",
+        (
+            wanted.cursor or "", status, wanted.type, wanted.session, wanted.parent, wanted.kind,
+            wanted.capability, wanted.limit + 1,
+        ),
+    )  # fmt: skip
+    items = [_agent(row) for row in rows[: wanted.limit]]
+    return Page(items, items[-1].id if len(rows) > wanted.limit else None)
+
+
+def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
+    row_id = None if wanted.message_id is None else generated_id(wanted.message_id)
+    kind, name = wanted.mailbox or (None, None)
+    rows = yield Query(
+        "message_list",
+        (
+            wanted.cursor or _NEWEST, wanted.status, wanted.type, wanted.sender, wanted.session,
+            wanted.correlation, kind, name, None if row_id is None else [row_id],
+            wanted.message_id if row_id is None else None, wanted.limit + 1,
+        ),
+    )  # fmt: skip
+    items = [_message(row) for row in rows[: wanted.limit]]
+    return Page(items, str(items[-1].id) if len(rows) > wanted.limit else None)
+
+
+def count(deepest: int, now: Now) -> Op[Counts]:
+    messages = yield Query("message_counts")
+    agents = yield Query("agent_counts")
+    depths = yield Query("queue_depths", (deepest,))
+    ((oldest,),) = yield Query("queue_oldest")
+    return Counts(
+        {status: number for status, number in messages},
+        {status: number for status, number in agents},
+        [
+            QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since))
+            for kind, name, owner, number, since in depths
+        ],
+        None if oldest is None else max(0, now.wall - oldest),
+    )
+
+
+def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
+    """Which of these mailboxes have something to claim or to tend."""
+    rows = yield Query("mailbox_pending", (list(mailboxes), now.wall, now.awake))
+    return [mailbox for (mailbox,) in rows]
+
+
+def recipient(kind: str, name: str, owner: str) -> str:
+    """A mailbox as people write it."""
+    if kind == "replies":
+        return f"{owner} (reply)"
+    return name if kind == "agent" else f"{'topic' if kind == 'subscription' else kind}:{name}"
+
+
+def _agent(row: Row) -> AgentRecord:
+    values: list[Any] = list(row)
+    values[7] = decode(row[7])
+    values[11] = None if row[11] is None else row[11] / 1000
+    values[12] = decode(row[12])
+    values[18] = None if row[18] is None else row[18] / 1000
+    return AgentRecord(*values)
+
+
+def _message(row: Row) -> MessageRecord:
+    id, message_id, sender, kind, name, owner, type, payload, crc, *rest = row
+    message_id = message_id or f"m-{id}"
+    check(payload, crc, f"message {message_id}")
+    return MessageRecord(id, message_id, sender, recipient(kind, name, owner), type, decode(payload), *rest)

@@ -1,0 +1,33 @@
+"""Replies: matched to their request by correlation, read by whoever asked and by nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.operations import Actor, Op, Outcome, Query, Row, operation
+from agentbus.operations.fencing import fence
+
+
+class ReplyRequest(msgspec.Struct, frozen=True):
+    """Is there a reply to the request with this correlation?"""
+
+    actor: Actor
+    mailbox: int
+    correlation: str
+
+
+@operation(durable=False, last=True)
+def take_reply(requests: Sequence[ReplyRequest], now: Now) -> Op[list[Outcome[Row | None]]]:
+    """Hand each reply to the one that asked. It is done with that: if the asker dies, so does the question."""
+    refused = yield from fence(request.actor for request in requests)
+    outcomes: list[Outcome[Row | None]] = []
+    for request in requests:
+        if request.actor in refused:
+            outcomes.append(refused[request.actor])
+            continue
+        rows = yield Query("reply_take", (now.wall, request.mailbox, request.correlation))
+        outcomes.append(rows[0] if rows else None)
+    return outcomes

@@ -1,0 +1,162 @@
+"""How an agent waits for messages: claim, sleep until a bell or until something is due, claim again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+
+from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
+from agentbus.handle import Handle
+from agentbus.limits import check_seconds
+from agentbus.message import Message
+from agentbus.operations.leases import (
+    AckRequest,
+    Claim,
+    ClaimRequest,
+    Lease,
+    ReleaseRequest,
+    Settlement,
+    begin,
+    claim,
+    release,
+)
+from agentbus.renewal import renewal
+from agentbus.unit import Unit
+
+log = logging.getLogger("agentbus")
+
+Handler = Callable[[Message, Unit], Awaitable[object]]
+
+
+async def receive(
+    agent: Handle,
+    most: int,
+    *,
+    timeout: float | None,
+    duration: int,
+    done: tuple[Lease, ...] = (),
+    counted: bool = True,
+) -> list[Message]:
+    """Up to ``most`` messages, or none after ``timeout`` seconds. ``done`` is acknowledged with the first claim."""
+    clock = agent.engine.clock
+    deadline = None
+    if timeout is not None:
+        deadline = clock.now().awake + check_seconds(timeout, "timeout", zero=True)
+    # Listen first, then look: what comes in between rings.
+    ear = agent.engine.hub.listen(agent.channels)
+    agent.waiting += 1
+    try:
+        while True:
+            taken = clock.now().awake
+            request = ClaimRequest(agent.actor, done, agent.mailboxes, most, duration, counted)
+            try:
+                found: Claim = await agent.write(claim, request, orphaned=_give_back(agent, counted))
+            except BaseException:
+                # Whatever woke us is still there for another waiter.
+                ear.rung = True
+                raise
+            done = ()
+            if found.rows:
+                if found.more:
+                    ear.rung = True
+                renew_at = renewal(taken, duration)
+                return [
+                    Message(agent, row, counted=counted, duration=duration, renew_at=renew_at) for row in found.rows
+                ]
+            now = clock.now()
+            waits = [
+                next_wall - now.wall if (next_wall := found.next_wall) is not None else None,
+                next_awake - now.awake if (next_awake := found.next_awake) is not None else None,
+                deadline - now.awake if deadline is not None else None,
+            ]
+            if deadline is not None and deadline <= now.awake:
+                return []
+            soonest = min((wait for wait in waits if wait is not None), default=None)
+            await ear.wait(None if soonest is None else max(0.001, soonest / 1000))
+    finally:
+        agent.waiting -= 1
+        ear.close()
+
+
+async def inbox(agent: Handle, prefetch: int, duration: int) -> AsyncIterator[Message]:
+    """Messages one by one; those fetched ahead are reserved, and given back uncounted."""
+    reserved: list[Message] = []
+    try:
+        while True:
+            if not reserved:
+                reserved = await receive(
+                    agent, prefetch, timeout=None, duration=duration, counted=prefetch == 1
+                )
+                # Acknowledging one begins the next in the same commit.
+                for message, following in zip(reserved, reserved[1:], strict=False):
+                    message.following = following
+                reserved.reverse()
+            if not reserved[-1].begun:
+                with suppress(LeaseLost):
+                    await agent.write(begin, Settlement(agent.actor, (reserved[-1].lease,)))
+                    reserved[-1].begin()
+            message = reserved.pop()
+            if message.begun:
+                yield message
+    finally:
+        if reserved:
+            with anyio.move_on_after(5, shield=True), suppress(LeaseLost, AgentFenced, Misuse):
+                await _return(agent, reserved)
+
+
+async def serve(agent: Handle, handler: Handler, duration: int) -> None:
+    """One worker: a plain acknowledgement goes with the next claim, in one commit."""
+    done: tuple[Lease, ...] = ()
+    try:
+        while True:
+            try:
+                (message,) = await receive(agent, 1, timeout=None, duration=duration, done=done)
+            except LeaseLost as error:
+                log.warning("%s: %s", agent.id, error)
+                done = ()
+                continue
+            done = ()
+            message.deferred = True
+            try:
+                async with message as unit:
+                    await handler(message, unit)
+            except AgentFenced:
+                raise
+            except Exception:
+                log.exception("%s: the handler failed on %s", agent.id, message.message_id)
+            else:
+                done = () if message.settled else (message.lease,)
+    finally:
+        # The handler is through with it, whatever ends the loop; if the claim got as far, it is lost by now.
+        if done:
+            with anyio.move_on_after(5, shield=True), suppress(LeaseLost, AgentFenced, Misuse):
+                await agent.settle(AckRequest(agent.actor, done))
+
+
+async def _return(agent: Handle, reserved: list[Message]) -> None:
+    for message in reserved:
+        with suppress(LeaseLost):
+            await agent.release([message], uncounted=int(message.begun))
+
+
+def _give_back(agent: Handle, counted: bool) -> Callable[[Claim], None]:
+    """For a claim whose caller was cancelled: the messages go back at once."""
+
+    def orphaned(found: Claim) -> None:
+        leases = tuple((row[0], row[8] + 1) for row in found.rows)
+        if leases:
+            request = ReleaseRequest(agent.actor, leases, uncounted=int(counted))
+            with suppress(AgentBusError):
+                asyncio.ensure_future(agent.engine.write(release, request)).add_done_callback(_read)
+
+    return orphaned
+
+
+def _read(future: asyncio.Future[None]) -> None:
+    """A lease that ran out meanwhile is back by itself."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,113 @@
+"""What people see of the bus: frozen records. Times are wall milliseconds unless a name says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+R = TypeVar("R")
+
+
+class AgentRecord(msgspec.Struct, frozen=True):
+    """An agent as the registry knows it. ``last_call`` and ``busy_until`` are awake milliseconds.
+
+    >>> record = await bus.agents.get("planner-1")                                    # doctest: +SKIP
+    >>> record.status, record.progress                                                # doctest: +SKIP
+    ('running', 40)
+    """
+
+    id: str
+    name: str
+    type: str
+    kind: str
+    session: str | None
+    milestone: str | None
+    parent: str | None
+    capabilities: list[str]
+    model: str | None
+    prompt: str | None
+    load: int | None
+    estimate: float | None
+    metadata: dict[str, Any]
+    status: str
+    progress: int
+    note: str | None
+    process: int | None
+    epoch: int
+    patience: float | None
+    last_call: int | None
+    busy_until: int | None
+    created: int
+    started: int | None
+    updated: int
+    ended: int | None
+    error: str | None
+
+
+class MessageRecord(msgspec.Struct, frozen=True):
+    """A message as the bus keeps it, whatever became of it.
+
+    >>> record = await bus.messages.get("m-7")                                        # doctest: +SKIP
+    >>> record.status, record.attempts                                                # doctest: +SKIP
+    ('dead', 5)
+    """
+
+    id: int
+    message_id: str
+    sender: str
+    recipient: str
+    type: str
+    payload: Any
+    priority: int
+    status: str
+    attempts: int
+    max_attempts: int
+    holder: str | None
+    session: str | None
+    correlation: str | None
+    error: str | None
+    due: int | None
+    expires: int | None
+    created: int
+    finished: int | None
+
+
+class Page(msgspec.Struct, Generic[R], frozen=True):
+    """Some records of a longer list; ``cursor`` asks for those that follow, and is None after the last.
+
+    >>> page = await bus.agents.list(status="running", limit=50)                      # doctest: +SKIP
+    >>> rest = await bus.agents.list(status="running", cursor=page.cursor)            # doctest: +SKIP
+    """
+
+    items: list[R]
+    cursor: str | None = None
+
+
+class QueueDepth(msgspec.Struct, frozen=True):
+    """How many messages wait in a mailbox, and for how many milliseconds the oldest has.
+
+    >>> QueueDepth(recipient="pool:executors", queued=3, oldest=1500).queued
+    3
+    """
+
+    recipient: str
+    queued: int
+    oldest: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """The bus in numbers.
+
+    >>> stats = await bus.stats()                                                     # doctest: +SKIP
+    >>> stats.messages["queued"]                                                      # doctest: +SKIP
+    12
+    """
+
+    messages: dict[str, int]
+    agents: dict[str, int]
+    queues: list[QueueDepth]
+    oldest_waiting: int | None
+    """For how many milliseconds the oldest queued message has waited."""
+    database_bytes: int
+    wal_bytes: int

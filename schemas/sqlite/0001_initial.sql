@@ -1,0 +1,309 @@
+-- The tables of agentbus, version 1.
+--
+-- Times are integer milliseconds: wall time in columns that people read (created, due, expires …), awake time
+-- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until and lease_until.
+-- Formats are enforced here, so that they hold even against someone writing with the sqlite3 shell.
+
+-- Facts about the bus itself: its id, and the boot in which it was last opened.
+CREATE TABLE meta (
+    key   TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Numbers that only grow. message: the last message id given out (ids are never reused, even after a purge).
+-- topology: changes whenever a process starts or stops listening, so that others may cache whom to ring.
+-- change: the last change number of state.
+CREATE TABLE counters (
+    name  TEXT    NOT NULL PRIMARY KEY CHECK (name <> ''),
+    value INTEGER NOT NULL CHECK (value >= 0)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
+
+-- An operating-system process that has the bus open. One beat serves all its agents.
+CREATE TABLE processes (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    host    TEXT    NOT NULL CHECK (host <> ''),
+    boot    TEXT    NOT NULL CHECK (boot <> ''),
+    pid     INTEGER NOT NULL CHECK (pid > 0),
+    started TEXT    NOT NULL,
+    bell    TEXT    CHECK (bell <> ''),
+    status  TEXT    NOT NULL DEFAULT 'live' CHECK (status IN ('live', 'ended', 'dead')),
+    beat    INTEGER NOT NULL CHECK (beat >= 0),
+    created INTEGER NOT NULL CHECK (created >= 0),
+    ended   INTEGER CHECK (ended >= 0),
+    CHECK ((status = 'live') = (ended IS NULL))
+) STRICT;
+
+CREATE INDEX processes_live ON processes (id) WHERE status = 'live';
+
+-- Which process wants to be rung for which channel: 'mailbox/12', 'state', 'events'.
+CREATE TABLE listeners (
+    channel TEXT    NOT NULL CHECK (channel <> ''),
+    process INTEGER NOT NULL REFERENCES processes (id) ON DELETE CASCADE,
+    PRIMARY KEY (channel, process)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX listeners_by_process ON listeners (process);
+
+-- The names that agents and messages may have as their type; a message type may carry a JSON Schema.
+CREATE TABLE vocabulary (
+    kind        TEXT    NOT NULL CHECK (kind IN ('agent', 'message')),
+    name        TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'),
+    builtin     INTEGER NOT NULL DEFAULT 0 CHECK (builtin IN (0, 1)),
+    description TEXT    NOT NULL DEFAULT '',
+    schema      TEXT    CHECK (schema IS NULL OR json_valid(schema)),
+    created     INTEGER NOT NULL CHECK (created >= 0),
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- One coordinated operation. `expected` maps a producer to the artefact it owes.
+CREATE TABLE sessions (
+    id        TEXT    NOT NULL PRIMARY KEY
+              CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'),
+    operation TEXT    NOT NULL CHECK (length(operation) BETWEEN 1 AND 128),
+    milestone TEXT    CHECK (length(milestone) BETWEEN 1 AND 128),
+    status    TEXT    NOT NULL DEFAULT 'active'
+              CHECK (status IN ('active', 'paused', 'interrupted', 'completed', 'failed')),
+    progress  INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
+    process   INTEGER REFERENCES processes (id),
+    expected  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(expected) AND json_type(expected) = 'object'),
+    metadata  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
+    error     TEXT,
+    created   INTEGER NOT NULL CHECK (created >= 0),
+    updated   INTEGER NOT NULL CHECK (updated >= 0),
+    ended     INTEGER CHECK (ended >= 0),
+    CHECK ((status IN ('completed', 'failed')) = (ended IS NOT NULL))
+) STRICT;
+
+CREATE INDEX sessions_open ON sessions (status, updated) WHERE ended IS NULL;
+
+-- Where messages wait: an agent's own box, its replies, a pool's, a subscription's; a topic only has a name here.
+-- A mailbox is never deleted: nothing indexes messages by mailbox alone, so that deleting one would scan them all.
+CREATE TABLE mailboxes (
+    id      INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind    TEXT    NOT NULL CHECK (kind IN ('agent', 'replies', 'pool', 'topic', 'subscription')),
+    name    TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'),
+    owner   TEXT    NOT NULL DEFAULT '',
+    created INTEGER NOT NULL CHECK (created >= 0),
+    UNIQUE (kind, name, owner),
+    CHECK ((owner = '') = (kind IN ('pool', 'topic')))
+) STRICT;
+
+-- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused.
+CREATE TABLE agents (
+    id           TEXT    NOT NULL PRIMARY KEY
+                 CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'),
+    name         TEXT    NOT NULL CHECK (name <> ''),
+    type         TEXT    NOT NULL,
+    kind         TEXT    NOT NULL DEFAULT 'resident' CHECK (kind IN ('resident', 'visiting')),
+    session      TEXT    REFERENCES sessions (id),
+    milestone    TEXT    CHECK (length(milestone) BETWEEN 1 AND 128),
+    parent       TEXT    CHECK (length(parent) BETWEEN 1 AND 128),
+    capabilities TEXT    NOT NULL DEFAULT '[]'
+                 CHECK (json_valid(capabilities) AND json_type(capabilities) = 'array'),
+    model        TEXT,
+    prompt       TEXT,
+    load         INTEGER CHECK (load BETWEEN 0 AND 100),
+    estimate     INTEGER CHECK (estimate >= 0),
+    metadata     TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
+    status       TEXT    NOT NULL
+                 CHECK (status IN ('pending', 'spawning', 'running', 'suspect', 'completed', 'failed', 'stopped')),
+    progress     INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
+    note         TEXT,
+    process      INTEGER REFERENCES processes (id),
+    epoch        INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0),
+    patience     INTEGER CHECK (patience > 0),
+    last_call    INTEGER CHECK (last_call >= 0),
+    busy_until   INTEGER CHECK (busy_until >= 0),
+    mailbox      INTEGER NOT NULL REFERENCES mailboxes (id),
+    replies      INTEGER NOT NULL REFERENCES mailboxes (id),
+    error        TEXT,
+    evidence     TEXT    CHECK (evidence IS NULL OR json_valid(evidence)),
+    created      INTEGER NOT NULL CHECK (created >= 0),
+    started      INTEGER CHECK (started >= 0),
+    updated      INTEGER NOT NULL CHECK (updated >= 0),
+    ended        INTEGER CHECK (ended >= 0),
+    CHECK ((status IN ('completed', 'failed', 'stopped')) = (ended IS NOT NULL))
+) STRICT;
+
+CREATE INDEX agents_by_process ON agents (process) WHERE ended IS NULL;
+CREATE INDEX agents_by_status ON agents (status, id);
+CREATE INDEX agents_by_session ON agents (session, status) WHERE session IS NOT NULL;
+
+-- Who takes work from a pool.
+CREATE TABLE pool_members (
+    pool   INTEGER NOT NULL REFERENCES mailboxes (id),
+    agent  TEXT    NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
+    joined INTEGER NOT NULL CHECK (joined >= 0),
+    PRIMARY KEY (pool, agent)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX pool_members_by_agent ON pool_members (agent);
+
+-- Who gets a copy of what is published to a topic, and the mailbox that it lands in.
+CREATE TABLE subscriptions (
+    topic   INTEGER NOT NULL REFERENCES mailboxes (id),
+    agent   TEXT    NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
+    mailbox INTEGER NOT NULL REFERENCES mailboxes (id),
+    since   INTEGER NOT NULL CHECK (since >= 0),
+    PRIMARY KEY (topic, agent)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX subscriptions_by_agent ON subscriptions (agent);
+
+-- The queue. The mailbox is a message's only foreign key; sender and session are plain text on purpose: unindexed
+-- children would make deleting an agent scan every message. `lease` counts hand-outs: (id, lease) names one of them.
+CREATE TABLE messages (
+    id           INTEGER PRIMARY KEY,
+    message_id   TEXT    CHECK (length(message_id) BETWEEN 1 AND 128),
+    mailbox      INTEGER NOT NULL REFERENCES mailboxes (id),
+    sender       TEXT    NOT NULL CHECK (length(sender) BETWEEN 1 AND 128),
+    type         TEXT    NOT NULL CHECK (type <> ''),
+    checksum     INTEGER NOT NULL,
+    priority     INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    status       TEXT    NOT NULL CHECK (status IN ('scheduled', 'queued', 'leased', 'acked', 'dead', 'expired')),
+    attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    max_attempts INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
+    lease        INTEGER NOT NULL DEFAULT 0 CHECK (lease >= 0),
+    holder       TEXT,
+    lease_until  INTEGER,
+    due          INTEGER,
+    expires      INTEGER,
+    correlation  TEXT    CHECK (length(correlation) BETWEEN 1 AND 128),
+    reply_to     INTEGER,
+    session      TEXT    CHECK (length(session) BETWEEN 1 AND 128),
+    error        TEXT,
+    created      INTEGER NOT NULL,
+    finished     INTEGER,
+    -- Last, so that reading the columns above never walks the overflow pages of a large payload.
+    payload      TEXT    NOT NULL CHECK (json_valid(payload)),
+    CHECK (status <> 'leased' OR (holder IS NOT NULL AND lease_until IS NOT NULL)),
+    CHECK (status <> 'scheduled' OR due IS NOT NULL),
+    CHECK ((status IN ('acked', 'dead', 'expired')) = (finished IS NOT NULL))
+) STRICT;
+
+-- These four serve the claim exactly; a finished message is in none of them, so that kept history costs nothing.
+CREATE INDEX messages_ready ON messages (mailbox, priority DESC, id) WHERE status = 'queued';
+CREATE INDEX messages_due ON messages (mailbox, due) WHERE status = 'scheduled';
+CREATE INDEX messages_leased ON messages (mailbox, lease_until) WHERE status = 'leased';
+CREATE INDEX messages_expiring ON messages (mailbox, expires)
+    WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
+-- The copies of one publication share their message_id, one per mailbox.
+CREATE UNIQUE INDEX messages_by_message_id ON messages (message_id, mailbox) WHERE message_id IS NOT NULL;
+CREATE INDEX messages_replies ON messages (mailbox, correlation) WHERE status = 'queued' AND correlation IS NOT NULL;
+CREATE INDEX messages_dead ON messages (id) WHERE status = 'dead';
+
+CREATE TRIGGER messages_type_is_known BEFORE INSERT ON messages
+WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'message' AND name = NEW.type)
+BEGIN
+    SELECT RAISE(ABORT, 'message type is not in the vocabulary');
+END;
+
+CREATE TRIGGER messages_type_stays_known BEFORE UPDATE OF type ON messages
+WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'message' AND name = NEW.type)
+BEGIN
+    SELECT RAISE(ABORT, 'message type is not in the vocabulary');
+END;
+
+CREATE TRIGGER agents_type_is_known BEFORE INSERT ON agents
+WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'agent' AND name = NEW.type)
+BEGIN
+    SELECT RAISE(ABORT, 'agent type is not in the vocabulary');
+END;
+
+CREATE TRIGGER agents_type_stays_known BEFORE UPDATE OF type ON agents
+WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'agent' AND name = NEW.type)
+BEGIN
+    SELECT RAISE(ABORT, 'agent type is not in the vocabulary');
+END;
+
+-- A row without a value is a tombstone: it keeps the version, so that versions never repeat.
+CREATE TABLE state (
+    scope    TEXT    NOT NULL CHECK (length(scope) BETWEEN 1 AND 128),
+    key      TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 256),
+    value    TEXT    CHECK (value IS NULL OR json_valid(value)),
+    type     TEXT    NOT NULL DEFAULT 'user_data'
+             CHECK (type IN ('checkpoint', 'progress', 'user_data', 'system_data', 'temp_data')),
+    version  INTEGER NOT NULL CHECK (version >= 1),
+    change   INTEGER NOT NULL CHECK (change >= 1),
+    checksum INTEGER,
+    expires  INTEGER CHECK (expires >= 0),
+    author   TEXT,
+    created  INTEGER NOT NULL CHECK (created >= 0),
+    updated  INTEGER NOT NULL CHECK (updated >= 0),
+    PRIMARY KEY (scope, key),
+    CHECK ((value IS NULL) = (checksum IS NULL))
+) STRICT;
+
+CREATE UNIQUE INDEX state_by_change ON state (change);
+CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL AND value IS NOT NULL;
+
+-- A named snapshot; files are references (path, size, sha256), not contents.
+CREATE TABLE checkpoints (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner_kind TEXT    NOT NULL CHECK (owner_kind IN ('agent', 'session', 'task')),
+    owner      TEXT    NOT NULL CHECK (length(owner) BETWEEN 1 AND 128),
+    name       TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'),
+    snapshot   TEXT    NOT NULL CHECK (json_valid(snapshot)),
+    checksum   TEXT    NOT NULL CHECK (length(checksum) = 64),
+    notes      TEXT    NOT NULL DEFAULT '',
+    files      TEXT    NOT NULL DEFAULT '[]' CHECK (json_valid(files) AND json_type(files) = 'array'),
+    session    TEXT    CHECK (length(session) BETWEEN 1 AND 128),
+    created    INTEGER NOT NULL CHECK (created >= 0)
+) STRICT;
+
+CREATE INDEX checkpoints_by_owner ON checkpoints (owner_kind, owner, name, id);
+
+-- A named output of a session; the last versions are kept.
+CREATE TABLE documents (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    session  TEXT    NOT NULL REFERENCES sessions (id),
+    name     TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'),
+    version  INTEGER NOT NULL CHECK (version >= 1),
+    value    TEXT    NOT NULL CHECK (json_valid(value)),
+    checksum TEXT    NOT NULL CHECK (length(checksum) = 64),
+    author   TEXT,
+    created  INTEGER NOT NULL CHECK (created >= 0),
+    UNIQUE (session, name, version)
+) STRICT;
+
+-- The audit trail: who changed what, when. Not one per message.
+CREATE TABLE events (
+    id           INTEGER PRIMARY KEY AUTOINCREMENT,
+    at           INTEGER NOT NULL CHECK (at >= 0),
+    kind         TEXT    NOT NULL CHECK (kind <> ''),
+    subject_kind TEXT    NOT NULL
+                 CHECK (subject_kind IN ('agent', 'message', 'session', 'process', 'state', 'mailbox',
+                                         'vocabulary', 'document', 'checkpoint', 'task', 'bus')),
+    subject      TEXT    NOT NULL CHECK (subject <> ''),
+    actor        TEXT,
+    facts        TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(facts) AND json_type(facts) = 'object')
+) STRICT;
+
+CREATE INDEX events_by_subject ON events (subject_kind, subject, id);
+
+INSERT INTO vocabulary (kind, name, builtin, description, created) VALUES
+    ('agent', 'milestone-coordinator', 1, 'leads the agents of a milestone', 0),
+    ('agent', 'milestone-executor', 1, 'carries out a phase of a milestone', 0),
+    ('agent', 'milestone-planner', 1, 'plans a milestone', 0),
+    ('agent', 'scope-analyzer', 1, 'finds out what a change touches', 0),
+    ('agent', 'estimation-agent', 1, 'estimates effort and duration', 0),
+    ('agent', 'risk-assessor', 1, 'looks for what may go wrong', 0),
+    ('agent', 'coordinator', 1, 'leads other agents', 0),
+    ('agent', 'planner', 1, 'makes plans', 0),
+    ('agent', 'executor', 1, 'carries out plans', 0),
+    ('agent', 'reviewer', 1, 'reviews what others made', 0),
+    ('agent', 'tester', 1, 'tests what others made', 0),
+    ('agent', 'worker', 1, 'does any kind of work', 0),
+    ('message', 'task_assignment', 1, 'work for the receiver', 0),
+    ('message', 'progress_update', 1, 'how far the sender is', 0),
+    ('message', 'coordination_request', 1, 'a question that wants an answer', 0),
+    ('message', 'coordination_response', 1, 'the answer to a question', 0),
+    ('message', 'validation_result', 1, 'the outcome of a check', 0),
+    ('message', 'error_report', 1, 'something went wrong', 0),
+    ('message', 'completion_notification', 1, 'work is finished', 0),
+    ('message', 'approval_request', 1, 'a person is asked to decide', 0),
+    ('message', 'approval_decision', 1, 'what a person decided', 0),
+    ('message', 'control', 1, 'halt, continue, redo or stop', 0),
+    ('message', 'note', 1, 'anything else', 0);
