@@ -21,11 +21,12 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, OutOfRange
 from agentbus.handle import Handle
-from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range
+from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range, check_text
 from agentbus.mailroom import Mailroom
 from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
 from agentbus.operations.reading import count, pending
+from agentbus.operations.vocabulary import DefineRequest, define
 from agentbus.records import Stats
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
@@ -151,8 +152,8 @@ class Bus:
         """Register an agent that lives in this process until it is ended, or the bus is closed.
 
         ``about``: name, milestone, parent, capabilities, model, prompt, load, estimate (seconds), metadata, patience
-        (seconds). An id that ended before starts a new life, with its state and mailbox kept; one that is alive elsewhere
-        is an error, unless ``takeover`` fences the old life.
+        (seconds). An id that ended before starts a new life, with its state and mailbox kept; one that is alive
+        elsewhere is an error, unless ``takeover`` fences the old life.
 
         >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
         """
@@ -205,6 +206,16 @@ class Bus:
                 tuple(place.name for place in addresses if place.kind == "topic"),
             ),
         )
+
+    async def define(self, name: str, *, kind: Literal["agent", "message"] = "message", description: str = "") -> None:
+        """Add a name to the vocabulary of agent or message types. Defining it again only changes its description.
+
+        >>> await bus.define("deploy_request", description="please deploy this")      # doctest: +SKIP
+        """
+        if kind not in {"agent", "message"}:
+            raise OutOfRange(what="kind", value=kind, allowed="'agent' or 'message'")
+        request = DefineRequest(kind, check_name(name, f"{kind} type"), check_text(description, "description"))
+        await self.engine.write(define, request)
 
     async def stats(self, *, deepest: int = 20) -> Stats:
         """The bus in numbers: counts by status, the deepest queues, sizes.

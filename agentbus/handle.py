@@ -95,9 +95,7 @@ class Handle:
     def address_of(self, mailbox: int) -> str:
         return self._addresses.get(mailbox, self.id)
 
-    async def _change(
-        self, *, pools: tuple[str, ...] = (), topics: tuple[str, ...] = (), leave: bool = False
-    ) -> None:
+    async def _change(self, *, pools: tuple[str, ...] = (), topics: tuple[str, ...] = (), leave: bool = False) -> None:
         request = MembershipRequest(self.actor, self.engine.process, pools, topics, leave)
         self._adopt(await self.write(change_membership, request))
 
@@ -116,4 +114,3 @@ class Handle:
         }
         self.mailboxes = tuple(self._addresses)
         self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.mailboxes)
-

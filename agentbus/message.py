@@ -39,8 +39,8 @@ def backoff(attempts: int) -> float:
 class Message:
     """A message that was handed to this agent, under a lease.
 
-    Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end the
-    acknowledgement and everything done through the unit are one commit.
+    Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end
+    the acknowledgement and everything done through the unit are one commit.
 
     >>> async with message as unit:                                                   # doctest: +SKIP
     ...     unit.send(message.sender, "completion_notification", {"done": message.payload})

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from itertools import pairwise
 
 import anyio
 
@@ -88,11 +89,9 @@ async def inbox(agent: Handle, prefetch: int, duration: int) -> AsyncIterator[Me
     try:
         while True:
             if not reserved:
-                reserved = await receive(
-                    agent, prefetch, timeout=None, duration=duration, counted=prefetch == 1
-                )
+                reserved = await receive(agent, prefetch, timeout=None, duration=duration, counted=prefetch == 1)
                 # Acknowledging one begins the next in the same commit.
-                for message, following in zip(reserved, reserved[1:], strict=False):
+                for message, following in pairwise(reserved):
                     message.following = following
                 reserved.reverse()
             if not reserved[-1].begun:

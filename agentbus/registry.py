@@ -17,7 +17,7 @@ from agentbus.records import AgentRecord, Page
 MAX_PAGE = 1000
 
 
-def profile(  # noqa: PLR0913
+def profile(
     limit: int,
     *,
     name: str | None = None,
@@ -122,7 +122,7 @@ class Registry:
         age = check_seconds(older_than, "older_than", zero=True)
         return await self._engine.write(delete, DeleteRequest(None, self._engine.clock.now().wall - age))
 
-    async def _list(  # noqa: PLR0917
+    async def _list(
         self,
         status: str | Sequence[str] | None,
         type: str | None,

@@ -1,4 +1,4 @@
-"""Renews the leases of messages that are being handled: one timer for all of them, one commit for those that are due."""
+"""Renews the leases of messages that are being handled: one timer for all, one commit for those that are due."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Each(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Once this is committed, wake whoever listens to these channels."""
+    """Once this is committed, wake one listener for each channel named; a channel may be named several times."""
 
     channels: Sequence[str]
 
@@ -126,5 +126,5 @@ def reply_channel(mailbox: int, correlation: str) -> str:
     return f"mailbox/{mailbox}#{correlation}"
 
 
-class Separately(Exception):  # noqa: N818
+class Separately(Exception):
     """These requests cannot be run together; the driver then runs each by itself."""

@@ -138,7 +138,7 @@ def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     for request in requests:
         if request.actor not in refused:
             yield from end([request.actor.agent], request.status, request.error, request.actor.agent, now)
-    return [refused.get(request.actor) for request in requests]  # type: ignore[misc]
+    return [refused.get(request.actor) for request in requests]
 
 
 @operation(durable=False)
@@ -153,7 +153,7 @@ def progress(requests: Sequence[ProgressRequest], now: Now) -> Op[list[Outcome[N
             if request.actor not in refused
         ],
     )
-    return [refused.get(request.actor) for request in requests]  # type: ignore[misc]
+    return [refused.get(request.actor) for request in requests]
 
 
 @operation(durable=False)
@@ -163,12 +163,17 @@ def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
     yield Each(
         "agent_busy",
         [
-            (now.awake + request.duration if request.duration else None, now.awake, now.wall, request.actor.agent)
+            (
+                now.awake + request.duration if request.duration else None,
+                now.awake,
+                now.wall,
+                request.actor.agent,
+            )
             for request in requests
             if request.actor not in refused
         ],
     )
-    return [refused.get(request.actor) for request in requests]  # type: ignore[misc]
+    return [refused.get(request.actor) for request in requests]
 
 
 @operation(durable=True)

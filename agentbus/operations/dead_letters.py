@@ -101,7 +101,7 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
             event(now.wall, "message_requeued", ("message", message_id), request.actor, attempts=attempts, error=error)
             for message_id, _, _, _, attempts, error in rows
         ])  # fmt: skip
-        yield Wake({mailbox_channel(row[3]) for row in rows})
+        yield Wake([mailbox_channel(row[3]) for row in rows])
         outcomes.append(len(rows))
     return outcomes
 

@@ -58,4 +58,3 @@ def _tell_parents(agents: list[str], error: str | None, now: Now) -> Op[None]:
         BUS,
         now,
     )
-

@@ -114,7 +114,12 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
         yield Each(
             "message_lease",
             [
-                (requests[index].actor.agent, now.awake + requests[index].duration, requests[index].counted, id)
+                (
+                    requests[index].actor.agent,
+                    now.awake + requests[index].duration,
+                    requests[index].counted,
+                    id,
+                )
                 for index, share in shares.items()
                 for id in share
             ],
@@ -143,8 +148,7 @@ def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
         begun = [lease for lease in begun if _is_held(lease, held)]
         yield Each("message_begin", begun)
     return [
-        errors[index] if index in errors else request.begin is None or request.begin in begun
-        for index, request in enumerate(requests)
+        errors.get(index, request.begin is None or request.begin in begun) for index, request in enumerate(requests)
     ]
 
 
@@ -153,7 +157,7 @@ def begin(requests: Sequence[Settlement], now: Now) -> Op[list[Outcome[None]]]:
     """Hand reserved messages to the code: from here on the attempt counts."""
     errors, _ = yield from _refusals(requests)
     yield Each("message_begin", _leases(requests, errors))
-    return [errors.get(index) for index in range(len(requests))]  # type: ignore[return-value]
+    return [errors.get(index) for index in range(len(requests))]
 
 
 @operation(durable=False)
@@ -169,7 +173,7 @@ def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]
             for id, _ in request.leases
         ],
     )
-    return [errors.get(index) for index in range(len(requests))]  # type: ignore[return-value]
+    return [errors.get(index) for index in range(len(requests))]
 
 
 @operation(durable=False)
@@ -178,7 +182,7 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
     errors, held = yield from _refusals(requests)
     back: list[Row] = []
     endings: list[Ending] = []
-    channels: set[str] = set()
+    channels: list[str] = []
     for index, request in enumerate(requests):
         if index in errors:
             continue
@@ -191,10 +195,10 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
                 continue
             due = now.wall + request.delay if request.delay else None
             back.append((due, attempts, request.error, id))
-            channels.add(mailbox_channel(message.mailbox))
+            channels.append(mailbox_channel(message.mailbox))
     yield from _give_back(back, channels)
     yield from bury(endings, now)
-    return [errors.get(index) for index in range(len(requests))]  # type: ignore[return-value]
+    return [errors.get(index) for index in range(len(requests))]
 
 
 @operation(durable=False)
@@ -210,7 +214,7 @@ def reject(requests: Sequence[RejectRequest], now: Now) -> Op[list[Outcome[None]
         ],
         now,
     )
-    return [errors.get(index) for index in range(len(requests))]  # type: ignore[return-value]
+    return [errors.get(index) for index in range(len(requests))]
 
 
 def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
@@ -234,7 +238,7 @@ def take_back(messages: Sequence[Held], reason: str, now: Now) -> Op[None]:
     back = [message for message in messages if message.attempts < message.max_attempts]
     yield from _give_back(
         [(None, message.attempts, f"{message.holder}: {reason}", message.id) for message in back],
-        {mailbox_channel(message.mailbox) for message in back},
+        [mailbox_channel(message.mailbox) for message in back],
     )
     yield from bury(
         [
@@ -327,7 +331,7 @@ def _earliest(mailboxes: Iterable[int], horizon: dict[int, Row]) -> tuple[int | 
     )
 
 
-def _give_back(rows: Sequence[Row], channels: set[str]) -> Op[None]:
+def _give_back(rows: Sequence[Row], channels: Sequence[str]) -> Op[None]:
     if rows:
         yield Each("message_release", rows)
         yield Wake(channels)

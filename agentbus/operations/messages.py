@@ -100,7 +100,7 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
         plans.append(plan)
 
     rows: list[Row] = []
-    channels: set[str] = set()
+    channels: list[str] = []
     outcomes: list[Outcome[list[Receipt]]] = []
     first = yield from _take_ids(sum(_count(plan) for plan in plans))
     for request, plan in zip(requests, plans, strict=True):
@@ -116,7 +116,7 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
             values = _values(draft, request.actor.agent, now)
             for box in boxes:
                 rows.append((first + len(rows), draft.message_id, box, *values))
-                channels.add(_channel(draft, box))
+                channels.append(_channel(draft, box))
             if boxes:
                 receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
             else:
@@ -137,7 +137,7 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
             "message_insert",
             [(id, None, draft.to, *_values(draft, sender, now)) for id, draft in enumerate(drafts, first)],
         )
-        yield Wake({_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)})
+        yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
 
 
 def near(name: str, names: Iterable[str]) -> str:
@@ -165,7 +165,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     directory = _Directory(known, {name for (name,) in rows})
     if pools:
         rows = yield Query("pool_mailbox", (list(pools),))
-        directory.pools = {name: mailbox for name, mailbox in rows}
+        directory.pools = {row[0]: row[1] for row in rows}
     if topics:
         rows = yield Query("topic_mailboxes", (list(topics),))
         for name, mailbox in rows:

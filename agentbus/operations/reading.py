@@ -91,8 +91,8 @@ def count(deepest: int, now: Now) -> Op[Counts]:
     depths = yield Query("queue_depths", (deepest,))
     ((oldest,),) = yield Query("queue_oldest")
     return Counts(
-        {status: number for status, number in messages},
-        {status: number for status, number in agents},
+        {row[0]: row[1] for row in messages},
+        {row[0]: row[1] for row in agents},
         [
             QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since))
             for kind, name, owner, number, since in depths

@@ -50,6 +50,12 @@ SELECT status FROM sessions WHERE id = $1;
 -- All types of a kind.
 SELECT name FROM vocabulary WHERE kind = $1 ORDER BY name;
 
+-- name: type_define
+-- Add a type; a built-in one keeps its description.
+INSERT INTO vocabulary (kind, name, description, created) VALUES ($1, $2, $3, $4)
+ON CONFLICT (kind, name) DO UPDATE SET description = excluded.description
+WHERE vocabulary.builtin = 0 AND excluded.description <> '';
+
 -- name: agent_names
 -- Agents that could be meant by a misspelt name.
 SELECT id FROM agents ORDER BY updated DESC LIMIT 1000;

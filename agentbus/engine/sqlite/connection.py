@@ -66,9 +66,7 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
         raise SchemaTooNew(path=str(home.database), found=found, known=newest)
     for version in range(found + 1, newest + 1):
         try:
-            connection.executescript(
-                f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;"
-            )
+            connection.executescript(f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;")
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.rollback()

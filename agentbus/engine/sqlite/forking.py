@@ -27,7 +27,7 @@ def generation() -> int:
 
 
 def _after_fork() -> None:
-    global _generation
+    global _generation  # noqa: PLW0603
     _generation += 1
     for holder in list(_held):
         holder.forget()

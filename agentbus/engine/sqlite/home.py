@@ -13,7 +13,19 @@ import msgspec
 from agentbus.errors import InvalidUrl, NotWritable, UnsupportedFileSystem
 
 NAME = ".agentbus"
-_NO_SHARED_MEMORY = ("nfs", "cifs", "smb", "9p", "virtiofs", "fuse", "afs", "ceph", "gluster", "lustre", "beegfs")
+_NO_SHARED_MEMORY = (
+    "nfs",
+    "cifs",
+    "smb",
+    "9p",
+    "virtiofs",
+    "fuse",
+    "afs",
+    "ceph",
+    "gluster",
+    "lustre",
+    "beegfs",
+)
 # A socket's path may have some 104 bytes on macOS and 108 on Linux.
 _SOCKET_PATH = 100
 _SOCKET_NAME = 24

@@ -113,4 +113,3 @@ class _Ticket:
         with self._decided:
             self._given_up = not self.granted.is_set()
             return self._given_up
-

@@ -254,7 +254,7 @@ class Transactor:
             raise DatabaseGone(path=str(self._home.database))
 
 
-class _Undone(Exception):  # noqa: N818
+class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
 
 

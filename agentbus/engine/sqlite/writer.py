@@ -49,7 +49,7 @@ class WriterConnection(DaemonConnection):
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run ``function`` on the thread and wait for it."""
-        return cast(T, await self._execute(function))
+        return cast(T, await self._execute(function))  # type: ignore[no-untyped-call]
 
 
 class _Waiting(Call):
