@@ -112,5 +112,6 @@ class Handle:
             **{mailbox: f"pool:{name}" for name, mailbox in registration.pools.items()},
             **{mailbox: f"topic:{name}" for name, mailbox in registration.subscriptions.items()},
         }
-        self.mailboxes = tuple(self._addresses)
-        self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.mailboxes)
+        self.own = (registration.mailbox, *registration.subscriptions.values())
+        self.pools = tuple(registration.pools.values())
+        self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.own + self.pools)

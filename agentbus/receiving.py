@@ -53,7 +53,7 @@ async def receive(
     try:
         while True:
             taken = clock.now().awake
-            request = ClaimRequest(agent.actor, done, agent.mailboxes, most, duration, counted)
+            request = ClaimRequest(agent.actor, done, agent.own, agent.pools, most, duration, counted)
             try:
                 found: Claim = await agent.write(claim, request, orphaned=_give_back(agent, counted))
             except BaseException:

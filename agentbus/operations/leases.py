@@ -18,6 +18,9 @@ from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, mail
 from agentbus.operations.dead_letters import Ending, bury
 from agentbus.operations.fencing import fence
 
+MAILBOX = 13
+"""Where a message's row, as its receiver gets it, has the mailbox."""
+
 Lease = tuple[int, int]
 """A message's row id, and the number of the hand-out."""
 
@@ -32,14 +35,20 @@ class Settlement(msgspec.Struct, frozen=True):
 class ClaimRequest(Settlement, frozen=True):
     """Up to ``limit`` messages from these mailboxes, most urgent first, leased for ``duration`` milliseconds.
 
-    ``leases`` are acknowledged in the same commit. ``counted``: the messages are handed to the code at once, so
+    ``own`` are read by this agent alone, ``pools`` by others too. ``leases`` are acknowledged in the same commit.
+    ``counted``: the messages are handed to the code at once, so
     the attempt counts; otherwise they are only reserved.
     """
 
-    mailboxes: tuple[int, ...]
+    own: tuple[int, ...]
+    pools: tuple[int, ...]
     limit: int
     duration: int
     counted: bool = True
+
+    @property
+    def mailboxes(self) -> tuple[int, ...]:
+        return self.own + self.pools
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -87,53 +96,41 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
     """Lease the most urgent messages of each request's mailboxes. No message is given to two requests."""
     errors, _ = yield from _refusals(requests)
     granted = [request for index, request in enumerate(requests) if index not in errors]
-    done = [(now.wall, *lease) for request in granted for lease in request.leases]
+    done = [id for request in granted for id, _ in request.leases]
     if done:
-        yield Each("message_ack", done)
+        yield Query("message_ack", (now.wall, done))
 
     wanted: dict[int, int] = {}
     for request in granted:
         for mailbox in request.mailboxes:
             wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
-    horizon = yield from tend(list(wanted), now)
+    boxes = list(wanted)
+    horizon = yield from tend(boxes, now)
     # One more than wanted, to know whether something is left.
-    found = yield Query("message_ready", (list(wanted), max(wanted.values(), default=0) + 1))
+    found = yield Query("message_ready", (boxes, max(wanted.values(), default=0) + 1))
     ready: dict[int, list[tuple[int, int]]] = {}
     for mailbox, priority, id in found:
         ready.setdefault(mailbox, []).append((-priority, id))
 
     taken: set[int] = set()
-    shares: dict[int, list[int]] = {}
-    for index, request in enumerate(requests):
-        if index not in errors:
-            shares[index] = _most_urgent(request, ready, taken)
-            taken.update(shares[index])
+    shares = [
+        None if index in errors else _most_urgent(request, ready, taken) for index, request in enumerate(requests)
+    ]
     rows: dict[int, Row] = {}
     if taken:
         rows = {row[0]: row for row in (yield Query("message_rows", (list(taken),)))}
-        yield Each(
-            "message_lease",
-            [
-                (
-                    requests[index].actor.agent,
-                    now.awake + requests[index].duration,
-                    requests[index].counted,
-                    id,
-                )
-                for index, share in shares.items()
-                for id in share
-            ],
-        )
-    left = {mailbox for mailbox, queue in ready.items() if any(id not in taken for _, id in queue)}
+        for (holder, duration, counted), ids in _alike(requests, shares, rows).items():
+            yield Query("message_lease", (holder, now.awake + duration, counted, ids))
+    left = {mailbox for mailbox, queue in ready.items() if queue and queue[-1][1] not in taken}
     return [
         errors[index]
-        if index in errors
+        if share is None
         else Claim(
-            [rows[id] for id in shares[index]],
-            not left.isdisjoint(request.mailboxes),
+            [rows[id] for id in share],
+            bool(left) and not left.isdisjoint(request.mailboxes),
             *_earliest(request.mailboxes, horizon),
         )
-        for index, request in enumerate(requests)
+        for index, (request, share) in enumerate(zip(requests, shares, strict=True))
     ]
 
 
@@ -142,11 +139,11 @@ def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Mark messages as done. The outcome says whether ``begin`` is still ours and may be handed to the code."""
     errors, held = yield from _refusals(requests)
     valid = [request for index, request in enumerate(requests) if index not in errors]
-    yield Each("message_ack", [(now.wall, *lease) for request in valid for lease in request.leases])
+    yield Query("message_ack", (now.wall, [id for request in valid for id, _ in request.leases]))
     begun = [request.begin for request in valid if request.begin is not None]
     if begun:
         begun = [lease for lease in begun if _is_held(lease, held)]
-        yield Each("message_begin", begun)
+        yield Query("message_begin", ([id for id, _ in begun],))
     return [
         errors.get(index, request.begin is None or request.begin in begun) for index, request in enumerate(requests)
     ]
@@ -156,7 +153,10 @@ def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
 def begin(requests: Sequence[Settlement], now: Now) -> Op[list[Outcome[None]]]:
     """Hand reserved messages to the code: from here on the attempt counts."""
     errors, _ = yield from _refusals(requests)
-    yield Each("message_begin", _leases(requests, errors))
+    yield Query(
+        "message_begin",
+        ([id for index, request in enumerate(requests) if index not in errors for id, _ in request.leases],),
+    )
     return [errors.get(index) for index in range(len(requests))]
 
 
@@ -308,14 +308,29 @@ def _lost(lease: Lease, message: Held | None) -> LeaseLost:
     )
 
 
-def _leases(requests: Sequence[Settlement], errors: dict[int, AgentBusError]) -> list[Row]:
-    return [lease for index, request in enumerate(requests) if index not in errors for lease in request.leases]
-
-
 def _most_urgent(request: ClaimRequest, ready: dict[int, list[tuple[int, int]]], taken: set[int]) -> list[int]:
     queues = [ready[mailbox] for mailbox in request.mailboxes if mailbox in ready]
+    if not queues:
+        return []
     urgent = queues[0] if len(queues) == 1 else merge(*queues)
-    return list(islice((id for _, id in urgent if id not in taken), request.limit))
+    share = list(islice((id for _, id in urgent if id not in taken), request.limit))
+    taken.update(share)
+    return share
+
+
+def _alike(
+    requests: Sequence[ClaimRequest], shares: Sequence[list[int] | None], rows: dict[int, Row]
+) -> dict[tuple[str | None, int, bool], list[int]]:
+    """The messages that can be leased by one statement: same holder, same duration.
+
+    A message of an own mailbox needs no holder told: it is the mailbox's owner.
+    """
+    groups: dict[tuple[str | None, int, bool], list[int]] = {}
+    for request, share in zip(requests, shares, strict=True):
+        for id in share or ():
+            holder = request.actor.agent if rows[id][MAILBOX] in request.pools else None
+            groups.setdefault((holder, request.duration, request.counted), []).append(id)
+    return groups
 
 
 def _horizon(mailboxes: Sequence[int]) -> Op[dict[int, Row]]:

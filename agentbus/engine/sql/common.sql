@@ -204,19 +204,6 @@ INSERT INTO messages (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
--- name: message_lease
--- Lease a message; the attempt counts when it is handed to the code at once.
-UPDATE messages SET status = 'leased', lease = lease + 1, holder = $1, lease_until = $2, attempts = attempts + $3
-WHERE id = $4;
-
--- name: message_ack
--- A message is done.
-UPDATE messages SET status = 'acked', finished = $1 WHERE id = $2 AND lease = $3;
-
--- name: message_begin
--- A reserved message is handed to the code.
-UPDATE messages SET attempts = attempts + 1 WHERE id = $1 AND lease = $2;
-
 -- name: message_extend
 -- Hold a lease for longer.
 UPDATE messages SET lease_until = $1 WHERE id = $2;

@@ -47,6 +47,25 @@ SELECT id, message_id, sender, type, payload, checksum, priority, attempts, leas
     created, mailbox
 FROM messages WHERE id IN (SELECT value FROM json_each($1));
 
+-- name: message_lease
+-- Lease messages until $2, to $1 or (if that is NULL) to the owner of their mailbox; the attempt counts when they are
+-- handed to the code at once. Differs: lists by json_each.
+UPDATE messages SET
+    status = 'leased',
+    lease = lease + 1,
+    holder = coalesce($1, (SELECT owner FROM mailboxes WHERE mailboxes.id = messages.mailbox)),
+    lease_until = $2,
+    attempts = attempts + $3
+WHERE id IN (SELECT value FROM json_each($4));
+
+-- name: message_ack
+-- Messages are done. Differs: lists by json_each.
+UPDATE messages SET status = 'acked', finished = $1 WHERE id IN (SELECT value FROM json_each($2));
+
+-- name: message_begin
+-- Reserved messages are handed to the code. Differs: lists by json_each.
+UPDATE messages SET attempts = attempts + 1 WHERE id IN (SELECT value FROM json_each($1));
+
 -- name: message_held
 -- Messages as the settling operations see them. Differs: lists by json_each.
 SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
