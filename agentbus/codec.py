@@ -15,8 +15,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def encode(value: Any, limit: int) -> str:
-    """JSON text of ``value``, or a named error.
+def encode(value: Any, limit: int) -> tuple[str, int]:
+    """JSON text of ``value`` with its checksum, or a named error.
 
     Whatever decodes to an equal value is taken at once; the rest (tuples, Structs, dates; NaN, number keys)
     is looked at more closely, because msgspec would turn a NaN into null without a word.
@@ -25,10 +25,11 @@ def encode(value: Any, limit: int) -> str:
         encoded = _encode(value)
         if len(encoded) > limit:
             raise PayloadTooLarge(size=len(encoded), limit=limit)
-        deep = encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
+        # Fewer bytes than that cannot be nested too deep.
+        deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
         if deep or _decode(encoded) != value:
             _inspect(msgspec.to_builtins(value, builtin_types=(float,), str_keys=False), 0)
-        return encoded.decode()
+        return encoded.decode(), crc32(encoded)
     except (UnicodeEncodeError, msgspec.DecodeError) as error:
         raise InvalidPayload(reason=f"text that is not valid Unicode ({type(error).__name__})") from None
     except RecursionError:
@@ -43,19 +44,21 @@ def decode(text: str) -> Any:
     return _decode(text)
 
 
-def checksum(text: str) -> int:
-    return crc32(text.encode())
-
-
 def check(text: str, expected: int, what: str) -> None:
     """Payload bytes escape SQLite's own integrity check, so every reader compares the checksum."""
-    if checksum(text) != expected:
+    if crc32(text.encode()) != expected:
         raise NotADatabase(path="the database", reason=f"the stored bytes of {what} do not match their checksum")
 
 
 def plain(value: Any) -> str:
     """JSON of something of our own: a list of parameters, the facts of an event."""
     return _encode(value).decode()
+
+
+def plain_payload(value: Any) -> tuple[str, int]:
+    """JSON of something of our own, with its checksum."""
+    encoded = _encode(value)
+    return encoded.decode(), crc32(encoded)
 
 
 def _inspect(value: Any, depth: int) -> None:

@@ -56,6 +56,8 @@ def generated_id(message_id: str) -> int | None:
 
 
 def check_range(value: object, what: str, low: int, high: int) -> int:
+    if value.__class__ is int and low <= value <= high:
+        return value
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise OutOfRange(what=what, value=value, allowed=f"a whole number from {low} to {high}")
     return int(value)

@@ -43,7 +43,7 @@ def profile(
         None if prompt is None else check_text(prompt, "prompt", limit),
         None if load is None else check_range(load, "load", 0, 100),
         None if estimate is None else check_seconds(estimate, "estimate", zero=True),
-        None if metadata is None else encode(metadata, limit),
+        None if metadata is None else encode(metadata, limit)[0],
         None if patience is None else check_seconds(patience, "patience"),
     )
 

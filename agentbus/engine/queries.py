@@ -33,5 +33,15 @@ def load(dialect: str) -> dict[str, str]:
     return queries
 
 
+def widened(sql: str, rows: int) -> str | None:
+    """An INSERT of one row as an INSERT of ``rows`` rows; None for any other query."""
+    match = re.fullmatch(r"(INSERT .*VALUES )\(\?1(?:, \?\d+)*\)", sql, re.DOTALL)
+    if match is None:
+        return None
+    width = sql.count("?")
+    groups = (", ".join(f"?{row * width + column + 1}" for column in range(width)) for row in range(rows))
+    return match[1] + ", ".join(f"({group})" for group in groups)
+
+
 def _uncommented(body: str) -> str:
     return "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.codec import plain
+from agentbus.codec import plain_payload
 from agentbus.errors import UnknownMessage, WrongState
 from agentbus.limits import Priority, generated_id
 from agentbus.operations import Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
@@ -62,7 +62,7 @@ def bury(endings: Sequence[Ending], now: Now) -> Op[None]:
             Draft(
                 to=ending.reply_to,
                 type="error_report",
-                payload=plain({"request": ending.message_id, "dead": ending.reason}),
+                payload=plain_payload({"request": ending.message_id, "dead": ending.reason}),
                 priority=Priority.NORMAL,
                 max_attempts=1,
                 correlation=ending.correlation,

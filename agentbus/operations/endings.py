@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentbus.clock import Now
-from agentbus.codec import plain
+from agentbus.codec import plain_payload
 from agentbus.limits import Priority
 from agentbus.operations import Each, Op, Query
 from agentbus.operations.dead_letters import BUS
@@ -48,7 +48,7 @@ def _tell_parents(agents: list[str], error: str | None, now: Now) -> Op[None]:
             Draft(
                 to=mailbox,
                 type="error_report",
-                payload=plain({"agent": agent, "status": "failed", "error": error}),
+                payload=plain_payload({"agent": agent, "status": "failed", "error": error}),
                 priority=Priority.HIGH,
                 max_attempts=10,
                 session=session,

@@ -9,7 +9,6 @@ import msgspec
 
 from agentbus.addresses import Address
 from agentbus.clock import Now
-from agentbus.codec import checksum
 from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
 from agentbus.operations import (
     Actor,
@@ -33,7 +32,8 @@ class Draft(msgspec.Struct, frozen=True):
 
     to: Address | int
     type: str
-    payload: str
+    payload: tuple[str, int]
+    """JSON text and its checksum."""
     priority: int
     max_attempts: int
     delay: int = 0
@@ -72,7 +72,7 @@ class SendRequest(msgspec.Struct, frozen=True):
 
     @property
     def weight(self) -> int:
-        return sum(len(draft.payload) for draft in self.drafts)
+        return sum(len(draft.payload[0]) for draft in self.drafts)
 
 
 class _Directory(msgspec.Struct):
@@ -231,7 +231,7 @@ def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
         return "recipient"
     if type != draft.type:
         return "type"
-    if payload != draft.payload:
+    if payload != draft.payload[0]:
         return "payload"
     return None if correlation == draft.correlation else "correlation"
 
@@ -255,7 +255,7 @@ def _values(draft: Draft, sender: str, now: Now) -> Row:
     # Time to live counts from when the message can be read.
     expires = None if draft.ttl is None else (due or now.wall) + draft.ttl
     return (
-        sender, draft.type, draft.payload, checksum(draft.payload), draft.priority,
+        sender, draft.type, *draft.payload, draft.priority,
         "queued" if due is None else "scheduled", draft.max_attempts, due, expires, draft.correlation,
         draft.reply_to, draft.session, now.wall,
     )  # fmt: skip
