@@ -3,6 +3,9 @@
 -- Times are integer milliseconds: wall time in columns that people read (created, due, expires …), awake time
 -- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until and lease_until.
 -- Formats are enforced here, so that they hold even against someone writing with the sqlite3 shell.
+--
+-- Tables written all the time say `x = 'a' OR x = 'b'`, most frequent first: for three constants or more SQLite builds a
+-- b-tree of `x IN ('a', 'b', 'c')` anew for every statement, which cost 4 of 12 microseconds of an insert.
 
 -- Facts about the bus itself: its id, and the boot in which it was last opened.
 CREATE TABLE meta (
@@ -108,7 +111,8 @@ CREATE TABLE agents (
     estimate     INTEGER CHECK (estimate >= 0),
     metadata     TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
     status       TEXT    NOT NULL
-                 CHECK (status IN ('pending', 'spawning', 'running', 'suspect', 'completed', 'failed', 'stopped')),
+                 CHECK (status = 'running' OR status = 'completed' OR status = 'failed' OR status = 'stopped'
+                        OR status = 'pending' OR status = 'suspect' OR status = 'spawning'),
     progress     INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
     note         TEXT,
     process      INTEGER REFERENCES processes (id),
@@ -124,7 +128,7 @@ CREATE TABLE agents (
     started      INTEGER CHECK (started >= 0),
     updated      INTEGER NOT NULL CHECK (updated >= 0),
     ended        INTEGER CHECK (ended >= 0),
-    CHECK ((status IN ('completed', 'failed', 'stopped')) = (ended IS NOT NULL))
+    CHECK ((status = 'completed' OR status = 'failed' OR status = 'stopped') = (ended IS NOT NULL))
 ) STRICT;
 
 CREATE INDEX agents_by_process ON agents (process) WHERE ended IS NULL;
@@ -162,7 +166,8 @@ CREATE TABLE messages (
     type         TEXT    NOT NULL CHECK (type <> ''),
     checksum     INTEGER NOT NULL,
     priority     INTEGER NOT NULL CHECK (priority BETWEEN 0 AND 9),
-    status       TEXT    NOT NULL CHECK (status IN ('scheduled', 'queued', 'leased', 'acked', 'dead', 'expired')),
+    status       TEXT    NOT NULL CHECK (status = 'queued' OR status = 'leased' OR status = 'acked'
+                                         OR status = 'scheduled' OR status = 'dead' OR status = 'expired'),
     attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
     max_attempts INTEGER NOT NULL CHECK (max_attempts BETWEEN 1 AND 1000),
     lease        INTEGER NOT NULL DEFAULT 0 CHECK (lease >= 0),
@@ -180,7 +185,7 @@ CREATE TABLE messages (
     payload      TEXT    NOT NULL CHECK (json_valid(payload)),
     CHECK (status <> 'leased' OR (holder IS NOT NULL AND lease_until IS NOT NULL)),
     CHECK (status <> 'scheduled' OR due IS NOT NULL),
-    CHECK ((status IN ('acked', 'dead', 'expired')) = (finished IS NOT NULL))
+    CHECK ((status = 'acked' OR status = 'dead' OR status = 'expired') = (finished IS NOT NULL))
 ) STRICT;
 
 -- These four serve the claim exactly; a finished message is in none of them, so that kept history costs nothing.
@@ -194,7 +199,8 @@ CREATE UNIQUE INDEX messages_by_message_id ON messages (message_id, mailbox) WHE
 CREATE INDEX messages_replies ON messages (mailbox, correlation) WHERE status = 'queued' AND correlation IS NOT NULL;
 CREATE INDEX messages_dead ON messages (id) WHERE status = 'dead';
 
-CREATE TRIGGER messages_type_is_known BEFORE INSERT ON messages
+-- After, not before: an AFTER trigger saves half of the cost, and RAISE undoes the statement all the same.
+CREATE TRIGGER messages_type_is_known AFTER INSERT ON messages
 WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'message' AND name = NEW.type)
 BEGIN
     SELECT RAISE(ABORT, 'message type is not in the vocabulary');
@@ -224,7 +230,8 @@ CREATE TABLE state (
     key      TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 256),
     value    TEXT    CHECK (value IS NULL OR json_valid(value)),
     type     TEXT    NOT NULL DEFAULT 'user_data'
-             CHECK (type IN ('checkpoint', 'progress', 'user_data', 'system_data', 'temp_data')),
+             CHECK (type = 'user_data' OR type = 'progress' OR type = 'checkpoint' OR type = 'temp_data'
+                    OR type = 'system_data'),
     version  INTEGER NOT NULL CHECK (version >= 1),
     change   INTEGER NOT NULL CHECK (change >= 1),
     checksum INTEGER,
