@@ -203,9 +203,15 @@ class Agent(Handle):
         """
         check_range(concurrency, "concurrency", 1, MAX_BATCH)
         duration = check_seconds(lease, "lease")
-        async with anyio.create_task_group() as tasks:
-            for _ in range(concurrency):
-                tasks.start_soon(receiving.serve, self, handler, duration)
+        if concurrency == 1:
+            return await receiving.serve(self, handler, duration)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(concurrency):
+                    tasks.start_soon(receiving.serve, self, handler, duration)
+        except BaseExceptionGroup as group:
+            # What ends one worker ends them all: a fenced agent, a closed bus.
+            raise group.exceptions[0] from None
 
     async def ack(self, messages: Iterable[Message]) -> None:
         """Acknowledge messages in one commit: all, or none (LeaseLost names the first that is lost).

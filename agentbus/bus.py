@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -10,7 +11,6 @@ from types import TracebackType
 from typing import Any, Literal
 
 import anyio
-import anyio.abc
 
 from agentbus.addresses import Address
 from agentbus.agent import Agent
@@ -33,7 +33,7 @@ from agentbus.renewal import Renewer
 
 log = logging.getLogger("agentbus")
 
-_LETTING_GO = 2.0
+_LETTING_GO = 1.0
 
 
 def connect(
@@ -80,38 +80,38 @@ class Bus:
         self.messages = Mailroom(engine)
         self._beat_every = beat_every
         self._handles: set[Handle] = set()
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._background: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Bus:
-        if self._tasks is not None:
-            raise Misuse(reason="this bus is open already")
+        if self._background is not None:
+            raise Misuse(reason="this bus was opened before; connect() again")
         entry = await self.engine.open()
         try:
             await self._bury(entry.neighbours)
-            self._tasks = anyio.create_task_group()
-            await self._tasks.__aenter__()
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self.engine.close()
+                await self.engine.close(hurry=True)
             raise
-        self.renewer = Renewer(self.engine, self._tasks)
-        self._tasks.start_soon(self._beat)
+        # A task of its own, not a task group around the caller's block: that would wrap the caller's exceptions, and
+        # demand that the bus is closed by the task that opened it.
+        started = asyncio.Event()
+        self._background = asyncio.create_task(self._alongside(started), name="agentbus")
+        await started.wait()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._tasks is not None  # noqa: S101 - set on entering
-        self.renewer.close()
-        self._tasks.cancel_scope.cancel()
-        try:
-            return await self._tasks.__aexit__(kind, error, trace)
-        finally:
-            with anyio.CancelScope(shield=True):
-                with anyio.move_on_after(_LETTING_GO), suppress(AgentBusError):
-                    request = LeaveRequest((self.engine.process,), False, "the bus was closed")
-                    await self.engine.write(leave, request)
-                await self.engine.close()
+    ) -> None:
+        assert self._background is not None  # noqa: S101 - set on entering
+        with anyio.CancelScope(shield=True):
+            self._background.cancel()
+            (ending,) = await asyncio.gather(self._background, return_exceptions=True)
+            with anyio.move_on_after(_LETTING_GO) as leaving, suppress(AgentBusError):
+                request = LeaveRequest((self.engine.process,), False, "the bus was closed")
+                await self.engine.write(leave, request)
+            await self.engine.close(hurry=leaving.cancelled_caught)
+        if isinstance(ending, Exception):
+            raise ending
 
     # Agents
 
@@ -245,6 +245,17 @@ class Bus:
             if agents:
                 log.warning("found dead: the process of %s", ", ".join(agents))
         return bool(gone)
+
+    async def _alongside(self, started: asyncio.Event) -> None:
+        """The background work of this process."""
+        async with anyio.create_task_group() as tasks:
+            self.renewer = Renewer(self.engine, tasks)
+            try:
+                tasks.start_soon(self._beat)
+                started.set()
+                await anyio.sleep_forever()
+            finally:
+                self.renewer.close()
 
     async def _beat(self) -> None:
         """Beat for all agents of this process, and look for messages whose bell was missed."""

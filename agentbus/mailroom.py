@@ -90,13 +90,14 @@ class Mailroom:
         if status is not None and status not in {"acked", "dead", "expired"}:
             raise OutOfRange(what="status", value=status, allowed="acked, dead or expired")
         before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
-        gone = 0
+        gone = last = 0
         while True:
             # In steps, so that nobody waits long for the lock.
-            step = await self._engine.write(purge, PurgeRequest(status, before, _PURGE_STEP))
-            gone += step
-            if step < _PURGE_STEP:
+            step = await self._engine.write(purge, PurgeRequest(status, before, _PURGE_STEP, last))
+            gone += len(step)
+            if len(step) < _PURGE_STEP:
                 return gone
+            last = max(step)
 
 
 def _row(cursor: str | None) -> int | None:

@@ -199,7 +199,7 @@ class Message:
             if not self.settled:
                 await self._give_back(error)
             return swallow
-        if not self.settled and not unit.parts:
+        if not self.settled and unit.empty:
             # serve() acknowledges with its next claim.
             if not self.deferred:
                 await self.ack()

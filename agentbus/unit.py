@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.addresses import Address, topic
 from agentbus.limits import check_range, check_text
-from agentbus.operations import Operation, Part
+from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
 from agentbus.operations.leases import AckRequest, ack
-from agentbus.operations.messages import SendRequest, send
+from agentbus.operations.messages import Draft, SendRequest, send
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -31,8 +31,9 @@ class Unit:
     def __init__(self, agent: Handle, session: str | None = None) -> None:
         self._agent = agent
         self._session = session
-        self._parts: list[Part] = []
-        self._settled: list[Message] = []
+        self._done: list[Message] = []
+        self._drafts: list[Draft] = []
+        self._others: list[Part] = []
 
     def send(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> None:
         """Send a message; the options are those of ``Agent.send``.
@@ -40,8 +41,7 @@ class Unit:
         >>> unit.send("planner-1", "completion_notification", {"ok": True})           # doctest: +SKIP
         """
         options.setdefault("session", self._session)
-        draft = self._agent.draft(to, type, payload, **options)
-        self._add(send, SendRequest(self._agent.actor, (draft,)))
+        self._drafts.append(self._agent.draft(to, type, payload, **options))
 
     def publish(self, name: str, type: str, payload: Any = None, **options: Any) -> None:
         """Publish to a topic.
@@ -55,18 +55,14 @@ class Unit:
 
         >>> unit.reply(message, "coordination_response", {"ready": True})             # doctest: +SKIP
         """
-        draft = message.reply_draft(type, payload, options)
-        self._add(send, SendRequest(self._agent.actor, (draft,)))
+        self._drafts.append(message.reply_draft(type, payload, options))
 
     def ack(self, *messages: Message) -> None:
         """Acknowledge messages in the same commit.
 
         >>> unit.ack(first, second)                                                   # doctest: +SKIP
         """
-        # First, so that a lost lease is found before anything is written.
-        leases = tuple(message.lease for message in messages)
-        self._parts.insert(0, Part(ack, AckRequest(self._agent.actor, leases)))
-        self._settled.extend(messages)
+        self._done.extend(messages)
 
     def progress(self, percent: int, note: str | None = None) -> None:
         """Note how far the agent is.
@@ -75,19 +71,27 @@ class Unit:
         """
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
-        self._add(progress, ProgressRequest(self._agent.actor, percent, note))
+        self._others.append(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        return tuple(self._parts)
+    def empty(self) -> bool:
+        return not (self._done or self._drafts or self._others)
 
     async def commit(self) -> None:
-        """Write everything collected so far. The block does it by itself at its end."""
-        parts, self._parts = tuple(self._parts), []
-        settled, self._settled = self._settled, []
+        """Write everything collected so far; the block does it by itself at its end."""
+        actor = self._agent.actor
+        done, drafts, others = self._done, self._drafts, self._others
+        self._done, self._drafts, self._others = [], [], []
+        parts: list[Part] = []
+        if done:
+            # First, so that a lost lease is found before anything is written.
+            parts.append(Part(ack, AckRequest(actor, tuple(message.lease for message in done))))
+        if drafts:
+            parts.append(Part(send, SendRequest(actor, tuple(drafts))))
+        parts += others
         if parts:
-            await self._agent.commit(parts)
-        for message in settled:
+            await self._agent.commit(tuple(parts))
+        for message in done:
             message.settled = True
 
     async def __aenter__(self) -> Unit:
@@ -98,6 +102,3 @@ class Unit:
     ) -> None:
         if error is None:
             await self.commit()
-
-    def _add(self, operation: Operation[Any, Any], request: Any) -> None:
-        self._parts.append(Part(operation, request))

@@ -43,5 +43,5 @@ class Engine(Protocol):
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""
 
-    async def close(self) -> None:
-        """Write what waits, then let go of everything. Safe to call twice."""
+    async def close(self, *, hurry: bool = False) -> None:
+        """Write what waits, then let go of everything; in a hurry, do not wait for others. Safe to call twice."""

@@ -11,7 +11,7 @@ it wrote something raises: the driver then undoes it and runs every request by i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -100,21 +100,35 @@ class UnitRequest(msgspec.Struct, frozen=True):
 
 @operation(durable=True)
 def unit(requests: Sequence[UnitRequest], now: Now) -> Op[list[Outcome[list[Any]]]]:
-    """Run each unit's parts in order; the first that fails undoes the whole unit."""
-    outcomes: list[Outcome[list[Any]]] = []
+    """Run each unit's parts in order; the first that fails undoes the whole unit.
+
+    Units that wait together share their statements, as long as none of them fails.
+    """
+    if len(requests) == 1:
+        return [(yield from _one_unit(requests[0], now))]
+    parts: dict[Operation[Any, Any], list[Any]] = {}
     for request in requests:
-        results: list[Any] = []
         for part in request.parts:
-            (outcome,) = yield from part.operation.run([part.request], now)
-            if isinstance(outcome, AgentBusError):
-                if results:
-                    raise outcome
-                outcomes.append(outcome)
-                break
-            results.append(outcome)
-        else:
-            outcomes.append(results)
-    return outcomes
+            parts.setdefault(part.operation, []).append(part.request)
+    results: dict[Operation[Any, Any], Iterator[Any]] = {}
+    for operation, alike in parts.items():
+        outcomes = yield from operation.run(alike, now)
+        if any(isinstance(outcome, AgentBusError) for outcome in outcomes):
+            raise Separately
+        results[operation] = iter(outcomes)
+    return [[next(results[part.operation]) for part in request.parts] for request in requests]
+
+
+def _one_unit(request: UnitRequest, now: Now) -> Op[Outcome[list[Any]]]:
+    results: list[Any] = []
+    for part in request.parts:
+        (outcome,) = yield from part.operation.run([part.request], now)
+        if isinstance(outcome, AgentBusError):
+            if results:
+                raise outcome
+            return outcome
+        results.append(outcome)
+    return results
 
 
 def mailbox_channel(mailbox: int) -> str:

@@ -38,11 +38,12 @@ class RequeueRequest(msgspec.Struct, frozen=True):
 
 
 class PurgeRequest(msgspec.Struct, frozen=True):
-    """Finished messages to delete: of this status, finished before this wall time, at most ``limit``."""
+    """Finished messages to delete: of this status, finished before this wall time, after this row, so many."""
 
     status: str | None
-    before: int | None
+    before: int
     limit: int
+    after: int = 0
 
 
 def bury(endings: Sequence[Ending], now: Now) -> Op[None]:
@@ -107,13 +108,13 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
 
 
 @operation(durable=True)
-def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[int]]]:
-    """Delete finished messages, oldest first; ask again while it deletes as many as its limit."""
-    outcomes: list[Outcome[int]] = []
+def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[int]]]]:
+    """Delete finished messages, oldest first; ask again, after the last, while it deletes as many as its limit."""
+    outcomes: list[Outcome[list[int]]] = []
     for request in requests:
         statuses = [request.status] if request.status else list(FINISHED)
-        rows = yield Query("message_purge", (statuses, request.before, request.limit))
-        outcomes.append(len(rows))
+        rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
+        outcomes.append([id for (id,) in rows])
     return outcomes
 
 

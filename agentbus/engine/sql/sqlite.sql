@@ -147,7 +147,7 @@ WHERE message_id IN (SELECT value FROM json_each($2));
 DELETE FROM messages
 WHERE id IN (
     SELECT id FROM messages
-    WHERE status IN (SELECT value FROM json_each($1)) AND ($2 IS NULL OR finished <= $2)
+    WHERE id > $4 AND status IN (SELECT value FROM json_each($1)) AND finished <= $2
     ORDER BY id
     LIMIT $3
 )

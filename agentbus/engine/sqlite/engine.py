@@ -66,7 +66,7 @@ class SQLiteEngine:
             me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), self._bell.path)
             entry = await self.write(enter, me)
         except BaseException:
-            await self.close()
+            await self.close(hurry=True)
             raise
         self.process = transactor.process = entry.process
         return entry
@@ -104,7 +104,7 @@ class SQLiteEngine:
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))
 
-    async def close(self) -> None:
+    async def close(self, *, hurry: bool = False) -> None:
         if forking.generation() != self._generation:
             return
         bell, self._bell = self._bell, None
@@ -118,7 +118,7 @@ class SQLiteEngine:
                 await reader.close()
         finally:
             if writer is not None:
-                await writer.close()
+                await writer.close(hurry=hurry)
 
     def _check(self) -> None:
         if forking.generation() != self._generation:

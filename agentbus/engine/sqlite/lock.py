@@ -17,6 +17,8 @@ from pathlib import Path
 from agentbus.engine.sqlite.forking import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable
 
+_HURRY = 0.1
+
 
 class FileLock:
     """The write lock of a bus. One thread uses it at a time."""
@@ -26,6 +28,8 @@ class FileLock:
         self._timeout = timeout
         self._fd = self._open()
         self._held: int | None = None
+        self._ticket: _Ticket | None = None
+        self._hurried = False
         forget_in_child(self)
 
     @contextmanager
@@ -52,6 +56,13 @@ class FileLock:
         fcntl.flock(held, fcntl.LOCK_UN)
         if held != self._fd:
             os.close(held)
+
+    def hurry(self) -> None:
+        """Whoever waits for the lock gives up, and nobody waits for long any more. For closing."""
+        self._hurried = True
+        ticket = self._ticket
+        if ticket is not None:
+            ticket.over.set()
 
     def close(self) -> None:
         self.release()
@@ -85,9 +96,11 @@ class FileLock:
         The descriptor is the helper's own. On ours, a grant that comes after we gave up would be taken for, and
         released with, a lock that we took since.
         """
-        ticket = _Ticket(self._open())
+        ticket = self._ticket = _Ticket(self._open())
         threading.Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
-        if not ticket.granted.wait(timeout) and ticket.give_up():
+        ticket.over.wait(min(timeout, _HURRY) if self._hurried else timeout)
+        self._ticket = None
+        if ticket.give_up():
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=timeout)
         return ticket.fd
 
@@ -97,8 +110,9 @@ class _Ticket:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.granted = threading.Event()
+        self.over = threading.Event()
         self._decided = threading.Lock()
+        self._granted = False
         self._given_up = False
 
     def wait(self) -> None:
@@ -107,9 +121,10 @@ class _Ticket:
             if self._given_up:
                 os.close(self.fd)
             else:
-                self.granted.set()
+                self._granted = True
+                self.over.set()
 
     def give_up(self) -> bool:
         with self._decided:
-            self._given_up = not self.granted.is_set()
+            self._given_up = not self._granted
             return self._given_up

@@ -90,6 +90,10 @@ class Transactor:
     def ring_again(self) -> bool:
         return self._ringer.ring({})
 
+    def hurry(self) -> None:
+        """Wait for the lock no longer. May be called from another thread."""
+        self._lock.hurry()
+
     def close(self) -> None:
         """Close under the lock, because the last one to close checkpoints.
 
@@ -97,7 +101,7 @@ class Transactor:
         """
         self._ringer.close()
         with suppress(LockTimeout):
-            self._lock.acquire(1.0)
+            self._lock.acquire(0.5)
         self._connection.close()
         self._lock.close()
 

@@ -105,9 +105,11 @@ class Writer:
             self._loop.call_soon(self._connection.hop, self._work)
         return future
 
-    async def close(self) -> None:
+    async def close(self, *, hurry: bool) -> None:
         """Write what waits, then close the connection under the lock."""
         self._closed = True
+        if hurry:
+            self._transactor.hurry()
         while self._running:
             self._idle = self._loop.create_future()
             await self._idle
