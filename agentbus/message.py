@@ -59,6 +59,7 @@ class Message:
         "created",
         "deferred",
         "duration",
+        "expires",
         "following",
         "id",
         "lease",
@@ -77,7 +78,7 @@ class Message:
     def __init__(self, agent: Handle, row: Row, *, counted: bool, duration: int, renew_at: int) -> None:
         (
             self.id, message_id, self.sender, self.type, payload, crc, self.priority, attempts, lease, self.session,
-            self.correlation, self.reply_to, self.created, self.mailbox,
+            self.correlation, self.reply_to, self.created, self.mailbox, self.expires,
         ) = row  # fmt: skip
         self.message_id: str = message_id or f"m-{self.id}"
         check(payload, crc, f"message {self.message_id}")
@@ -161,8 +162,13 @@ class Message:
     def reply_draft(self, type: str, payload: Any, options: dict[str, Any]) -> Draft:
         options.setdefault("session", self.session)
         options.setdefault("correlation", self.correlation or self.message_id)
-        to = self.reply_to if self.reply_to is not None else self.sender
-        return self._agent.draft(to, type, payload, **options)
+        if self.reply_to is None:
+            return self._agent.draft(self.sender, type, payload, **options)
+        if self.expires is not None:
+            # Nobody waits for the reply for longer than for the request.
+            left = self.expires - self._agent.engine.clock.now().wall
+            options.setdefault("ttl", max(1, left) / 1000)
+        return self._agent.draft(self.reply_to, type, payload, **options)
 
     def begin(self) -> None:
         """A reserved message is handed to the code."""

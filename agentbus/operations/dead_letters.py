@@ -28,6 +28,7 @@ class Ending(msgspec.Struct, frozen=True):
     correlation: str | None = None
     reply_to: int | None = None
     session: str | None = None
+    expires: int | None = None
 
 
 class RequeueRequest(msgspec.Struct, frozen=True):
@@ -68,6 +69,8 @@ def bury(endings: Sequence[Ending], now: Now) -> Op[None]:
                 max_attempts=1,
                 correlation=ending.correlation,
                 session=ending.session,
+                # A reply is wanted for as long as the request was.
+                ttl=None if ending.expires is None else max(1, ending.expires - now.wall),
             )
             for ending in endings
             if ending.reply_to is not None

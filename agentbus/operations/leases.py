@@ -14,7 +14,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, LeaseLost
-from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.dead_letters import Ending, bury
 from agentbus.operations.fencing import fence
 
@@ -265,10 +265,20 @@ class Held(msgspec.Struct, frozen=True):
     correlation: str | None
     reply_to: int | None
     session: str | None
+    expires: int | None
 
     def ending(self, reason: str, actor: str | None = None) -> Ending:
-        name = self.message_id or f"m-{self.id}"
-        return Ending(self.id, name, self.type, reason, actor, self.correlation, self.reply_to, self.session)
+        return Ending(
+            self.id,
+            self.message_id or f"m-{self.id}",
+            self.type,
+            reason,
+            actor,
+            self.correlation,
+            self.reply_to,
+            self.session,
+            self.expires,
+        )
 
 
 def _refusals(
@@ -283,6 +293,9 @@ def _refusals(
     ids += [request.begin[0] for request in requests if isinstance(request, AckRequest) and request.begin]
     if not ids:
         return errors, {}
+    if len(requests) > 1 and len(set(ids)) < len(ids):
+        # Of two that settle the same lease, the second must hear that it is lost.
+        raise Separately
     rows = yield Query("message_held", (ids,))
     held = {row[0]: Held(*row) for row in rows}
     for index, request in enumerate(requests):

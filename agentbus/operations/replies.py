@@ -9,6 +9,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.operations import Actor, Op, Outcome, Query, Row, operation
 from agentbus.operations.fencing import fence
+from agentbus.operations.leases import tend
 
 
 class ReplyRequest(msgspec.Struct, frozen=True):
@@ -23,6 +24,8 @@ class ReplyRequest(msgspec.Struct, frozen=True):
 def take_reply(requests: Sequence[ReplyRequest], now: Now) -> Op[list[Outcome[Row | None]]]:
     """Hand each reply to the one that asked. It is done with that: if the asker dies, so does the question."""
     refused = yield from fence(request.actor for request in requests)
+    # Replies that came too late for their request are read by nobody; they expire here.
+    yield from tend(list({request.mailbox for request in requests}), now)
     outcomes: list[Outcome[Row | None]] = []
     for request in requests:
         if request.actor in refused:

@@ -239,7 +239,7 @@ WHERE id = (
     SELECT id FROM messages WHERE mailbox = $2 AND correlation = $3 AND status = 'queued' ORDER BY id LIMIT 1
 )
 RETURNING id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
-    reply_to, created, mailbox;
+    reply_to, created, mailbox, expires;
 
 -- name: message_counts
 -- How many messages there are of each status.

@@ -44,7 +44,7 @@ ORDER BY ready.priority DESC, ready.id;
 -- Messages as their receiver gets them; `lease` and `attempts` are those before this hand-out.
 -- Differs: lists by json_each.
 SELECT id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation, reply_to,
-    created, mailbox
+    created, mailbox, expires
 FROM messages WHERE id IN (SELECT value FROM json_each($1));
 
 -- name: message_lease
@@ -68,12 +68,14 @@ UPDATE messages SET attempts = attempts + 1 WHERE id IN (SELECT value FROM json_
 
 -- name: message_held
 -- Messages as the settling operations see them. Differs: lists by json_each.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
 FROM messages WHERE id IN (SELECT value FROM json_each($1));
 
 -- name: message_held_by
 -- What agents hold, in the mailboxes they read. Differs: lists by json_each.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
 FROM messages
 WHERE status = 'leased'
     AND holder IN (SELECT value FROM json_each($1))
@@ -85,7 +87,8 @@ WHERE status = 'leased'
 
 -- name: message_waiting_for
 -- Unfinished messages in agents' own mailboxes. Differs: lists by json_each.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
 FROM messages
 WHERE status IN ('queued', 'scheduled', 'leased')
     AND mailbox IN (
@@ -130,7 +133,8 @@ WHERE status IN ('queued', 'scheduled', 'leased') AND mailbox IN (SELECT value F
 
 -- name: message_lapsed
 -- Messages whose lease ran out. Differs: lists by json_each.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
 FROM messages
 WHERE status = 'leased' AND lease_until <= $1 AND mailbox IN (SELECT value FROM json_each($2));
 

@@ -119,6 +119,8 @@ class SQLiteEngine:
         finally:
             if writer is not None:
                 await writer.close(hurry=hurry)
+            # Whoever waits for a message hears that there will be none.
+            self.hub.ring_all()
 
     def _check(self) -> None:
         if forking.generation() != self._generation:

@@ -56,7 +56,8 @@ class Transactor:
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
-        found = os.stat(home.database)
+        self._path = str(home.database)
+        found = os.stat(self._path)
         self._file = (found.st_dev, found.st_ino)
 
     def run(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
@@ -268,11 +269,11 @@ class Transactor:
 
     def _still_there(self) -> None:
         try:
-            found = os.stat(self._home.database)
+            found = os.stat(self._path)
         except OSError:
             found = None
         if found is None or (found.st_dev, found.st_ino) != self._file:
-            raise DatabaseGone(path=str(self._home.database))
+            raise DatabaseGone(path=self._path)
 
 
 class _Undone(Exception):
