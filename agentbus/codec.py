@@ -12,6 +12,7 @@ from agentbus.errors import InvalidPayload, NotADatabase, PayloadTooLarge
 from agentbus.limits import MAX_DEPTH
 
 _encode = msgspec.json.Encoder().encode
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -48,6 +49,11 @@ def check(text: str, expected: int, what: str) -> None:
     """Payload bytes escape SQLite's own integrity check, so every reader compares the checksum."""
     if crc32(text.encode()) != expected:
         raise NotADatabase(path="the database", reason=f"the stored bytes of {what} do not match their checksum")
+
+
+def canonical(text: str) -> bytes:
+    """The same bytes for the same JSON, whatever the order of its keys."""
+    return _canonical(_decode(text))
 
 
 def plain(value: Any) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownSession, UnknownType, WrongState
-from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, mailbox_channel, operation
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, mailbox_channel, operation
 from agentbus.operations.dead_letters import bury
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
@@ -134,6 +134,9 @@ def register(requests: Sequence[RegisterRequest], now: Now) -> Op[list[Outcome[R
 @operation(durable=True)
 def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     """End agents at their own word."""
+    if len({request.actor for request in requests}) < len(requests):
+        # Of two endings of one life, the second must hear that it is over.
+        raise Separately
     refused = yield from fence(request.actor for request in requests)
     for request in requests:
         if request.actor not in refused:

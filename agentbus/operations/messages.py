@@ -9,7 +9,7 @@ import msgspec
 
 from agentbus.addresses import Address
 from agentbus.clock import Now
-from agentbus.codec import decode
+from agentbus.codec import canonical
 from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
 from agentbus.operations import (
     Actor,
@@ -232,7 +232,7 @@ def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
         return "recipient"
     if type != draft.type:
         return "type"
-    if payload != draft.payload[0] and decode(payload) != decode(draft.payload[0]):
+    if payload != draft.payload[0] and canonical(payload) != canonical(draft.payload[0]):
         return "payload"
     return None if correlation == draft.correlation else "correlation"
 

@@ -47,7 +47,9 @@ class FileLock:
             self._held = self._fd
         except BlockingIOError:
             self._held = self._queue(self._timeout if timeout is None else timeout)
-        os.pwrite(self._held, b"%-15d\n" % os.getpid(), 0)
+        with suppress(OSError):
+            # Only for the error message of whoever waits: a full disk must not keep anybody from the lock.
+            os.pwrite(self._held, b"%-15d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         held, self._held = self._held, None

@@ -20,7 +20,7 @@ from agentbus.engine.sqlite.bells import Ringer
 from agentbus.engine.sqlite.connection import translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout
+from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
 from agentbus.operations import Each, Op, Operation, Query, Rows
 
 log = logging.getLogger("agentbus.engine")
@@ -66,8 +66,6 @@ class Transactor:
         Returns the channels to wake in this process, and whether every bell could be rung.
         """
         begun = time.perf_counter()
-        channels: list[str] = []
-        bells: dict[str, set[str]] = {}
         try:
             self._still_there()
             with self._lock.held():
@@ -77,16 +75,15 @@ class Transactor:
                     channels = self._together(calls)
                 except _Undone:
                     channels = self._one_by_one(calls)
-                if channels:
-                    bells = self._whom_to_ring(channels)
-        except AgentBusError as error:
+        except Exception as error:
+            # Whatever it is, every caller must hear of it: an exception that left this thread would hang them all.
             for call in calls:
-                call.outcome = type(error)(**error.facts)
+                call.outcome = self._problem(error)
             return [], True
         if log.isEnabledFor(logging.DEBUG):
             names = ", ".join(sorted({call.operation.name for call in calls}))
             log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
-        return channels, self._ringer.ring(bells)
+        return channels, self._ring(channels)
 
     def ring_again(self) -> bool:
         return self._ringer.ring({})
@@ -163,6 +160,7 @@ class Transactor:
         return channels
 
     def _begin(self) -> Now:
+        self._rollback()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
@@ -200,7 +198,12 @@ class Transactor:
         return channels
 
     def _problem(self, error: Exception) -> Exception:
-        return translated(error, self._home) if isinstance(error, sqlite3.Error) else error
+        """What a caller is told; each gets an exception of its own."""
+        if isinstance(error, sqlite3.Error):
+            return translated(error, self._home)
+        if isinstance(error, AgentBusError):
+            return type(error)(**error.facts)
+        return StoreError(path=self._path, reason=str(error)) if isinstance(error, OSError) else error
 
     def _rollback(self) -> None:
         if self._connection.in_transaction:
@@ -239,6 +242,16 @@ class Transactor:
                     values = [value for row in step.rows[start : start + _WIDTH] for value in row]
                     self._connection.execute(wide, values)
         self._connection.executemany(self._queries[step.name], step.rows[whole:])
+
+    def _ring(self, channels: Sequence[str]) -> bool:
+        """Ring the other processes that listen. What is committed stays so if that fails; they look now and then."""
+        if not channels:
+            return self._ringer.ring({})
+        try:
+            return self._ringer.ring(self._whom_to_ring(channels))
+        except (sqlite3.Error, OSError) as error:
+            log.warning("nobody was rung: %s", error)
+            return True
 
     def _whom_to_ring(self, channels: Sequence[str]) -> dict[str, set[str]]:
         """The bells of other processes for these channels. Looked up anew only when the topology changed.
