@@ -21,7 +21,7 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, OutOfRange
 from agentbus.handle import Handle
-from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range, check_text
+from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range, check_text, error_text
 from agentbus.mailroom import Mailroom
 from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
@@ -131,7 +131,7 @@ class Bus:
         except BaseException as error:
             with anyio.move_on_after(_LETTING_GO, shield=True), suppress(AgentFenced, Misuse):
                 if isinstance(error, Exception):
-                    await agent.fail(f"{error.__class__.__name__}: {error}"[:10_000])
+                    await agent.fail(error_text(error))
                 else:
                     await agent.stop()
             raise

@@ -73,10 +73,11 @@ class Handle:
         return bool(await self.write(ack, request))
 
     async def release(
-        self, messages: Sequence[Message], *, delay: int = 0, error: str | None = None, uncounted: int = 0
+        self, messages: Sequence[Message], *, delay: int = 0, error: str | None = None, counted: bool = True
     ) -> None:
         leases = tuple(message.lease for message in messages)
-        await self.write(release, ReleaseRequest(self.actor, leases, delay, error, uncounted))
+        restore = () if counted else tuple(message.before for message in messages)
+        await self.write(release, ReleaseRequest(self.actor, leases, delay, error, restore))
 
     async def reject_one(self, message: Message, error: str) -> None:
         await self.write(reject, RejectRequest(self.actor, (message.lease,), error))

@@ -71,6 +71,12 @@ def check_seconds(value: object, what: str, *, zero: bool = False, high: float =
     return round(value * 1000)  # type: ignore[operator]
 
 
+def error_text(error: BaseException) -> str:
+    """An exception as a text that the bus takes: valid Unicode, no NUL, not endless."""
+    text = f"{type(error).__name__}: {error}"[:10_000]
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
 def check_text(value: object, what: str, high: int = 100_000) -> str:
     if not isinstance(value, str) or len(value) > high:
         raise OutOfRange(what=what, value=type(value).__name__, allowed=f"a text of at most {high} characters")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from agentbus.codec import check, decode
-from agentbus.errors import AgentBusError, LeaseLost
-from agentbus.limits import check_seconds, check_text
+from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
+from agentbus.limits import check_seconds, check_text, error_text
 from agentbus.operations import Actor, Row
 from agentbus.operations.leases import AckRequest, Lease
 from agentbus.operations.messages import Draft, Receipt
@@ -54,6 +54,7 @@ class Message:
         "_scope",
         "_unit",
         "attempts",
+        "before",
         "begun",
         "correlation",
         "created",
@@ -83,6 +84,7 @@ class Message:
         self.message_id: str = message_id or f"m-{self.id}"
         check(payload, crc, f"message {self.message_id}")
         self.payload: Any = decode(payload)
+        self.before: int = attempts
         self.attempts: int = attempts + counted
         self.lease: Lease = (self.id, lease + 1)
         self.duration = duration
@@ -212,7 +214,14 @@ class Message:
             return None
         if not self.settled:
             unit.ack(self)
-        await unit.commit()
+        try:
+            await unit.commit()
+        except (LeaseLost, AgentFenced, Misuse):
+            raise
+        except AgentBusError as refusal:
+            if not self.settled:
+                await self._give_back(refusal)
+            raise
         return None
 
     async def _give_back(self, error: BaseException) -> None:
@@ -220,9 +229,9 @@ class Message:
         with anyio.move_on_after(_LETTING_GO, shield=True):
             try:
                 if isinstance(error, Exception):
-                    await self.nack(error=f"{type(error).__name__}: {error}"[:10_000])
+                    await self.nack(error=error_text(error))
                 else:
-                    await self._agent.release([self], delay=0, error=None, uncounted=int(self.begun))
+                    await self._agent.release([self], counted=False)
                     self.settled = True
             except AgentBusError as problem:
                 # The exception of the block matters more; the lease runs out by itself.

@@ -55,7 +55,7 @@ async def receive(
             taken = clock.now().awake
             request = ClaimRequest(agent.actor, done, agent.own, agent.pools, most, duration, counted)
             try:
-                found: Claim = await agent.write(claim, request, orphaned=_give_back(agent, counted))
+                found: Claim = await agent.write(claim, request, orphaned=_give_back(agent))
             except BaseException:
                 # Whatever woke us is still there for another waiter.
                 ear.rung = True
@@ -139,16 +139,16 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
 async def _return(agent: Handle, reserved: list[Message]) -> None:
     for message in reserved:
         with suppress(LeaseLost):
-            await agent.release([message], uncounted=int(message.begun))
+            await agent.release([message], counted=False)
 
 
-def _give_back(agent: Handle, counted: bool) -> Callable[[Claim], None]:
+def _give_back(agent: Handle) -> Callable[[Claim], None]:
     """For a claim whose caller was cancelled: the messages go back at once."""
 
     def orphaned(found: Claim) -> None:
         leases = tuple((row[0], row[8] + 1) for row in found.rows)
         if leases:
-            request = ReleaseRequest(agent.actor, leases, uncounted=int(counted))
+            request = ReleaseRequest(agent.actor, leases, restore=tuple(row[7] for row in found.rows))
             with suppress(AgentBusError):
                 asyncio.ensure_future(agent.engine.write(release, request)).add_done_callback(_read)
 

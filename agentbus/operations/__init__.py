@@ -97,6 +97,10 @@ class UnitRequest(msgspec.Struct, frozen=True):
     def durable(self) -> bool:
         return any(part.operation.durable for part in self.parts)
 
+    @property
+    def weight(self) -> int:
+        return sum(getattr(part.request, "weight", 0) for part in self.parts)
+
 
 @operation(durable=True)
 def unit(requests: Sequence[UnitRequest], now: Now) -> Op[list[Outcome[list[Any]]]]:

@@ -76,13 +76,13 @@ class ExtendRequest(Settlement, frozen=True):
 class ReleaseRequest(Settlement, frozen=True):
     """Messages to give back, ready again after ``delay`` milliseconds.
 
-    ``uncounted`` takes that many attempts back: 1 for a hand-over that does not count (the caller was cancelled),
-    0 for a message that was only reserved, or whose attempt stands; then the last attempt makes a dead letter.
+    ``restore`` says, for each lease, how many attempts the message had before a hand-over that shall not count
+    (the caller was cancelled, or it was only reserved). Without it the attempt stands, and the last makes a dead letter.
     """
 
     delay: int = 0
     error: str | None = None
-    uncounted: int = 0
+    restore: tuple[int, ...] = ()
 
 
 class RejectRequest(Settlement, frozen=True):
@@ -186,10 +186,10 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
     for index, request in enumerate(requests):
         if index in errors:
             continue
-        for id, _ in request.leases:
+        for position, (id, _) in enumerate(request.leases):
             message = held[id]
-            attempts = max(0, message.attempts - request.uncounted)
-            if not request.uncounted and attempts >= message.max_attempts:
+            attempts = request.restore[position] if request.restore else message.attempts
+            if not request.restore and attempts >= message.max_attempts:
                 reason = request.error or f"given back after attempt {attempts} of {message.max_attempts}"
                 endings.append(message.ending(reason, request.actor.agent))
                 continue

@@ -10,6 +10,7 @@ from agentbus.clock import Now
 from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
+from agentbus.operations.leases import Held, take_back
 
 
 class EnterRequest(msgspec.Struct, frozen=True):
@@ -137,4 +138,5 @@ def _new_boot(now: Now) -> Op[None]:
         request = LeaveRequest(tuple(process for (process,) in dead), True, "the machine was restarted")
         yield from leave.run([request], now)
     # Leases of visiting agents have no process that could be struck off.
-    yield Query("message_void_leases")
+    rows = yield Query("message_leased")
+    yield from take_back([Held(*row) for row in rows], "the machine was restarted", now)

@@ -131,6 +131,8 @@ CREATE TABLE agents (
     CHECK ((status = 'completed' OR status = 'failed' OR status = 'stopped') = (ended IS NOT NULL))
 ) STRICT;
 
+-- Every call is fenced: this index alone answers whether it may act, and where its mailboxes are.
+CREATE INDEX agents_standing ON agents (id, status, epoch, mailbox, replies);
 CREATE INDEX agents_by_process ON agents (process) WHERE ended IS NULL;
 CREATE INDEX agents_by_status ON agents (status, id);
 CREATE INDEX agents_by_session ON agents (session, status) WHERE session IS NOT NULL;

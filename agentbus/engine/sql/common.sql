@@ -228,9 +228,11 @@ UPDATE messages SET status = 'dead', error = $1, finished = $2, lease_until = NU
 UPDATE messages SET status = 'queued', attempts = 0, due = NULL, expires = NULL, finished = NULL, holder = NULL
 WHERE id = $1;
 
--- name: message_void_leases
--- After a reboot nobody holds anything.
-UPDATE messages SET status = 'queued', holder = NULL, lease_until = NULL WHERE status = 'leased';
+-- name: message_leased
+-- Every message that somebody holds.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
+FROM messages WHERE status = 'leased';
 
 -- name: reply_take
 -- The reply to one request, handed over and done in one step.

@@ -103,7 +103,7 @@ class Writer:
             self._running = True
             # Not at once: every task that is ready in this turn of the loop may still join the batch.
             self._loop.call_soon(self._connection.hop, self._work)
-        return future
+        return future if orphaned is None else _answered(future, orphaned)
 
     async def close(self, *, hurry: bool) -> None:
         """Write what waits, then close the connection under the lock."""
@@ -189,3 +189,13 @@ class Writer:
                 )
             except RuntimeError:
                 return
+
+
+async def _answered(future: asyncio.Future[T], orphaned: Callable[[T], None]) -> T:
+    """Wait for an answer. A caller cancelled after it came, but before it could take it, is an orphan's too."""
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if future.done() and not future.cancelled() and future.exception() is None:
+            orphaned(future.result())
+        raise
