@@ -77,7 +77,7 @@ class ReleaseRequest(Settlement, frozen=True):
     """Messages to give back, ready again after ``delay`` milliseconds.
 
     ``restore`` says, for each lease, how many attempts the message had before a hand-over that shall not count
-    (the caller was cancelled, or it was only reserved). Without it the attempt stands, and the last makes a dead letter.
+    (the caller was cancelled, or it was only reserved). Without it the attempt stands; the last makes a dead letter.
     """
 
     delay: int = 0
