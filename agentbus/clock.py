@@ -36,6 +36,10 @@ class Clock(Protocol):
     """What the bus takes time from. ``now`` is also called from the writer's thread.
 
     Give your own to ``connect(clock=…)`` to let time pass in tests without sleeping.
+
+    >>> class Frozen:                                                                 # doctest: +SKIP
+    ...     def now(self): return Now(wall=0, awake=0, boot="test")
+    ...     def call_later(self, loop, seconds, callback): return loop.call_later(3600, callback)
     """
 
     def now(self) -> Now: ...

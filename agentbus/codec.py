@@ -8,12 +8,14 @@ from zlib import crc32
 
 import msgspec
 
-from agentbus.errors import InvalidPayload, NotADatabase, PayloadTooLarge
+from agentbus.errors import InvalidInput, InvalidPayload, NotADatabase, PayloadTooLarge
 from agentbus.limits import MAX_DEPTH
 
 _encode = msgspec.json.Encoder().encode
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
+_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
+_LONG = b"0" * 19
 
 
 def encode(value: Any, limit: int) -> tuple[str, int]:
@@ -26,18 +28,18 @@ def encode(value: Any, limit: int) -> tuple[str, int]:
         encoded = _encode(value)
         if len(encoded) > limit:
             raise PayloadTooLarge(size=len(encoded), limit=limit)
-        # Fewer bytes than that cannot be nested too deep.
+        # Fewer bytes than that cannot be nested too deep; shorter numbers fit into 64 bits.
         deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
-        if deep or _decode(encoded) != value:
+        if deep or _LONG in encoded.translate(_DIGITS) or _decode(encoded) != value:
             _inspect(msgspec.to_builtins(value, builtin_types=(float,), str_keys=False), 0)
         return encoded.decode(), crc32(encoded)
+    except InvalidInput:
+        raise
     except (UnicodeEncodeError, msgspec.DecodeError) as error:
         raise InvalidPayload(reason=f"text that is not valid Unicode ({type(error).__name__})") from None
     except RecursionError:
         raise InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep") from None
-    except (OverflowError, msgspec.ValidationError) as error:
-        raise InvalidPayload(reason=str(error)) from None
-    except TypeError as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise InvalidPayload(reason=str(error)) from None
 
 
@@ -68,7 +70,10 @@ def plain_payload(value: Any) -> tuple[str, int]:
 
 
 def _inspect(value: Any, depth: int) -> None:
-    if isinstance(value, float):
+    if isinstance(value, int):
+        if not -(2**63) <= value < 2**64:
+            raise InvalidPayload(reason="an integer is beyond 64 bits")
+    elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidPayload(reason=f"{value} is not a finite number")
     elif isinstance(value, dict):

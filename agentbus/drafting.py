@@ -32,6 +32,7 @@ def draft(
     correlation: str | None = None,
     session: str | None = None,
     reply_to: int | None = None,
+    reply: bool = False,
 ) -> Draft:
     """A checked draft. An ``int`` as recipient is the mailbox of a reply."""
     return Draft(
@@ -46,4 +47,5 @@ def draft(
         None if correlation is None else check_name(correlation, "correlation"),
         reply_to,
         None if session is None else check_name(session, "session"),
+        reply,
     )

@@ -116,3 +116,5 @@ class Handle:
         self.own = (registration.mailbox, *registration.subscriptions.values())
         self.pools = tuple(registration.pools.values())
         self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.own + self.pools)
+        # Those of its tasks that wait must listen to the new ones too.
+        self.engine.hub.ring_all(mailbox_channel(registration.mailbox))

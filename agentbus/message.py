@@ -68,6 +68,7 @@ class Message:
         "message_id",
         "payload",
         "priority",
+        "recipient",
         "renew_at",
         "reply_to",
         "sender",
@@ -81,6 +82,7 @@ class Message:
             self.id, message_id, self.sender, self.type, payload, crc, self.priority, attempts, lease, self.session,
             self.correlation, self.reply_to, self.created, self.mailbox, self.expires,
         ) = row  # fmt: skip
+        self.recipient = agent.address_of(self.mailbox)
         self.message_id: str = message_id or f"m-{self.id}"
         check(payload, crc, f"message {self.message_id}")
         self.payload: Any = decode(payload)
@@ -104,15 +106,6 @@ class Message:
     @property
     def actor(self) -> Actor:
         return self._agent.actor
-
-    @property
-    def recipient(self) -> str:
-        """The address it was sent to.
-
-        >>> message.recipient                                                         # doctest: +SKIP
-        'pool:executors'
-        """
-        return self._agent.address_of(self.mailbox)
 
     async def ack(self) -> None:
         """Mark it as done; it will not be delivered again.
@@ -165,7 +158,7 @@ class Message:
         options.setdefault("session", self.session)
         options.setdefault("correlation", self.correlation or self.message_id)
         if self.reply_to is None:
-            return self._agent.draft(self.sender, type, payload, **options)
+            return self._agent.draft(self.sender, type, payload, reply=True, **options)
         if self.expires is not None:
             # Nobody waits for the reply for longer than for the request.
             left = self.expires - self._agent.engine.clock.now().wall
@@ -207,22 +200,27 @@ class Message:
             if not self.settled:
                 await self._give_back(error)
             return swallow
-        if not self.settled and unit.empty:
-            # serve() acknowledges with its next claim.
-            if not self.deferred:
-                await self.ack()
-            return None
-        if not self.settled:
-            unit.ack(self)
+        if self.deferred and unit.empty:
+            return None  # serve() acknowledges with its next claim
+        await self._finish(unit)
+        return None
+
+    async def _finish(self, unit: Unit) -> None:
+        """Commit the acknowledgement with everything in the unit; if that is refused, give the message back."""
         try:
-            await unit.commit()
+            if self.settled:
+                await unit.commit()
+            elif unit.empty:
+                await self.ack()
+            else:
+                unit.ack(self)
+                await unit.commit()
         except (LeaseLost, AgentFenced, Misuse):
             raise
-        except AgentBusError as refusal:
+        except BaseException as refusal:
             if not self.settled:
                 await self._give_back(refusal)
             raise
-        return None
 
     async def _give_back(self, error: BaseException) -> None:
         """After an exception the attempt counts; a cancelled or interrupted one does not."""
@@ -233,6 +231,8 @@ class Message:
                 else:
                     await self._agent.release([self], counted=False)
                     self.settled = True
+            except LeaseLost:
+                log.debug("%s is not ours to give back", self.message_id)
             except AgentBusError as problem:
                 # The exception of the block matters more; the lease runs out by itself.
                 log.warning("%s could not be given back: %s", self.message_id, problem)

@@ -52,6 +52,9 @@ async def receive(
     agent.waiting += 1
     try:
         while True:
+            if ear.channels is not agent.channels:
+                ear.close()
+                ear = agent.engine.hub.listen(agent.channels)
             taken = clock.now().awake
             request = ClaimRequest(agent.actor, done, agent.own, agent.pools, most, duration, counted)
             try:

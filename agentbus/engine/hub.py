@@ -15,11 +15,11 @@ from agentbus.clock import Clock
 class Ear:
     """One waiter on some channels. Listen before looking, so that nothing falls between."""
 
-    __slots__ = ("_channels", "_future", "_hub", "rung")
+    __slots__ = ("_future", "_hub", "channels", "rung")
 
     def __init__(self, hub: Hub, channels: tuple[str, ...]) -> None:
         self._hub = hub
-        self._channels = channels
+        self.channels = channels
         self._future: asyncio.Future[None] | None = None
         self.rung = False
 
@@ -50,9 +50,9 @@ class Ear:
 
     def close(self) -> None:
         """Stop listening. A ring that nobody answered goes to the next waiter."""
-        self._hub.forget(self, self._channels)
+        self._hub.forget(self, self.channels)
         if self.rung:
-            self._hub.ring(self._channels)
+            self._hub.ring(self.channels)
 
 
 class Hub:
@@ -84,8 +84,9 @@ class Hub:
                     ear.ring()
                     break
 
-    def ring_all(self) -> None:
-        for ears in self._ears.values():
+    def ring_all(self, channel: str | None = None) -> None:
+        """Wake every waiter, or every one of a channel."""
+        for ears in self._ears.values() if channel is None else [self._ears.get(channel, {})]:
             for ear in ears:
                 ear.ring()
 

@@ -26,12 +26,8 @@ def host_key() -> str:
 
 def start_time(pid: int) -> str:
     """What tells a process from a later one with the same pid; empty where the system does not say."""
-    try:
-        # The command's name is in parentheses and may hold anything; the start time is the 20th field after it.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return fields[19]
+    fields = _status(pid)
+    return fields[19] if fields else ""
 
 
 def is_gone(pid: int, started: str, bell: str | None) -> bool:
@@ -50,7 +46,18 @@ def is_gone(pid: int, started: str, bell: str | None) -> bool:
         return True
     except PermissionError:
         pass
-    return bool(started) and start_time(pid) not in {"", started}
+    fields = _status(pid)
+    # A zombie still has its pid and its start time; it is only waiting to be collected by its parent.
+    return bool(fields) and (fields[0] in {"Z", "X"} or (bool(started) and fields[19] != started))
+
+
+def _status(pid: int) -> list[str]:
+    """State, … start time (the 20th) … of a process; nothing where the system does not say."""
+    try:
+        # The command's name is in parentheses and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def _answers(bell: str) -> bool | None:

@@ -29,7 +29,7 @@ from agentbus.operations.fencing import Standing, fenced, standings
 
 class Draft(msgspec.Struct, frozen=True):
     """A message before it has a row. ``to`` is an address, or the mailbox that a reply goes to; times are
-    milliseconds from now."""
+    milliseconds from now. A ``reply`` is queued even for a recipient that has ended."""
 
     to: Address | int
     type: str
@@ -43,6 +43,7 @@ class Draft(msgspec.Struct, frozen=True):
     correlation: str | None = None
     reply_to: int | None = None
     session: str | None = None
+    reply: bool = False
 
     @property
     def topic(self) -> str | None:
@@ -199,7 +200,7 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
             continue
         if isinstance(draft.to, Address) and draft.to.kind == "agent":
             status = directory.agents[draft.to.name].status
-            if status in {"completed", "stopped"}:
+            if status in {"completed", "stopped"} and not draft.reply:
                 return AgentEnded(agent=draft.to.name, status=status, item=index)
         if draft.message_id is not None:
             if draft.message_id in directory.new:

@@ -193,7 +193,7 @@ CREATE TABLE messages (
 -- These four serve the claim exactly; a finished message is in none of them, so that kept history costs nothing.
 CREATE INDEX messages_ready ON messages (mailbox, priority DESC, id) WHERE status = 'queued';
 CREATE INDEX messages_due ON messages (mailbox, due) WHERE status = 'scheduled';
-CREATE INDEX messages_leased ON messages (mailbox, lease_until) WHERE status = 'leased';
+CREATE INDEX messages_leased ON messages (mailbox, lease_until, holder) WHERE status = 'leased';
 CREATE INDEX messages_expiring ON messages (mailbox, expires)
     WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
 -- The copies of one publication share their message_id, one per mailbox.

@@ -75,29 +75,28 @@ SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message
 FROM messages WHERE id IN (SELECT value FROM json_each($1));
 
 -- name: message_held_by
--- What agents hold, in the mailboxes they read. Differs: lists by json_each.
+-- What agents hold, also from pools that they have left since. Differs: lists by json_each; the index is named because
+-- nothing tells SQLite that few messages are leased.
 SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
     expires
-FROM messages
-WHERE status = 'leased'
-    AND holder IN (SELECT value FROM json_each($1))
-    AND mailbox IN (
-        SELECT mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
-        UNION SELECT pool FROM pool_members WHERE agent IN (SELECT value FROM json_each($1))
-        UNION SELECT mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
-    );
+FROM messages INDEXED BY messages_leased
+WHERE status = 'leased' AND holder IN (SELECT value FROM json_each($1));
 
 -- name: message_waiting_for
--- Unfinished messages in agents' own mailboxes. Differs: lists by json_each.
+-- Unfinished messages in agents' own mailboxes. Differs: lists by json_each; one branch for each partial index.
+WITH own (mailbox) AS (
+    SELECT mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
+    UNION SELECT replies FROM agents WHERE id IN (SELECT value FROM json_each($1))
+    UNION SELECT mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
+)
 SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
     expires
 FROM messages
-WHERE status IN ('queued', 'scheduled', 'leased')
-    AND mailbox IN (
-        SELECT mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
-        UNION SELECT replies FROM agents WHERE id IN (SELECT value FROM json_each($1))
-        UNION SELECT mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
-    );
+WHERE id IN (
+    SELECT id FROM messages WHERE status = 'queued' AND mailbox IN (SELECT mailbox FROM own)
+    UNION ALL SELECT id FROM messages WHERE status = 'scheduled' AND mailbox IN (SELECT mailbox FROM own)
+    UNION ALL SELECT id FROM messages WHERE status = 'leased' AND mailbox IN (SELECT mailbox FROM own)
+);
 
 -- name: mailbox_horizon
 -- When each mailbox has something due next: a scheduled message, a lease that runs out, a message that expires.
@@ -129,9 +128,13 @@ WHERE status IN ('queued', 'scheduled') AND expires IS NOT NULL AND expires <= $
     AND mailbox IN (SELECT value FROM json_each($2));
 
 -- name: message_expire_all
--- Messages that nobody will take. Differs: lists by json_each.
+-- Messages that nobody will take. Differs: lists by json_each; one branch for each partial index.
 UPDATE messages SET status = 'expired', finished = $1, error = $2, holder = NULL, lease_until = NULL
-WHERE status IN ('queued', 'scheduled', 'leased') AND mailbox IN (SELECT value FROM json_each($3));
+WHERE id IN (
+    SELECT id FROM messages WHERE status = 'queued' AND mailbox IN (SELECT value FROM json_each($3))
+    UNION ALL SELECT id FROM messages WHERE status = 'scheduled' AND mailbox IN (SELECT value FROM json_each($3))
+    UNION ALL SELECT id FROM messages WHERE status = 'leased' AND mailbox IN (SELECT value FROM json_each($3))
+);
 
 -- name: message_lapsed
 -- Messages whose lease ran out. Differs: lists by json_each.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,9 +72,11 @@ class Ringer:
         self._socket.close()
 
 
-def sweep(directory: Path) -> None:
+def sweep(directory: Path, keep: Container[str | None]) -> None:
     """Remove the bells that no process answers to."""
     for bell in directory.iterdir():
+        if str(bell) in keep:
+            continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect(str(bell))

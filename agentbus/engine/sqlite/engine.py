@@ -48,7 +48,6 @@ class SQLiteEngine:
         self._loop = asyncio.get_running_loop()
         home.prepare(self._home)
         directory = home.prepare_bells(self._home)
-        bells.sweep(directory)
         lock = FileLock(self._home.lock, self._lock_timeout)
         try:
             connection = WriterConnection(lambda: open_writer(self._home, lock, self._lock_timeout))
@@ -69,6 +68,8 @@ class SQLiteEngine:
             await self.close(hurry=True)
             raise
         self.process = transactor.process = entry.process
+        # The bells of processes that still count as live are evidence; they go once those are struck off.
+        bells.sweep(directory, keep={neighbour.bell for neighbour in entry.neighbours})
         return entry
 
     def write(
