@@ -19,7 +19,7 @@ from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
-from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, OutOfRange
+from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, LockTimeout, Misuse, OutOfRange
 from agentbus.handle import Handle
 from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range, check_text, error_text
 from agentbus.mailroom import Mailroom
@@ -27,13 +27,12 @@ from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare,
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
 from agentbus.operations.reading import count, pending
 from agentbus.operations.vocabulary import DefineRequest, define
+from agentbus.parting import parting
 from agentbus.records import Stats
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 
 log = logging.getLogger("agentbus")
-
-_LETTING_GO = 1.0
 
 
 def connect(
@@ -90,7 +89,8 @@ class Bus:
             await self._bury(entry.neighbours)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self.engine.close(hurry=True)
+                self.engine.hurry()
+                await self.engine.close()
             raise
         # A task of its own, not a task group around the caller's block: that would wrap the caller's exceptions, and
         # demand that the bus is closed by the task that opened it.
@@ -106,10 +106,10 @@ class Bus:
         with anyio.CancelScope(shield=True):
             self._background.cancel()
             (ending,) = await asyncio.gather(self._background, return_exceptions=True)
-            with anyio.move_on_after(_LETTING_GO) as leaving, suppress(AgentBusError):
+            with parting(self.engine), suppress(AgentBusError):
                 request = LeaveRequest((self.engine.process,), False, "the bus was closed")
                 await self.engine.write(leave, request)
-            await self.engine.close(hurry=leaving.cancelled_caught)
+            await self.engine.close()
         if isinstance(ending, Exception):
             raise ending
 
@@ -129,7 +129,7 @@ class Bus:
         try:
             yield agent
         except BaseException as error:
-            with anyio.move_on_after(_LETTING_GO, shield=True), suppress(AgentFenced, Misuse):
+            with parting(self.engine), suppress(AgentFenced, Misuse, LockTimeout):
                 if isinstance(error, Exception):
                     await agent.fail(error_text(error))
                 else:
@@ -242,6 +242,7 @@ class Bus:
         if gone:
             request = LeaveRequest(tuple(other.process for other in gone), True, "its process died")
             agents = await self.engine.write(leave, request)
+            self.engine.remove_bells(other.bell for other in gone)
             if agents:
                 log.warning("found dead: the process of %s", ", ".join(agents))
         return bool(gone)

@@ -15,6 +15,7 @@ from agentbus.limits import check_seconds, check_text, error_text
 from agentbus.operations import Actor, Row
 from agentbus.operations.leases import AckRequest, Lease
 from agentbus.operations.messages import Draft, Receipt
+from agentbus.parting import parting
 from agentbus.unit import Unit
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ log = logging.getLogger("agentbus")
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 300.0
-_LETTING_GO = 5.0
 
 
 def backoff(attempts: int) -> float:
@@ -224,7 +224,7 @@ class Message:
 
     async def _give_back(self, error: BaseException) -> None:
         """After an exception the attempt counts; a cancelled or interrupted one does not."""
-        with anyio.move_on_after(_LETTING_GO, shield=True):
+        with parting(self._agent.engine):
             try:
                 if isinstance(error, Exception):
                     await self.nack(error=error_text(error))

@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
 
-import anyio
-
-from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
+from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, LockTimeout, Misuse
 from agentbus.handle import Handle
 from agentbus.limits import check_seconds
 from agentbus.message import Message
@@ -25,6 +23,7 @@ from agentbus.operations.leases import (
     claim,
     release,
 )
+from agentbus.parting import parting
 from agentbus.renewal import renewal
 from agentbus.unit import Unit
 
@@ -106,7 +105,7 @@ async def inbox(agent: Handle, prefetch: int, duration: int) -> AsyncIterator[Me
                 yield message
     finally:
         if reserved:
-            with anyio.move_on_after(5, shield=True), suppress(LeaseLost, AgentFenced, Misuse):
+            with parting(agent.engine), suppress(LeaseLost, AgentFenced, Misuse, LockTimeout):
                 await _return(agent, reserved)
 
 
@@ -135,7 +134,7 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
     finally:
         # The handler is through with it, whatever ends the loop; if the claim got as far, it is lost by now.
         if done:
-            with anyio.move_on_after(5, shield=True), suppress(LeaseLost, AgentFenced, Misuse):
+            with parting(agent.engine), suppress(LeaseLost, AgentFenced, Misuse, LockTimeout):
                 await agent.settle(AckRequest(agent.actor, done))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeVar
 
 from agentbus.clock import Clock, Now
@@ -43,5 +43,11 @@ class Engine(Protocol):
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""
 
-    async def close(self, *, hurry: bool = False) -> None:
-        """Write what waits, then let go of everything; in a hurry, do not wait for others. Safe to call twice."""
+    def hurry(self) -> None:
+        """For the next few seconds do not wait for other processes: somebody wants to leave."""
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        """Forget the doorbells of processes that were struck off."""
+
+    async def close(self) -> None:
+        """Write what waits, then let go of everything. Safe to call twice."""

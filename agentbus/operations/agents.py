@@ -10,7 +10,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownSession, UnknownType, WrongState
-from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, mailbox_channel, operation
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.dead_letters import bury
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
@@ -271,6 +271,9 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
         # Nobody is told of the old life's end: its successor is here.
         held = yield Query("message_held_by", ([request.agent],))
         yield from take_back([Held(*row) for row in held], "it was taken over", now)
+        # Whoever still waits for a message in the old life must hear that it is over.
+        ((_, mailbox, _),) = yield Query("agent_life", (request.agent,))
+        yield Wake([mailbox_channel(mailbox)])
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )

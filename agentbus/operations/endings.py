@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from agentbus.clock import Now
 from agentbus.codec import plain_payload
 from agentbus.limits import Priority
-from agentbus.operations import Each, Op, Query
+from agentbus.operations import Each, Op, Query, Wake, mailbox_channel
 from agentbus.operations.dead_letters import BUS
 from agentbus.operations.events import event, record
+from agentbus.operations.fencing import standings
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.messages import Draft, post
 
@@ -25,6 +26,9 @@ def end(agents: Sequence[str], status: str, error: str | None, actor: str | None
     ids = list(agents)
     rows = yield Query("message_held_by", (ids,))
     yield Each("agent_end", [(status, error, now.wall, agent) for agent in agents])
+    # Whoever still waits for a message in this life must hear that it is over.
+    lives = yield from standings(ids)
+    yield Wake([mailbox_channel(life.mailbox) for life in lives.values()])
     yield from take_back([Held(*row) for row in rows], f"it {'was ' * (status == 'stopped')}{status}", now)
     if status == "failed":
         yield from _tell_parents(ids, error, now)

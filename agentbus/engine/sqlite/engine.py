@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from agentbus.clock import Clock, Now
@@ -65,7 +66,8 @@ class SQLiteEngine:
             me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), self._bell.path)
             entry = await self.write(enter, me)
         except BaseException:
-            await self.close(hurry=True)
+            self.hurry()
+            await self.close()
             raise
         self.process = transactor.process = entry.process
         # The bells of processes that still count as live are evidence; they go once those are struck off.
@@ -105,7 +107,17 @@ class SQLiteEngine:
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))
 
-    async def close(self, *, hurry: bool = False) -> None:
+    def hurry(self) -> None:
+        if self._writer is not None:
+            self._writer.hurry()
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        for bell in bells:
+            if bell is not None:
+                with suppress(OSError):
+                    os.unlink(bell)
+
+    async def close(self) -> None:
         if forking.generation() != self._generation:
             return
         bell, self._bell = self._bell, None
@@ -119,7 +131,7 @@ class SQLiteEngine:
                 await reader.close()
         finally:
             if writer is not None:
-                await writer.close(hurry=hurry)
+                await writer.close()
             # Whoever waits for a message hears that there will be none.
             self.hub.ring_all()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,7 @@ class FileLock:
         self._fd = self._open()
         self._held: int | None = None
         self._ticket: _Ticket | None = None
-        self._hurried = False
+        self._hurried = 0.0
         forget_in_child(self)
 
     @contextmanager
@@ -60,8 +61,8 @@ class FileLock:
             os.close(held)
 
     def hurry(self) -> None:
-        """Whoever waits for the lock gives up, and nobody waits for long any more. For closing."""
-        self._hurried = True
+        """Whoever waits for the lock gives up, and nobody waits for long in the next seconds."""
+        self._hurried = time.monotonic() + 3
         ticket = self._ticket
         if ticket is not None:
             ticket.over.set()
@@ -100,7 +101,7 @@ class FileLock:
         """
         ticket = self._ticket = _Ticket(self._open())
         threading.Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
-        ticket.over.wait(min(timeout, _HURRY) if self._hurried else timeout)
+        ticket.over.wait(min(timeout, _HURRY) if time.monotonic() < self._hurried else timeout)
         self._ticket = None
         if ticket.give_up():
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=timeout)

@@ -105,11 +105,12 @@ class Writer:
             self._loop.call_soon(self._connection.hop, self._work)
         return future if orphaned is None else _answered(future, orphaned)
 
-    async def close(self, *, hurry: bool) -> None:
+    def hurry(self) -> None:
+        self._transactor.hurry()
+
+    async def close(self) -> None:
         """Write what waits, then close the connection under the lock."""
         self._closed = True
-        if hurry:
-            self._transactor.hurry()
         while self._running:
             self._idle = self._loop.create_future()
             await self._idle
