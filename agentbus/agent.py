@@ -10,7 +10,7 @@ import anyio
 
 from agentbus import receiving
 from agentbus.addresses import Address, topic
-from agentbus.errors import AgentBusError, RequestDied, RequestTimedOut
+from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
 from agentbus.handle import Handle
 from agentbus.limits import MAX_BATCH, Priority, check_names, check_range, check_seconds, check_text
 from agentbus.message import Message
@@ -24,7 +24,6 @@ from agentbus.unit import Unit
 
 LEASE = 60.0
 """Seconds that a received message is ours, unless said otherwise."""
-_POSITIONAL = ("to", "type", "payload")
 
 
 class Agent(Handle):
@@ -86,10 +85,17 @@ class Agent(Handle):
         drafts: list[Draft] = []
         for item, message in enumerate(messages):
             try:
-                options = message if isinstance(message, dict) else dict(zip(_POSITIONAL, message, strict=False))
-                drafts.append(self.draft(**options))
+                if isinstance(message, dict):
+                    drafts.append(self.draft(**message))
+                elif isinstance(message, tuple | list) and 2 <= len(message) <= 3:
+                    drafts.append(self.draft(*message))
+                else:
+                    raise TypeError(f"it is {message!r:.80}")
             except AgentBusError as error:
                 raise error.__class__(**{**error.facts, "item": item}) from None
+            except TypeError as error:
+                reason = f"message {item} is not a (to, type, payload) or the arguments of send: {error}"
+                raise InvalidInput(reason=reason, item=item) from None
         if not drafts:
             return []
         check_range(len(drafts), "number of messages", 1, MAX_BATCH)

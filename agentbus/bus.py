@@ -19,9 +19,9 @@ from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
-from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, LockTimeout, Misuse, OutOfRange
+from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, LockTimeout, Misuse
 from agentbus.handle import Handle
-from agentbus.limits import MAX_PAYLOAD, check_name, check_names, check_range, check_text, error_text
+from agentbus.limits import MAX_PAYLOAD, check_choice, check_name, check_names, check_range, check_text, error_text
 from agentbus.mailroom import Mailroom
 from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
@@ -53,8 +53,7 @@ def connect(
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
     """
-    if durability not in {"disk", "process"}:
-        raise OutOfRange(what="durability", value=durability, allowed="'disk' or 'process'")
+    check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
@@ -212,8 +211,7 @@ class Bus:
 
         >>> await bus.define("deploy_request", description="please deploy this")      # doctest: +SKIP
         """
-        if kind not in {"agent", "message"}:
-            raise OutOfRange(what="kind", value=kind, allowed="'agent' or 'message'")
+        check_choice(kind, "kind", ("agent", "message"))
         request = DefineRequest(kind, check_name(name, f"{kind} type"), check_text(description, "description"))
         await self.engine.write(define, request)
 

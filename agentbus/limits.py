@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 from agentbus.errors import InvalidName, OutOfRange
@@ -12,6 +12,8 @@ MAX_PAYLOAD = 1024 * 1024
 MAX_DEPTH = 128
 MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000
+AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
+MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 
 _name = re.compile(r"[A-Za-z0-9._:@/-]{1,128}").fullmatch
 _generated_message_id = re.compile(r"m-[0-9]+").fullmatch
@@ -71,15 +73,22 @@ def check_seconds(value: object, what: str, *, zero: bool = False, high: float =
     return round(value * 1000)  # type: ignore[operator]
 
 
+def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise OutOfRange(what=what, value=value, allowed=f"one of {', '.join(choices)}")
+    return str(value)
+
+
 def error_text(error: BaseException) -> str:
     """An exception as a text that the bus takes: valid Unicode, no NUL, not endless."""
     text = f"{type(error).__name__}: {error}"[:10_000]
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def check_text(value: object, what: str, high: int = 100_000) -> str:
-    if not isinstance(value, str) or len(value) > high:
-        raise OutOfRange(what=what, value=type(value).__name__, allowed=f"a text of at most {high} characters")
+def check_text(value: object, what: str, high: int = 100_000, *, low: int = 0) -> str:
+    if not isinstance(value, str) or not low <= len(value) <= high:
+        allowed = f"a text of {low} to {high} characters"
+        raise OutOfRange(what=what, value=type(value).__name__, allowed=allowed)
     if "\0" in value or not value.isascii():
         try:
             value.encode()

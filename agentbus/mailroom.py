@@ -7,8 +7,8 @@ from typing import Literal
 from agentbus.addresses import Address, address
 from agentbus.engine.interface import Engine
 from agentbus.errors import OutOfRange
-from agentbus.limits import check_name, check_range, check_seconds
-from agentbus.operations.dead_letters import PurgeRequest, RequeueRequest, purge, requeue
+from agentbus.limits import MESSAGE_STATUSES, check_choice, check_name, check_range, check_seconds
+from agentbus.operations.dead_letters import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
 from agentbus.operations.reading import MessageFilter, list_messages
 from agentbus.records import MessageRecord, Page
 
@@ -55,7 +55,7 @@ class Mailroom:
         """
         place = None if to is None else address(to)
         wanted = MessageFilter(
-            status,
+            None if status is None else check_choice(status, "status", MESSAGE_STATUSES),
             type,
             sender,
             session,
@@ -87,8 +87,8 @@ class Mailroom:
 
         >>> await bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
         """
-        if status is not None and status not in {"acked", "dead", "expired"}:
-            raise OutOfRange(what="status", value=status, allowed="acked, dead or expired")
+        if status is not None:
+            check_choice(status, "status", FINISHED)
         before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
         gone = last = 0
         while True:

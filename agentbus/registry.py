@@ -8,7 +8,15 @@ from typing import Any
 from agentbus.codec import encode
 from agentbus.engine.interface import Engine
 from agentbus.errors import InvalidInput
-from agentbus.limits import check_name, check_names, check_range, check_seconds, check_text
+from agentbus.limits import (
+    AGENT_STATUSES,
+    check_choice,
+    check_name,
+    check_names,
+    check_range,
+    check_seconds,
+    check_text,
+)
 from agentbus.operations.agents import DeleteRequest, Profile, UpdateRequest, delete, update
 from agentbus.operations.fencing import INCOMPLETE
 from agentbus.operations.reading import AgentFilter, get_agent, list_agents
@@ -35,7 +43,7 @@ def profile(
     if metadata is not None and not isinstance(metadata, dict):
         raise InvalidInput(reason="metadata must be a dict")
     return Profile(
-        None if name is None else check_text(name, "name", 200),
+        None if name is None else check_text(name, "name", 200, low=1),
         None if milestone is None else check_name(milestone, "milestone"),
         None if parent is None else check_name(parent, "parent"),
         None if capabilities is None else check_names(capabilities, "capability"),
@@ -138,11 +146,11 @@ class Registry:
         elif isinstance(status, str):
             status = (status,)
         wanted = AgentFilter(
-            None if status is None else tuple(status),
+            None if status is None else tuple(check_choice(one, "status", AGENT_STATUSES) for one in status),
             type,
             session,
             parent,
-            kind,
+            None if kind is None else check_choice(kind, "kind", ("resident", "visiting")),
             capability,
             cursor,
             check_range(limit, "limit", 1, MAX_PAGE),
