@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import anyio
+import msgspec
 
 from agentbus import receiving
 from agentbus.addresses import Address, topic
@@ -120,7 +121,8 @@ class Agent(Handle):
         duration = check_seconds(timeout, "timeout")
         correlation = options.pop("correlation", None) or f"r-{secrets.token_hex(12)}"
         options.setdefault("ttl", timeout)
-        message = self.draft(to, type, payload, correlation=correlation, reply_to=self.replies, **options)
+        draft = self.draft(to, type, payload, correlation=correlation, **options)
+        message = msgspec.structs.replace(draft, reply_to=self.replies)
         ear = self.engine.hub.listen((reply_channel(self.replies, correlation),))
         self.waiting += 1
         try:

@@ -21,7 +21,16 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, LockTimeout, Misuse
 from agentbus.handle import Handle
-from agentbus.limits import MAX_PAYLOAD, check_choice, check_name, check_names, check_range, check_text, error_text
+from agentbus.limits import (
+    MAX_PAYLOAD,
+    check_choice,
+    check_name,
+    check_names,
+    check_range,
+    check_seconds,
+    check_text,
+    error_text,
+)
 from agentbus.mailroom import Mailroom
 from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
@@ -55,6 +64,8 @@ def connect(
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+    check_seconds(lock_timeout, "lock_timeout", zero=True)
+    check_seconds(beat_every, "beat_every")
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )

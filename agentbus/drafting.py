@@ -19,7 +19,7 @@ MAX_ATTEMPTS = 5
 
 
 def draft(
-    to: str | Address | int,
+    to: str | Address,
     type: str,
     payload: Any = None,
     *,
@@ -31,12 +31,10 @@ def draft(
     max_attempts: int = MAX_ATTEMPTS,
     correlation: str | None = None,
     session: str | None = None,
-    reply_to: int | None = None,
-    reply: bool = False,
 ) -> Draft:
-    """A checked draft. An ``int`` as recipient is the mailbox of a reply."""
+    """A checked draft."""
     return Draft(
-        to if to.__class__ is int else address(to),  # type: ignore[arg-type]
+        address(to),
         check_name(type, "message type"),
         encode(payload, limit),
         check_range(priority, "priority", 0, 9),
@@ -45,7 +43,6 @@ def draft(
         None if ttl is None else check_seconds(ttl, "ttl"),
         None if message_id is None else check_message_id(message_id),
         None if correlation is None else check_name(correlation, "correlation"),
-        reply_to,
+        None,
         None if session is None else check_name(session, "session"),
-        reply,
     )

@@ -277,8 +277,8 @@ class BusForked(Misuse):
     """The bus was opened before a fork; the child cannot use it."""
 
     code = "bus_forked"
-    text = "this bus was opened in process {parent}, before the fork"
-    fix_text = "call agentbus.connect() in the child"
+    text = "this bus was open in process {parent} when it forked"
+    fix_text = "fork before the bus is opened, or start the process with spawn"
 
 
 class WrongLoop(Misuse):

@@ -52,7 +52,7 @@ class Handle:
         self.active = True
         return self.engine.write(operation, request, **options)
 
-    def draft(self, to: str | Address | int, type: str, payload: Any = None, **options: Any) -> Draft:
+    def draft(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> Draft:
         if options.get("session") is None:
             options["session"] = self.session
         return draft(to, type, payload, limit=self._limit, **options)

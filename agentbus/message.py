@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 
 from agentbus.codec import check, decode
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
@@ -157,13 +158,13 @@ class Message:
     def reply_draft(self, type: str, payload: Any, options: dict[str, Any]) -> Draft:
         options.setdefault("session", self.session)
         options.setdefault("correlation", self.correlation or self.message_id)
-        if self.reply_to is None:
-            return self._agent.draft(self.sender, type, payload, reply=True, **options)
-        if self.expires is not None:
+        if self.reply_to is not None and self.expires is not None:
             # Nobody waits for the reply for longer than for the request.
             left = self.expires - self._agent.engine.clock.now().wall
             options.setdefault("ttl", max(1, left) / 1000)
-        return self._agent.draft(self.reply_to, type, payload, **options)
+        draft = self._agent.draft(self.sender, type, payload, **options)
+        to = draft.to if self.reply_to is None else self.reply_to
+        return msgspec.structs.replace(draft, to=to, reply=True)
 
     def begin(self) -> None:
         """A reserved message is handed to the code."""

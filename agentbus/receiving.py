@@ -8,19 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from itertools import pairwise
 
-from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, LockTimeout, Misuse
+from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, LockTimeout, Misuse, NotADatabase
 from agentbus.handle import Handle
 from agentbus.limits import check_seconds
 from agentbus.message import Message
+from agentbus.operations import Row
 from agentbus.operations.leases import (
     AckRequest,
     Claim,
     ClaimRequest,
     Lease,
+    RejectRequest,
     ReleaseRequest,
     Settlement,
     begin,
     claim,
+    reject,
     release,
 )
 from agentbus.parting import parting
@@ -66,10 +69,14 @@ async def receive(
             if found.rows:
                 if found.more:
                     ear.rung = True
-                renew_at = renewal(taken, duration)
-                return [
-                    Message(agent, row, counted=counted, duration=duration, renew_at=renew_at) for row in found.rows
+                messages = [
+                    message
+                    for row in found.rows
+                    if (message := await _open(agent, row, counted, duration, renewal(taken, duration)))
                 ]
+                if messages:
+                    return messages
+                continue
             now = clock.now()
             waits = [
                 next_wall - now.wall if (next_wall := found.next_wall) is not None else None,
@@ -136,6 +143,16 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
         if done:
             with parting(agent.engine), suppress(LeaseLost, AgentFenced, Misuse, LockTimeout):
                 await agent.settle(AckRequest(agent.actor, done))
+
+
+async def _open(agent: Handle, row: Row, counted: bool, duration: int, renew_at: int) -> Message | None:
+    """The message of a row. One whose bytes were damaged becomes a dead letter; its neighbours are not to blame."""
+    try:
+        return Message(agent, row, counted=counted, duration=duration, renew_at=renew_at)
+    except NotADatabase as damage:
+        log.warning("%s: %s", agent.id, damage)
+        await agent.write(reject, RejectRequest(agent.actor, ((row[0], row[8] + 1),), str(damage)))
+        return None
 
 
 async def _return(agent: Handle, reserved: list[Message]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from functools import cache
 from pathlib import Path
 
+from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import (
     AgentBusError,
+    BusForked,
     DiskFull,
     FormatRefused,
     LockTimeout,
@@ -35,6 +38,8 @@ _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid
 def open_writer(home: Home, lock: FileLock, busy: float) -> sqlite3.Connection:
     """A connection that may write, on a database of the current schema."""
     require_sqlite(sqlite3.sqlite_version_info)
+    if forking.is_inherited(identity(home.database)):
+        raise BusForked(parent=os.getppid())
     with lock.held():
         connection = _connect(home, busy)
         try:
@@ -48,6 +53,12 @@ def open_writer(home: Home, lock: FileLock, busy: float) -> sqlite3.Connection:
             connection.close()
             raise
         return connection
+
+
+def identity(path: str | os.PathLike[str]) -> forking.File:
+    """Which file this is, whatever its name."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def open_reader(home: Home, busy: float) -> sqlite3.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import Counter
 from typing import Protocol
 
 
@@ -13,12 +14,35 @@ class Forgets(Protocol):
     def forget(self) -> None: ...
 
 
+File = tuple[int, int]
+"""A file by its device and inode."""
+
 _held: weakref.WeakSet[Forgets] = weakref.WeakSet()
+_open: Counter[File] = Counter()
+_inherited: set[File] = set()
 _generation = 0
 
 
 def forget_in_child(holder: Forgets) -> None:
     _held.add(holder)
+
+
+def opened(database: File) -> None:
+    """This process has a connection to the database from now on."""
+    _open[database] += 1
+
+
+def closed(database: File) -> None:
+    _open[database] -= 1
+
+
+def is_inherited(database: File) -> bool:
+    """Whether the parent had the database open when this process was forked.
+
+    SQLite then believes that this process holds locks which are the parent's: a connection opened here takes none,
+    and what it commits can vanish when somebody else checkpoints.
+    """
+    return database in _inherited
 
 
 def generation() -> int:
@@ -29,6 +53,7 @@ def generation() -> int:
 def _after_fork() -> None:
     global _generation  # noqa: PLW0603
     _generation += 1
+    _inherited.update(file for file, connections in _open.items() if connections > 0)
     for holder in list(_held):
         holder.forget()
 

@@ -82,10 +82,13 @@ class FileLock:
 
     def forget(self) -> None:
         """In a forked child: the lock is the parent's, and an open descriptor would keep it."""
-        for fd in {self._fd, self._held} - {None, -1}:
-            with suppress(OSError):
-                os.close(fd)  # type: ignore[arg-type]
+        ticket, self._ticket = self._ticket, None
+        descriptors = {self._fd, self._held, ticket.fd if ticket else None}
         self._fd, self._held = -1, None
+        for descriptor in descriptors:
+            if descriptor is not None and descriptor >= 0:
+                with suppress(OSError):
+                    os.close(descriptor)
 
     def _open(self) -> int:
         try:

@@ -16,8 +16,9 @@ from typing import Any
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
 from agentbus.engine.queries import load, widened
+from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
-from agentbus.engine.sqlite.connection import translated
+from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
@@ -57,8 +58,9 @@ class Transactor:
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
         self._path = str(home.database)
-        found = os.stat(self._path)
-        self._file = (found.st_dev, found.st_ino)
+        self._file = identity(self._path)
+        self._log_files = {name: _identity(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
+        forking.opened(self._file)
 
     def run(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
         """Commit the calls and note each one's outcome.
@@ -101,7 +103,17 @@ class Transactor:
         with suppress(LockTimeout):
             self._lock.acquire(0.5)
         self._connection.close()
+        forking.closed(self._file)
+        if _identity(self._path) != self._file:
+            self._remove_log()
         self._lock.close()
+
+    def _remove_log(self) -> None:
+        """The database was replaced: its old log must not be replayed into the new one."""
+        for name, file in self._log_files.items():
+            if file is not None and _identity(name) == file:
+                with suppress(OSError):
+                    os.unlink(name)
 
     def _together(self, calls: Sequence[Call]) -> list[str]:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
@@ -281,12 +293,15 @@ class Transactor:
             self._synchronous = full
 
     def _still_there(self) -> None:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._file:
+        if _identity(self._path) != self._file:
             raise DatabaseGone(path=self._path)
+
+
+def _identity(path: str) -> forking.File | None:
+    try:
+        return identity(path)
+    except OSError:
+        return None
 
 
 class _Undone(Exception):

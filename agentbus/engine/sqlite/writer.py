@@ -28,7 +28,7 @@ MOST_CALLS = 1000
 MOST_BYTES = 4 * 1024 * 1024
 """Payload in one transaction, so that a large message does not hold the lock for long."""
 MOST_WAITING = 10_000
-"""Calls that may wait; further callers are held back."""
+"""Calls that the thread may find waiting; what comes then is held back on the loop, first come first served."""
 _RING_AGAIN = 0.002
 
 
@@ -80,7 +80,7 @@ class Writer:
         self._transactor = transactor
         self._hub = hub
         self._queue: deque[_Waiting] = deque()
-        self._held_back: deque[asyncio.Future[None]] = deque()
+        self._held_back: deque[_Waiting] = deque()
         self._running = False
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
@@ -95,10 +95,12 @@ class Writer:
         """Queue a call; await the answer."""
         if self._closed:
             raise BusClosed
-        if len(self._queue) >= MOST_WAITING:
-            return self._write_later(operation, request, durable, orphaned)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(_Waiting(operation, request, durable, future, orphaned))
+        call = _Waiting(operation, request, durable, future, orphaned)
+        if len(self._queue) >= MOST_WAITING or self._held_back:
+            self._held_back.append(call)
+        else:
+            self._queue.append(call)
         if not self._running:
             self._running = True
             # Not at once: every task that is ready in this turn of the loop may still join the batch.
@@ -116,20 +118,6 @@ class Writer:
             await self._idle
         await self._connection.run(self._transactor.close)
         await self._connection.close()
-
-    async def _write_later(
-        self,
-        operation: Operation[R, T],
-        request: R,
-        durable: bool,
-        orphaned: Callable[[T], None] | None,
-    ) -> T:
-        """Hold the caller back until there is room, first come first served."""
-        while len(self._queue) >= MOST_WAITING:
-            turn: asyncio.Future[None] = self._loop.create_future()
-            self._held_back.append(turn)
-            await turn
-        return await self.write(operation, request, durable, orphaned)
 
     def _work(self) -> None:
         """On the thread: batch after batch until nothing waits."""
@@ -169,12 +157,8 @@ class Writer:
         self._hub.ring(channels)
         if not all_rung:
             self._loop.call_later(_RING_AGAIN, self._connection.hop, self._ring_again)
-        room = MOST_WAITING - len(self._queue)
-        while self._held_back and room > 0:
-            turn = self._held_back.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                room -= 1
+        while self._held_back and len(self._queue) < MOST_WAITING:
+            self._queue.append(self._held_back.popleft())
         if last:
             self._running = bool(self._queue)
             if self._running:
