@@ -82,9 +82,7 @@ class FileLock:
 
     def forget(self) -> None:
         """In a forked child: the lock is the parent's, and an open descriptor would keep it."""
-        ticket, self._ticket = self._ticket, None
-        descriptors = {self._fd, self._held, ticket.fd if ticket else None}
-        self._fd, self._held = -1, None
+        descriptors, self._fd, self._held = {self._fd, self._held}, -1, None
         for descriptor in descriptors:
             if descriptor is not None and descriptor >= 0:
                 with suppress(OSError):
@@ -120,15 +118,22 @@ class _Ticket:
         self._decided = threading.Lock()
         self._granted = False
         self._given_up = False
+        forget_in_child(self)
 
     def wait(self) -> None:
         fcntl.flock(self.fd, fcntl.LOCK_EX)
         with self._decided:
             if self._given_up:
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
                 os.close(self.fd)
             else:
                 self._granted = True
                 self.over.set()
+
+    def forget(self) -> None:
+        """In a forked child: a copy of the descriptor would keep the place in the queue, and then the lock."""
+        with suppress(OSError):
+            os.close(self.fd)
 
     def give_up(self) -> bool:
         with self._decided:
