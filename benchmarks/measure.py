@@ -1,0 +1,119 @@
+"""Interleaved rounds, medians and spread: a noisy machine is noisy for everyone."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+
+@dataclass
+class Series:
+    """What was measured of one contestant under one workload, a value per round."""
+
+    workload: str
+    contestant: str
+    unit: str
+    values: list[float] = field(default_factory=list)
+    title: str = ""
+    """How the contestant is called in a table."""
+    durability: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "workload": self.workload,
+            "contestant": self.contestant,
+            "title": self.title,
+            "durability": self.durability,
+            "unit": self.unit,
+            "median": self.median,
+            "low": self.low,
+            "high": self.high,
+            "rounds": self.values,
+        }
+
+
+class Results:
+    """Every series of a run."""
+
+    def __init__(self) -> None:
+        self.series: list[Series] = []
+
+    def add(self, series: Series) -> Series:
+        self.series.append(series)
+        return series
+
+    def of(self, workload: str) -> list[Series]:
+        return [series for series in self.series if series.workload == workload and series.values]
+
+    def find(self, workload: str, contestant: str) -> Series | None:
+        return next((series for series in self.of(workload) if series.contestant == contestant), None)
+
+    def ratio(self, workload: str, ours: str, theirs: str) -> float | None:
+        """The median of the rounds' own ratios: both sides of each were measured next to each other."""
+        left, right = self.find(workload, ours), self.find(workload, theirs)
+        if left is None or right is None:
+            return None
+        return statistics.median(ours / theirs for ours, theirs in zip(left.values, right.values, strict=True))
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure, and where its figure goes."""
+
+    series: Series
+    run: Callable[[], float]
+
+
+def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progress) -> None:
+    """Measure every case once per round, so that all of them see the same weather.
+
+    Within a round, those of one workload take turns in short slices: a neighbour's burst of a few seconds then hits
+    all of them alike. The round's figure is the mean of its slices, which are equally long.
+    """
+    for number in range(1, rounds + 1):
+        for workload, group in groupby(cases, key=lambda case: case.series.workload):
+            contestants = list(group)
+            figures: list[list[float]] = [[] for _ in contestants]
+            for turn in range(1, slices + 1):
+                for case, slice_figures in zip(contestants, figures, strict=True):
+                    where = f"round {number} of {rounds}, slice {turn} of {slices}"
+                    progress.say(f"{where}: {workload}, {case.series.contestant}")
+                    gc.collect()
+                    slice_figures.append(case.run())
+            for case, slice_figures in zip(contestants, figures, strict=True):
+                case.series.values.append(statistics.fmean(slice_figures))
+
+
+class Progress:
+    """What is going on, on stderr: on a terminal one line that is overwritten, otherwise lines."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+
+    def say(self, text: str) -> None:
+        line = f"{time.monotonic() - self._begun:5.0f} s  {text}"
+        print(f"\r\x1b[K{line}" if self._terminal else line, end="" if self._terminal else "\n", file=sys.stderr)
+        sys.stderr.flush()
+
+    def done(self) -> None:
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr)

@@ -1,0 +1,128 @@
+"""The report: tables in Markdown, the ratios that matter beside their floors, and everything as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.machine import Machine, sentence
+from benchmarks.measure import Results, Series
+
+RATE = "lifecycles/s"
+"""The unit of what contestants are compared by."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A figure that was promised. ``least`` for a ratio that must be reached, ``most`` for one that must not be
+    passed."""
+
+    name: str
+    value: float
+    unit: str
+    least: float | None = None
+    most: float | None = None
+    aim: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
+
+    @property
+    def word(self) -> str:
+        if not self.passed:
+            return "**FAIL**"
+        return "pass" if self.aim is None or self.value >= self.aim else "pass (below the aim)"
+
+    def row(self) -> tuple[str, ...]:
+        bound = f"at least {self._shown(self.least)}" if self.least is not None else f"at most {self._shown(self.most)}"
+        if self.aim is not None:
+            bound += f", aim {self._shown(self.aim)}"
+        return self.name, self._shown(self.value), bound, self.word
+
+    def _shown(self, value: float | None) -> str:
+        return "" if value is None else f"{value:.3g}{self.unit}"
+
+
+def checks(results: Results, tasks: int, batch: int) -> list[Check]:
+    """Every promise of which both sides were measured in this run."""
+    found: list[Check] = []
+
+    def add(name: str, value: float | None, unit: str, **bounds: float) -> None:
+        if value is not None:
+            found.append(Check(name, value, unit, **bounds))
+
+    add(f"{tasks} tasks, against aiosqlite used plainly", results.ratio("tasks", "agentbus", "aiosqlite"), "x",
+        least=20, aim=30)  # fmt: skip
+    of_raw = results.ratio("batches", "agentbus", "raw")
+    add(f"batches of {batch}, of raw sqlite3", None if of_raw is None else of_raw * 100, " %", least=60, aim=80)
+    add("one at a time, against aiosqlite used plainly", results.ratio("one", "agentbus", "aiosqlite"), "x", least=2)
+    for workload, how in (("growth", f"{batch} at once"), ("growth-single", "one by one")):
+        for key in ("queued", "finished"):
+            series = results.find(workload, key)
+            if series is not None:
+                name = f"claim + ack {how}: {series.title}, against few"
+                add(name, results.ratio(workload, key, "few"), "x", most=1.3)
+    for workload, most in (("beats", 1.0), ("idle", 0.5)):
+        for series in results.of(workload):
+            add(f"{series.title}: CPU of one core", series.median, " %", most=most)
+    return found
+
+
+def markdown(
+    results: Results,
+    kept: Sequence[Check],
+    machine: Machine,
+    titles: dict[str, str],
+    notes: Iterable[str],
+) -> str:
+    """The whole report; ``titles`` are the headings of the workloads."""
+    rates = [series for series in results.series if series.unit == RATE and series.values]
+    costs = [series for series in results.series if series.unit != RATE and series.values]
+    parts = [f"Measured on {sentence(machine)}."]
+    if rates:
+        parts += [_rates(rates, titles), "\n".join(f"- {note}" for note in notes)]
+    if costs:
+        parts.append(table(("", "figure", "unit"), [(series.title, _spread(series), series.unit) for series in costs]))
+    if kept:
+        parts.append(table(("promise", "measured", "floor", ""), [check.row() for check in kept]))
+    return "\n\n".join(parts)
+
+
+def as_json(results: Results, kept: Sequence[Check], machine: Machine, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "machine": machine,
+        "settings": settings,
+        "results": [series.as_json() for series in results.series if series.values],
+        "checks": [{**asdict(check), "passed": check.passed} for check in kept],
+    }
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, with columns as wide as they need to be."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = [_line(head, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
+    return "\n".join([*lines, *(_line(row, widths) for row in rows)])
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+
+def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
+    """Contestants down, workloads across."""
+    workloads = list(dict.fromkeys(series.workload for series in rates))
+    contestants = {series.contestant: series for series in rates}
+    cells = {(series.contestant, series.workload): _spread(series) for series in rates}
+    rows = [
+        (about.title, *(cells.get((key, workload), "–") for workload in workloads), about.durability)
+        for key, about in contestants.items()
+    ]
+    return table((RATE, *(titles[workload] for workload in workloads), "what survives"), rows)
+
+
+def _spread(series: Series) -> str:
+    """The median, and the range where there is one."""
+    shown = [f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in (series.median, series.low, series.high)]
+    return shown[0] if len(series.values) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"

@@ -1,0 +1,1 @@
+"""The rules of the bus, checked through the public API alone, on every engine."""

@@ -1,0 +1,183 @@
+"""Payloads: one codec decides what JSON is, and what goes in comes out equal."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import math
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentbus import Bus
+from agentbus.errors import InvalidInput, InvalidPayload, PayloadTooLarge
+from tests.conformance.helpers import known, refusing, take, worker
+from tests.conftest import Engine
+
+
+class Point(msgspec.Struct):
+    """A payload with a type of its own."""
+
+    x: float
+    y: float = 0.0
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+def nested(depth: int, kind: str) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        as_list = kind == "list" or (kind == "mixed" and level % 2)
+        value = [value] if as_list else {"k": value}
+    return value
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+BAD: dict[str, Any] = {
+    "nan": math.nan,
+    "infinity": math.inf,
+    "negative infinity": -math.inf,
+    "nan in a list": [1, [math.nan]],
+    "nan in a dict": {"a": {"b": math.nan}},
+    "nan in a tuple": (1, math.nan),
+    "nan in a set": {math.nan},
+    "nan in a Struct": Point(math.nan),
+    "nan in a Struct in a list": [Point(1.0), Point(1.0, math.inf)],
+    "lone surrogate": "\ud800",
+    "lone surrogate inside": {"a": ["x\udfffy"]},
+    "lone surrogate in a key": {"\ud800": 1},
+    "over 64 bits": 2**64,
+    "under 64 bits": -(2**63) - 1,
+    "far over 64 bits": [10**400],
+    "too long to be written": {"n": 10**5000},
+    "129 lists deep": nested(129, "list"),
+    "129 dicts deep": nested(129, "dict"),
+    "129 deep, mixed": nested(129, "mixed"),
+    "100,000 deep": nested(100_000, "list"),
+    "endless": endless(),
+    "number as key": {1: "a"},
+    "None as key": {None: "a"},
+    "truth as key": {True: "a"},
+    "tuple as key": {(1, 2): "a"},
+    "object": object(),
+    "object inside": {"a": [object()]},
+    "function": len,
+    "complex": 1j,
+    "generator": (n for n in range(3)),
+    "raw text that is no JSON": msgspec.Raw(b"NaN"),
+    "raw number out of range": msgspec.Raw(b"[1e999]"),
+    "raw bytes that are no text": msgspec.Raw(b'"\xff"'),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+async def test_what_is_not_json_is_refused(bus: Bus, what: str) -> None:
+    a = await worker(bus, "a")
+    async with refusing(bus, a, InvalidPayload) as refused:
+        await a.send("a", "note", BAD[what])
+    assert refused.value.code == "invalid_payload"
+    assert isinstance(refused.value, ValueError)
+    async with refusing(bus, a, InvalidPayload):
+        await a.send_many([("a", "note", 1), ("a", "note", BAD[what])])
+    async with refusing(bus, a, InvalidPayload):
+        await a.request("a", "note", BAD[what], timeout=5)
+    async with refusing(bus, a, InvalidInput):
+        await bus.agents.update("a", metadata={"value": BAD[what]})
+
+
+GOOD: list[Any] = [
+    None, True, False, 0, -1, 1.5, -0.0, 1e308, 5e-324, 0.1 + 0.2, 2**63 - 1, -(2**63), 2**64 - 1, 2**53 + 1,
+    "", "text", "ü 🚌 \u200b", "nul \0 inside", "\x1f\x7f", '"\\/', "[" * 500, "x" * 100_000,
+    [], {}, [[]], {"": ""}, {"a": {"b": [1, 2.5, None, "x"]}}, [[] for _ in range(300)], [{} for _ in range(300)],
+    nested(128, "list"), nested(128, "dict"), nested(128, "mixed"),
+]  # fmt: skip
+
+
+async def test_what_is_json_comes_out_equal_and_of_the_same_type(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    await a.send_many(("a", "note", value) for value in GOOD)
+    received = [message.payload for message in await a.receive_many(len(GOOD))]
+    assert received == GOOD
+    assert [type(value) for value in received] == [type(value) for value in GOOD]
+    assert math.copysign(1, received[6]) == -1, "also the sign of zero"
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ((1, (2, 3)), [1, [2, 3]]),
+        ({7}, [7]),
+        (frozenset(["x"]), ["x"]),
+        (Point(1.5, 2.0), {"x": 1.5, "y": 2.0}),
+        ([Point(1.0)], [{"x": 1.0, "y": 0.0}]),
+        (datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC), "2026-01-02T03:04:05Z"),
+        (datetime.date(2026, 1, 2), "2026-01-02"),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (b"abc", "YWJj"),
+        (Colour.RED, "red"),
+        ({Colour.RED: 1}, {"red": 1}),
+        (Decimal("1.50"), "1.50"),
+    ],
+)
+async def test_what_json_has_no_word_for_is_sent_as_its_usual_form(bus: Bus, sent: Any, received: Any) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note", sent)
+    assert (await take(a)).payload == received
+
+
+async def test_a_payload_up_to_the_limit_is_taken(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    text = "x" * (1024 * 1024 - 2)  # with its quotes, exactly 1 MiB
+    await a.send("a", "note", text)
+    assert (await take(a)).payload == text
+
+
+async def test_a_payload_over_the_limit_is_refused(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    async with refusing(bus, a, PayloadTooLarge) as refused:
+        await a.send("a", "note", "x" * (1024 * 1024 - 1))
+    assert refused.value.code == "payload_too_large"
+    assert (refused.value.size, refused.value.limit) == (1024 * 1024 + 1, 1024 * 1024)
+    assert "max_payload" in (refused.value.fix or "")
+
+
+async def test_the_limit_counts_bytes_not_characters(engine: Engine) -> None:
+    async with engine.connect(max_payload=10) as bus:
+        a = await worker(bus, "a")
+        await a.send("a", "note", "ü" * 4)
+        with pytest.raises(PayloadTooLarge):
+            await a.send("a", "note", "ü" * 5)
+
+
+async def test_the_limit_is_settable(engine: Engine) -> None:
+    async with engine.connect(max_payload=3 * 1024 * 1024) as large, engine.connect(max_payload=100) as small:
+        a, b = await worker(large, "a"), await worker(small, "b")
+        await a.send("b", "note", "x" * (2 * 1024 * 1024))
+        with pytest.raises(PayloadTooLarge):
+            await b.send("a", "note", "x" * 200)
+        assert len((await take(b)).payload) == 2 * 1024 * 1024, "the limit is for what is sent"
+
+
+async def test_metadata_comes_out_equal(bus: Bus) -> None:
+    metadata = {"ü": [1, 2.5, None, {"deep": True}], "nul": "\0"}
+    await worker(bus, "a", metadata=metadata)
+    assert (await known(bus, "a")).metadata == metadata
+
+
+async def test_the_sender_may_change_what_it_sent(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    payload = {"n": [1]}
+    async with a.unit() as unit:
+        unit.send("a", "note", payload)
+        payload["n"].append(2)
+    assert (await take(a)).payload == {"n": [1]}, "a unit takes what it was given when it was given"

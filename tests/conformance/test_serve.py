@@ -1,0 +1,262 @@
+"""``serve``: the loop that handles messages, records what fails and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from agentbus import Bus, Message, Unit, pool
+from agentbus.errors import AgentFenced, LeaseLost, OutOfRange
+from tests.conformance.helpers import nothing_for, queued, running, soon, stored, take, take_all, worker
+from tests.conftest import Engine
+from tests.support.clock import FakeClock
+
+
+async def test_serve_handles_what_comes_and_acknowledges_it(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await bus.expect("out", type="worker")
+
+    async def handle(message: Message, unit: Unit) -> None:
+        if message.payload % 2:
+            unit.send("out", "note", message.payload)
+
+    async with running(a.serve(handle)):
+        for n in range(6):
+            await a.send("a", "note", n)
+            await clock.settle()
+    assert (await bus.stats()).messages == {"acked": 6, "queued": 3}
+    assert sorted(await queued(bus, "out")) == [1, 3, 5]
+
+
+async def test_a_handler_s_exception_is_recorded_and_the_loop_goes_on(
+    bus: Bus, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    a = await worker(bus, "a")
+    seen: list[Any] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        seen.append((message.payload, message.attempts))
+        unit.send("a", "note", "must not be sent") if message.payload == "bad" else None
+        if message.payload == "bad":
+            raise ValueError("cannot read it")
+
+    receipt = await a.send("a", "note", "bad", priority=9)
+    await a.send("a", "note", "good")
+    with caplog.at_level(logging.ERROR, logger="agentbus"):
+        async with running(a.serve(handle)):
+            await clock.settle()
+            assert seen == [("bad", 1), ("good", 1)]
+            record = await stored(bus, receipt.message_id)
+            assert (record.status, record.error) == ("scheduled", "ValueError: cannot read it")
+            await clock.pass_time(2)
+    assert seen[2] == ("bad", 2)
+    assert any("cannot read it" in str(entry.exc_info) for entry in caplog.records)
+
+
+async def test_a_message_that_always_fails_becomes_a_dead_letter(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    attempts: list[int] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        attempts.append(message.attempts)
+        raise ValueError("never")
+
+    receipt = await a.send("a", "note", max_attempts=3)
+    async with running(a.serve(handle)):
+        await clock.pass_time(60)
+    assert attempts == [1, 2, 3]
+    assert (await stored(bus, receipt.message_id)).status == "dead"
+
+
+async def test_so_many_are_handled_at_a_time_and_no_more(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    now, most = 0, 0
+    go_on = asyncio.Event()
+
+    async def handle(message: Message, unit: Unit) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await go_on.wait()
+        now -= 1
+
+    await a.send_many(("a", "note", n) for n in range(10))
+    async with running(a.serve(handle, concurrency=4)):
+        await clock.settle()
+        assert (now, most) == (4, 4)
+        assert (await bus.stats()).messages == {"leased": 4, "queued": 6}
+        go_on.set()
+        for _ in range(4):
+            await clock.settle()
+    assert most == 4
+    assert (await bus.stats()).messages == {"acked": 10}
+
+
+async def test_an_acknowledgement_does_not_wait_for_the_next_message(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+
+    async def handle(message: Message, unit: Unit) -> None:
+        pass
+
+    async with running(a.serve(handle)):
+        receipt = await a.send("a", "note")
+        await clock.settle()
+        assert (await stored(bus, receipt.message_id)).status == "acked"
+
+
+async def test_cancelling_serve_gives_back_what_is_being_handled(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await a.send_many({"to": "a", "type": "note", "payload": n, "max_attempts": 1} for n in range(3))
+
+    async def handle(message: Message, unit: Unit) -> None:
+        await asyncio.Event().wait()
+
+    async with running(a.serve(handle, concurrency=2)):
+        await clock.settle()
+        assert (await bus.stats()).messages == {"leased": 2, "queued": 1}
+    await clock.settle()
+    assert [(message.payload, message.attempts) for message in await take_all(a)] == [(0, 1), (1, 1), (2, 1)]
+
+
+async def test_cancelling_serve_at_any_moment_loses_nothing_and_repeats_nothing_done(
+    bus: Bus, clock: FakeClock
+) -> None:
+    a = await worker(bus, "a")
+    handled: list[int] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        handled.append(message.payload)
+
+    await a.send_many({"to": "a", "type": "note", "payload": n, "max_attempts": 1} for n in range(100))
+    for turns in range(60):
+        async with running(a.serve(handle)):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        await clock.settle()
+        assert "leased" not in (await bus.stats()).messages
+    rest = [message.payload for message in await take_all(a)]
+    assert sorted(handled + rest) == list(range(100))
+
+
+async def test_leases_are_renewed_while_a_handler_works(bus: Bus, clock: FakeClock) -> None:
+    a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+    await a.send(pool("p"), "note")
+    go_on = asyncio.Event()
+
+    async def handle(message: Message, unit: Unit) -> None:
+        await go_on.wait()
+
+    async with running(a.serve(handle, lease=10)):
+        await clock.pass_time(100)
+        assert await nothing_for(b)
+        go_on.set()
+        await clock.settle()
+    assert (await bus.stats()).messages == {"acked": 1}
+
+
+async def test_a_handler_whose_lease_is_lost_is_cancelled_and_the_loop_goes_on(bus: Bus, clock: FakeClock) -> None:
+    a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+    await a.send(pool("p"), "note", "slow")
+    ended: list[str] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        if message.payload == "slow":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("slow")
+        else:
+            ended.append("next")
+
+    async with running(a.serve(handle, lease=10)):
+        await clock.settle()
+        clock.stall(11)
+        fresh = await take(b)
+        clock.advance(0)
+        await clock.settle()
+        assert ended == ["slow"]
+        await a.send("a", "note", "next")
+        await clock.settle()
+        assert ended == ["slow", "next"]
+    await fresh.ack()
+
+
+async def test_an_acknowledgement_that_comes_too_late_does_not_end_the_loop(bus: Bus, clock: FakeClock) -> None:
+    a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+    await a.send(pool("p"), "note", "slow")
+    seen: list[str] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        seen.append(message.payload)
+        if message.payload == "slow":
+            clock.stall(11)
+            await take(b)
+
+    async with running(a.serve(handle, lease=10)):
+        await clock.settle()
+        await a.send("a", "note", "next")
+        await clock.settle()
+    assert seen == ["slow", "next"]
+
+
+async def test_a_fenced_agent_s_serve_raises_it(bus: Bus, engine: Engine, clock: FakeClock) -> None:
+    """Not in a group: whoever serves wants to write `except AgentFenced`."""
+    a = await worker(bus, "a")
+
+    async def handle(message: Message, unit: Unit) -> None:
+        pass
+
+    async with engine.connect() as elsewhere:
+        serving = asyncio.create_task(a.serve(handle, concurrency=2))
+        await clock.settle()
+        heir = await worker(elsewhere, "a", takeover=True)
+        await heir.send("a", "note")
+        await clock.pass_time(11)
+        with pytest.raises(AgentFenced):
+            await soon(serving)
+        assert not await nothing_for(heir)
+
+
+async def test_a_handler_may_settle_its_message_itself(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+
+    async def handle(message: Message, unit: Unit) -> None:
+        if message.payload == 0:
+            await message.reject("no")
+        elif message.payload == 1:
+            await message.nack(delay=600)
+        else:
+            await message.ack()
+
+    await a.send_many(("a", "note", n) for n in range(3))
+    async with running(a.serve(handle)):
+        await clock.settle()
+        await clock.settle()
+    assert (await bus.stats()).messages == {"dead": 1, "scheduled": 1, "acked": 1}
+
+
+async def test_a_handler_that_loses_a_message_of_its_own_is_recorded_like_any_other(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+
+    async def handle(message: Message, unit: Unit) -> None:
+        raise LeaseLost(message_id="m-999", status="acked", holder="nobody")
+
+    receipt = await a.send("a", "note")
+    async with running(a.serve(handle)) as serving:
+        await clock.settle()
+        assert not serving.done()
+        assert (await stored(bus, receipt.message_id)).status == "scheduled"
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1.5, True, 10_001])
+async def test_a_concurrency_out_of_range_is_refused(bus: Bus, concurrency: int) -> None:
+    a = await worker(bus, "a")
+
+    async def handle(message: Message, unit: Unit) -> None:
+        pass
+
+    with pytest.raises(OutOfRange):
+        await soon(a.serve(handle, concurrency=concurrency))

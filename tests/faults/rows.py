@@ -1,0 +1,31 @@
+"""What the database itself says, read with plain sqlite3 beside the bus."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+
+def rows(bus: Path, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """Read only: such a connection never checkpoints, so that it needs no lock when it closes."""
+    with closing(sqlite3.connect(f"file:{bus / 'bus.db'}?mode=ro", uri=True, timeout=10)) as connection:
+        return connection.execute(sql, parameters).fetchall()
+
+
+def value(bus: Path, sql: str, *parameters: object) -> Any:
+    ((found,),) = rows(bus, sql, *parameters)
+    return found
+
+
+def integrity(bus: Path) -> str:
+    """``ok``, or what is wrong."""
+    found = [str(line) for (line,) in rows(bus, "PRAGMA integrity_check")]
+    found += [f"foreign key: {row}" for row in rows(bus, "PRAGMA foreign_key_check") if row]
+    return "\n".join(found)
+
+
+def nobody_writes(bus: Path) -> None:
+    """Raises if a transaction was left open: the write lock of SQLite can be taken at once."""
+    with closing(sqlite3.connect(bus / "bus.db", timeout=0, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")

@@ -1,0 +1,84 @@
+"""Forked children: they cannot use the parent's bus, and they keep nothing of it alive."""
+
+from pathlib import Path
+
+import pytest
+
+import agentbus
+from agentbus.engine.sqlite.lock import FileLock
+from tests.faults.rows import integrity, rows
+from tests.support.processes import Team
+
+
+def test_a_child_cannot_use_the_parents_bus_and_the_parent_goes_on(short: Path, team: Team) -> None:
+    bus = short / "bus"
+    worker = team.start("worker_fork", bus, "inherited")
+    said: list[str] = []
+    while (line := worker.line()) != "forked":
+        said.append(line)
+    print(f"{len(said)} uses in the child: {said}")
+    assert len(said) == 7
+    assert [line.split()[-1] for line in said] == ["bus_forked"] * 7
+    for _ in range(3):
+        worker.tell("send")
+        assert worker.expect("sent") == "from the parent"
+    worker.tell("end")
+    assert worker.wait() == 0
+    assert rows(bus, "SELECT status, count(*) FROM messages GROUP BY status") == [("acked", 4)]
+    assert rows(bus, "SELECT id, status FROM agents") == [("parent", "completed")]
+    assert integrity(bus) == "ok"
+
+
+async def test_a_child_that_lives_on_does_not_make_its_dead_parent_look_alive(short: Path, team: Team) -> None:
+    bus = short / "bus"
+    worker = team.start("worker_fork", bus, "inherited")
+    worker.expect("forked")
+    worker.kill()
+    async with agentbus.connect(bus, beat_every=3600) as opened:
+        record = await opened.agents.get("parent")
+        assert record is not None
+        assert record.status == "failed"
+        async with opened.agent("parent", type="worker") as successor:
+            message = await successor.receive(timeout=5)
+            assert message is not None
+            assert message.message_id == "held"
+            await message.ack()
+
+
+@pytest.mark.parametrize("how", ["at once", "queued"])
+def test_a_child_that_lives_on_does_not_keep_its_dead_parents_lock(short: Path, team: Team, how: str) -> None:
+    bus = short / "bus"
+    worker = team.start("worker_fork", bus, how)
+    worker.expect("forked")
+    worker.kill()
+    lock = FileLock(bus / "bus.lock", timeout=1)
+    try:
+        with lock.held():
+            assert lock.holder() is not None
+    finally:
+        lock.close()
+
+
+async def test_what_a_child_sends_on_a_bus_of_its_own_is_there_or_it_is_refused(short: Path, team: Team) -> None:
+    """SQLite in the child believes to hold the locks that the parent's connections had, and takes none itself."""
+    bus = short / "bus"
+    worker = team.start("worker_fork", bus, "opened anew")
+    answer = worker.line()
+    if answer.startswith("refused"):
+        print(f"the child is {answer}")
+        return
+    worker.kill()
+    acknowledged: list[str] = []
+    for name in ("first", "second", "third"):
+        worker.tell(name)
+        acknowledged.append(worker.expect("sent"))
+        # Opens and closes; if nobody else holds a lock, the log is folded up and removed.
+        async with agentbus.connect(bus):
+            pass
+    worker.tell("end")
+    worker.expect("closed")
+    there = {name for (name,) in rows(bus, "SELECT message_id FROM messages")}
+    lost = [name for name in acknowledged if name not in there]
+    print(f"{len(acknowledged)} sends acknowledged in the child, {len(lost)} lost: {lost}")
+    assert not lost
+    assert integrity(bus) == "ok"

@@ -1,0 +1,200 @@
+"""kill -9 at any moment: nothing acknowledged is lost, and no message is under two live leases."""
+
+import random
+import sqlite3
+import threading
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.rows import integrity, nobody_writes, rows, value
+from tests.support.processes import Team, Worker
+
+KILLS = 52
+WORKERS = 4
+SEED = 20_240_613
+
+# Every change of a message's status, in the order of the commits, with the wall milliseconds at which it was made.
+AUDIT = """
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY, at REAL, message INTEGER, was TEXT, became TEXT, lease INTEGER, held_by TEXT, holds TEXT
+);
+CREATE TRIGGER audit_messages AFTER UPDATE OF status ON messages
+BEGIN
+    INSERT INTO audit (at, message, was, became, lease, held_by, holds)
+    VALUES (
+        (julianday('now') - 2440587.5) * 86400000, NEW.id, OLD.status, NEW.status, NEW.lease, OLD.holder, NEW.holder
+    );
+END;
+"""
+
+
+def watch(bus: Path) -> None:
+    with closing(sqlite3.connect(bus / "bus.db", timeout=10, isolation_level=None)) as connection:
+        connection.executescript(AUDIT)
+
+
+class Storm:
+    """Workers that are killed at random and replaced; knows when each was killed."""
+
+    def __init__(self, bus: Path, team: Team, rng: random.Random) -> None:
+        self._bus = bus
+        self._team = team
+        self._rng = rng
+        self._started = 0
+        self.killed: dict[str, float] = {}
+        self.done: list[tuple[int, int]] = []
+        self.claimed = 0
+        self.workers = [self._start() for _ in range(WORKERS)]
+
+    def kill_one(self) -> None:
+        """Kill a worker after some claims, and start another; now and then kill that one while it opens the bus."""
+        place = self._rng.randrange(WORKERS)
+        for _ in range(self._rng.randint(1, 12)):
+            self._note(self.workers[place][1].line())
+        self._kill(*self.workers[place])
+        self.workers[place] = self._start()
+        if self._rng.random() < 0.25:
+            name, worker = self.workers[place]
+            worker.expect("opening")
+            threading.Event().wait(self._rng.uniform(0, 0.1))
+            self._kill(name, worker)
+            self.workers[place] = self._start()
+
+    def finish(self) -> None:
+        for name, worker in self.workers:
+            self._kill(name, worker)
+
+    def _start(self) -> tuple[str, Worker]:
+        self._started += 1
+        name = f"worker-{self._started}"
+        return name, self._team.start("worker_pool", self._bus, name)
+
+    def _kill(self, name: str, worker: Worker) -> None:
+        # Taken before the kill: whoever takes its messages away does so later.
+        self.killed[name] = time.time() * 1000
+        worker.kill()
+        for line in worker.said():
+            self._note(line)
+
+    def _note(self, line: str) -> None:
+        word, *numbers = line.split()
+        if word == "done":
+            self.done.append((int(numbers[0]), int(numbers[1])))
+        self.claimed += word == "claimed"
+
+
+def leases_taken_from_the_living(bus: Path, killed: dict[str, float]) -> list[str]:
+    """Every hand-out that met a live lease.
+
+    A lease ends when its holder acknowledges, or is dead. (It never runs out: it is longer than the test.) So a message
+    may go from leased to queued only after its holder was killed, and never from leased to leased.
+    """
+    wrong: list[str] = []
+    leases: dict[int, int] = {}
+    for at, message, was, became, lease, held_by, holds in rows(
+        bus, "SELECT at, message, was, became, lease, held_by, holds FROM audit ORDER BY id"
+    ):
+        if became == "leased":
+            if was != "queued" or lease != leases.get(message, 0) + 1:
+                wrong.append(f"message {message}: lease {lease} for {holds}, but it was {was} by {held_by}")
+            leases[message] = lease
+        elif was == "leased" and became != "acked":
+            # A millisecond is what SQLite's clock is exact to.
+            if held_by not in killed or at < killed[held_by] - 1:
+                wrong.append(f"message {message}: taken from {held_by}, which was alive, at {at}")
+        elif became == "acked" and (was != "leased" or lease != leases.get(message)):
+            wrong.append(f"message {message}: acked from {was} with lease {lease}")
+    return wrong
+
+
+@pytest.mark.slow
+def test_fifty_workers_killed_lose_nothing_and_share_no_lease(tmp_path: Path, team: Team) -> None:
+    rng = random.Random(SEED)
+    bus = tmp_path / "bus"
+    driver = team.start("worker_driver", bus)
+    driver.expect("ready")
+    watch(bus)
+    storm = Storm(bus, team, rng)
+    while len(storm.killed) < KILLS:
+        storm.kill_one()
+    driver.tell("stop")
+    said = driver.finish(60)
+    storm.finish()
+
+    sent = [int(line.split()[1]) for line in said if line.startswith("sent")]
+    results = Counter(int(line.split()[1]) for line in said if line.startswith("result"))
+    in_queue = "mailbox = (SELECT id FROM mailboxes WHERE kind = 'pool')"
+    statuses = dict(rows(bus, f"SELECT status, count(*) FROM messages WHERE {in_queue} GROUP BY status"))
+    acked = {
+        (message, lease) for message, lease in rows(bus, "SELECT message, lease FROM audit WHERE became = 'acked'")
+    }
+    redelivered = value(bus, f"SELECT count(*) FROM messages WHERE attempts > 1 AND {in_queue}")
+    lost = [number for number in sent if not results[number]]
+    doubled = [number for number, times in results.items() if times > 1]
+    wrong = leases_taken_from_the_living(bus, storm.killed)
+    print(
+        f"seed {SEED}: {len(storm.killed)} kills, {len(sent)} sends acknowledged, {len(lost)} lost, "
+        f"{len(doubled)} doubled, {storm.claimed} claims seen, {redelivered} messages delivered again, "
+        f"{len(wrong)} leases taken from the living"
+    )
+    assert len(storm.killed) >= 50
+    assert redelivered >= 5, "hardly a worker was killed with a message in its hands; this test proves little"
+    assert not lost
+    assert not doubled
+    assert not wrong
+    assert statuses == {"acked": len(sent)}
+    assert set(storm.done) <= acked, "a worker was told that a message was acknowledged, and it is not"
+    nobody_writes(bus)
+    assert integrity(bus) == "ok"
+
+
+@pytest.mark.slow
+def test_a_sender_killed_at_any_moment_has_sent_what_it_was_told_and_can_try_again(tmp_path: Path, team: Team) -> None:
+    rng = random.Random(SEED + 1)
+    bus = tmp_path / "bus"
+    acknowledged: set[int] = set()
+    kills = 0
+    while kills < 12:
+        # As a program does that was restarted: go on with the first send it has no receipt for, under the same id.
+        sender = team.start("worker_sender", bus, len(acknowledged))
+        for _ in range(rng.randint(1, 80)):
+            acknowledged.add(int(sender.expect("sent")))
+        threading.Event().wait(rng.uniform(0, 0.01))
+        sender.kill()
+        kills += 1
+        acknowledged.update(int(line.split()[1]) for line in sender.said() if line.startswith("sent"))
+        there = Counter(row[0] for row in rows(bus, "SELECT message_id FROM messages"))
+        lost = [number for number in acknowledged if not there[f"n-{number}"]]
+        assert not lost
+        assert acknowledged == set(range(len(acknowledged)))
+        assert len(there) <= len(acknowledged) + 1
+    doubled = [name for name, times in there.items() if times > 1]
+    print(
+        f"seed {SEED + 1}: {kills} kills, {len(acknowledged)} sends acknowledged, {len(lost)} lost, "
+        f"{len(doubled)} doubled, {len(there) - len(acknowledged)} committed but not acknowledged at the end"
+    )
+    assert not doubled
+    assert rows(bus, "SELECT id FROM messages WHERE message_id <> 'n-' || json_extract(payload, '$.number')") == []
+    nobody_writes(bus)
+    assert integrity(bus) == "ok"
+
+
+@pytest.mark.parametrize("reaped", [True, False], ids=["reaped", "unreaped"])
+def test_a_killed_worker_counts_as_dead_whether_it_was_reaped_or_not(tmp_path: Path, team: Team, reaped: bool) -> None:
+    """Whoever started it may not have waited for it yet: then its pid is still there, but the process is not."""
+    bus = tmp_path / "bus"
+    driver = team.start("worker_driver", bus)
+    driver.expect("ready")
+    first = team.start("worker_hold", bus, "first")
+    held = first.expect("holding")
+    if reaped:
+        first.kill()
+    else:
+        first.kill_unreaped()
+    # Whoever opens the bus next strikes the dead one off; its message is the oldest again.
+    second = team.start("worker_hold", bus, "second")
+    assert second.expect("holding", 10) == held

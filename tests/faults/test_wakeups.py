@@ -1,0 +1,147 @@
+"""Messages between real processes arrive because a bell rang, not because somebody looked now and then."""
+
+import asyncio
+import sqlite3
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from statistics import median, quantiles
+from zlib import crc32
+
+import pytest
+
+import agentbus
+from agentbus import SystemClock
+from agentbus.clock import Timer
+from tests.support.processes import Team
+
+REQUESTS = 100
+PROMPT = 0.05
+"""Seconds; the beat, which is the only polling, comes once an hour here and every 5 s by default."""
+
+
+class Listening(SystemClock):
+    """The system's clock; tells when somebody begins to wait for as long as ``seconds``."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+        self.waiting = asyncio.Event()
+
+    def call_later(self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
+        if abs(seconds - self._seconds) < 1:
+            self.waiting.set()
+        return super().call_later(loop, seconds, callback)
+
+
+def sockets(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["short path", "path too long for a socket"])
+async def test_request_and_reply_between_processes_need_no_polling(
+    short: Path, runtime: Path, team: Team, deep: bool
+) -> None:
+    path = short / "bus" / ("deep-" * 24 if deep else "")
+    async with (
+        agentbus.connect(path, beat_every=3600) as bus,
+        bus.agent("asker", type="worker") as asker,
+    ):
+        team.start("worker_echo", path, "echo").expect("ready")
+        assert len(sockets(runtime)) == (2 if deep else 0)
+        assert len(sockets(path)) == (0 if deep else 2)
+        times: list[float] = []
+        for number in range(REQUESTS):
+            begun = time.perf_counter()
+            reply = await asker.request("echo", "coordination_request", number, timeout=20)
+            times.append(time.perf_counter() - begun)
+            assert reply.payload == {"echo": number, "by": "echo"}
+        print(
+            f"{REQUESTS} round trips: p50 {median(times) * 1e3:.1f} ms, p99 {quantiles(times, n=100)[98] * 1e3:.1f} ms"
+        )
+        assert median(times) < PROMPT
+
+
+async def test_a_pool_of_processes_shares_the_work_and_wakes_at_once(short: Path, team: Team) -> None:
+    async with (
+        agentbus.connect(short / "bus", beat_every=3600) as bus,
+        bus.agent("asker", type="worker") as asker,
+    ):
+        names = [f"echo-{number}" for number in range(3)]
+        for worker in [team.start("worker_echo", short / "bus", name) for name in names]:
+            worker.expect("ready")
+        served: Counter[str] = Counter()
+        times: list[float] = []
+
+        async def ask(number: int) -> None:
+            begun = time.perf_counter()
+            reply = await asker.request(agentbus.pool("jobs"), "task_assignment", number, timeout=20)
+            times.append(time.perf_counter() - begun)
+            assert reply.payload["echo"] == number
+            served[reply.payload["by"]] += 1
+
+        for number in range(REQUESTS):
+            await ask(number)
+        alone = median(times)
+        for first in range(0, REQUESTS, 10):
+            await asyncio.gather(*(ask(number) for number in range(first, first + 10)))
+        print(f"{sum(served.values())} jobs: {dict(served)}, p50 of one by one {alone * 1e3:.1f} ms")
+        assert alone < PROMPT
+        assert sum(served.values()) == 2 * REQUESTS
+        assert set(served) == set(names), "somebody in the pool never got anything"
+
+
+async def test_a_message_that_nobody_rang_for_is_found_by_the_next_beat(tmp_path: Path) -> None:
+    """As if its sender had been killed between its commit and its bell."""
+    clock = Listening(30)
+    async with (
+        agentbus.connect(tmp_path, beat_every=0.2, clock=clock) as bus,
+        bus.agent("receiver", type="worker") as receiver,
+    ):
+        receiving = asyncio.create_task(receiver.receive(timeout=30))
+        await asyncio.wait_for(clock.waiting.wait(), 10)
+        begun = time.monotonic()
+        with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None, timeout=10)) as connection:
+            connection.execute(
+                "INSERT INTO messages"
+                " (id, mailbox, sender, type, checksum, priority, status, max_attempts, created, payload)"
+                " SELECT 1000, mailbox, 'ghost', 'note', ?, 5, 'queued', 5, 0, '7' FROM agents",
+                (crc32(b"7"),),
+            )
+        message = await asyncio.wait_for(receiving, 10)
+        took = time.monotonic() - begun
+        print(f"1 message without a bell, 0 lost, found after {took * 1000:.0f} ms with a beat of 200 ms")
+        assert message is not None
+        assert message.payload == 7
+        assert took < 2
+        await message.ack()
+
+
+async def test_bells_that_found_the_queue_full_are_rung_again(short: Path, team: Team) -> None:
+    """A frozen process: only the first few bells fit into its socket; each of the others is for another agent."""
+    count = 60
+    path = short / "bus"
+    many = team.start("worker_many", path, count)
+    for _ in range(count):
+        many.expect("waiting")
+    async with (
+        agentbus.connect(path, beat_every=3600) as bus,
+        bus.agent("sender", type="worker") as sender,
+    ):
+        # One message has gone the whole way, so all that came before it waits: agents receive in the order they came.
+        await sender.send(f"agent-{count - 1}", "note", "warm")
+        assert many.expect("got").split()[0] == str(count - 1)
+        many.stop()
+        for number in range(count - 1):
+            await sender.send(f"agent-{number}", "note", number)
+        many.go_on()
+        begun = time.monotonic()
+        got = [await asyncio.to_thread(many.expect, "got", 10) for _ in range(count - 1)]
+        took = time.monotonic() - begun
+        print(f"{count - 1} commits to a frozen process: {len(got)} received, {took * 1000:.0f} ms after it went on")
+        assert sorted(int(line.split()[0]) for line in got) == list(range(count - 1))
+        assert took < 2
+    many.finish()

@@ -1,0 +1,27 @@
+"""Takes numbered jobs from a pool; the acknowledgement and the result for the job's sender are one commit."""
+
+import asyncio
+import sys
+
+import agentbus
+from tests.support.processes import say
+
+LEASE = 30.0
+"""Longer than the test: a message comes back only because its holder was found dead."""
+
+
+async def main(path: str, name: str) -> None:
+    say("opening")
+    async with (
+        agentbus.connect(path, beat_every=1) as bus,
+        bus.agent(name, type="worker", pools=["jobs"]) as worker,
+    ):
+        say("ready")
+        async for message in worker.inbox(lease=LEASE):
+            say("claimed", *message.lease)
+            async with message as unit:
+                unit.send(message.sender, "completion_notification", message.payload)
+            say("done", *message.lease)
+
+
+asyncio.run(main(*sys.argv[1:]))

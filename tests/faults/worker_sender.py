@@ -1,0 +1,22 @@
+"""Sends numbered messages one by one, from a number on; says each once it is acknowledged."""
+
+import asyncio
+import sys
+from itertools import count
+
+import agentbus
+from tests.support.processes import say
+
+
+async def main(path: str, first: str) -> None:
+    async with (
+        agentbus.connect(path) as bus,
+        bus.agent("sender", type="worker") as sender,
+    ):
+        await bus.expect("receiver", type="worker")
+        for number in count(int(first)):
+            await sender.send("receiver", "note", {"number": number}, message_id=f"n-{number}")
+            say("sent", number)
+
+
+asyncio.run(main(*sys.argv[1:]))

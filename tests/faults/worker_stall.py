@@ -1,0 +1,41 @@
+"""Holds a job under a short lease, with a result in its unit, and stalls until it is told a line.
+
+How it stalls is its argument: ``frozen`` lets the test stop the process, ``blocked`` blocks the loop by itself.
+"""
+
+import asyncio
+import sys
+
+import agentbus
+from agentbus.errors import LeaseLost
+from tests.support.processes import ears, say
+
+LEASE = 0.5
+
+
+async def main(path: str, how: str) -> None:
+    told = None if how == "blocked" else await ears()
+    async with (
+        agentbus.connect(path, beat_every=3600) as bus,
+        bus.agent("stalling", type="worker", pools=["jobs"]) as worker,
+    ):
+        message = await worker.receive(lease=LEASE)
+        assert message is not None
+        try:
+            async with message as unit:
+                unit.send("sink", "completion_notification", {"by": "stalling"})
+                unit.progress(100)
+                say("holding", *message.lease)
+                if told is None:
+                    sys.stdin.readline()
+                else:
+                    await told.readline()
+        except LeaseLost as lost:
+            say("lost", lost.message_id)
+        else:
+            say("kept")
+        # The agent itself is not to blame: it goes on.
+        await worker.send("sink", "note", {"by": "stalling, afterwards"})
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,134 @@
+"""Drives an operation by hand: answers its questions from a script, and notes what it would write and whom it wakes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from agentbus.clock import Now
+from agentbus.engine.queries import load
+from agentbus.errors import AgentBusError
+from agentbus.operations import Actor, Each, Op, Query, Row, Wake
+
+T = TypeVar("T")
+Answer = tuple[str, Sequence[Row]]
+
+NOW = Now(wall=1_000_000, awake=50_000, boot="boot-1")
+A = Actor("a", 1)
+B = Actor("b", 1)
+
+
+@dataclass
+class Played(Generic[T]):
+    """What an operation returned and did."""
+
+    outcomes: T
+    asked: list[tuple[str, Row]] = field(default_factory=list)
+    statements: list[tuple[str, Row]] = field(default_factory=list)
+    woken: list[str] = field(default_factory=list)
+
+    def written(self, name: str) -> list[Row]:
+        """The parameters of every execution of one writing query."""
+        return [parameters for query, parameters in self.statements if query == name]
+
+    @property
+    def wrote(self) -> list[str]:
+        """The names of the writing queries, each once, in the order of their first use."""
+        return list(dict.fromkeys(name for name, _ in self.statements))
+
+    def parameters(self, name: str) -> Row:
+        """What the one question of this name asked for."""
+        (found,) = (parameters for query, parameters in self.asked if query == name)
+        return found
+
+    def ids(self, name: str) -> list[int]:
+        """The message ids that a writing query was given: in a list of its own, or as the last parameter of a row."""
+        found: list[int] = []
+        for parameters in self.written(name):
+            lists = [value for value in parameters if isinstance(value, list)]
+            found += lists[0] if lists else [parameters[-1]]
+        return sorted(found)
+
+
+def play(operation: Op[T], *answers: Answer) -> Played[T]:
+    """Run an operation to its end.
+
+    Every question must be in the script and every answer must be used; answers of one name are given in their order.
+    A statement that gives no rows back needs no answer.
+    """
+    played: Played[Any] = Played(None)
+    left = list(answers)
+    try:
+        step = next(operation)
+        while True:
+            step = operation.send(_answer(step, played, left))
+    except StopIteration as stop:
+        played.outcomes = stop.value
+    assert not left, f"never asked for: {[name for name, _ in left]}"
+    return played
+
+
+def _answer(step: Query | Each | Wake, played: Played[Any], left: list[Answer]) -> list[Row]:
+    if isinstance(step, Wake):
+        played.woken += step.channels
+        return []
+    text = load("sqlite")[step.name]
+    writes = not text.startswith(("SELECT", "WITH"))
+    for parameters in step.rows if isinstance(step, Each) else [step.parameters]:
+        wanted = max((int(number) for number in re.findall(r"\?(\d+)", text)), default=0)
+        assert len(parameters) == wanted, f"{step.name} takes {wanted} parameters, is given {parameters}"
+    if isinstance(step, Each):
+        assert writes, f"{step.name} only reads; Each gives nothing back"
+        played.statements += [(step.name, tuple(row)) for row in step.rows]
+        return []
+    (played.statements if writes else played.asked).append((step.name, step.parameters))
+    for position, (name, answer) in enumerate(left):
+        if name == step.name:
+            del left[position]
+            return list(answer)
+    assert writes, f"asked for {step.name} {step.parameters}, which is not in the script"
+    assert "RETURNING" not in text, f"{step.name} gives rows back, which are not in the script"
+    return []
+
+
+def errors(outcomes: Sequence[object]) -> list[AgentBusError]:
+    return [outcome for outcome in outcomes if isinstance(outcome, AgentBusError)]
+
+
+# Rows as the queries give them
+
+
+def standing(agent: str = "a", status: str = "running", epoch: int = 1, mailbox: int = 10, replies: int = 11) -> Row:
+    """A row of agent_standing."""
+    return agent, status, epoch, mailbox, replies
+
+
+ALIVE: Answer = ("agent_standing", [standing("a"), standing("b", mailbox=20, replies=21)])
+"""Both a and b may act."""
+
+
+def held(
+    id: int,
+    lease: int = 1,
+    status: str = "leased",
+    holder: str | None = "a",
+    attempts: int = 1,
+    max_attempts: int = 5,
+    mailbox: int = 10,
+    message_id: str | None = None,
+    correlation: str | None = None,
+    reply_to: int | None = None,
+    expires: int | None = None,
+) -> Row:
+    """A row of message_held."""
+    return (
+        id, lease, status, holder, attempts, max_attempts, mailbox, "note", message_id, correlation, reply_to, "s-1",
+        expires,
+    )  # fmt: skip
+
+
+def row(id: int, priority: int = 5, mailbox: int = 10, attempts: int = 0, lease: int = 0) -> Row:
+    """A row of message_rows."""
+    return id, None, "b", "note", "null", 0, priority, attempts, lease, None, None, None, 900_000, mailbox

@@ -1,0 +1,178 @@
+"""The registry besides registering and ending: progress, busy, updates, deletion, membership, declaration."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentbus.errors import AgentFenced, UnknownAgent, WrongState
+from agentbus.operations import Actor, mailbox_channel
+from agentbus.operations.agents import (
+    BusyRequest,
+    DeclareRequest,
+    DeleteRequest,
+    MembershipRequest,
+    Profile,
+    ProgressRequest,
+    Registration,
+    UpdateRequest,
+    busy,
+    change_membership,
+    declare,
+    delete,
+    progress,
+    update,
+)
+from agentbus.operations.fencing import LIVE
+from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play
+
+FENCED = Actor("a", 7)
+NOWHERE = (None, None, None, None, None)
+LIFE: tuple[Answer, ...] = (("agent_life", [(1, 10, 11)]), ("agent_mailboxes", []), ("counter_take", [(1,)]))
+
+
+def test_progress_is_noted_for_all_that_may_act() -> None:
+    requests = [ProgressRequest(A, 40, "writing"), ProgressRequest(FENCED, 50), ProgressRequest(B, 100)]
+    played = play(progress.run(requests, NOW), ALIVE)
+    assert played.outcomes[0] is None
+    assert isinstance(played.outcomes[1], AgentFenced)
+    assert played.outcomes[2] is None
+    assert played.written("agent_progress") == [
+        (40, "writing", NOW.wall, NOW.awake, "a"),
+        (100, None, NOW.wall, NOW.awake, "b"),
+    ]
+
+
+def test_busy_lasts_in_awake_time_and_nothing_takes_it_back() -> None:
+    requests = [BusyRequest(A, 60_000), BusyRequest(FENCED, 1), BusyRequest(B, 0)]
+    played = play(busy.run(requests, NOW), ALIVE)
+    assert isinstance(played.outcomes[1], AgentFenced)
+    assert played.written("agent_busy") == [
+        (NOW.awake + 60_000, NOW.awake, NOW.wall, "a"),
+        (None, NOW.awake, NOW.wall, "b"),
+    ]
+
+
+def test_an_update_changes_what_is_given_and_leaves_the_rest() -> None:
+    requests = [UpdateRequest("a", Profile(load=80, capabilities=())), UpdateRequest("nobody", Profile())]
+    played = play(update.run(requests, NOW), ("agent_update", [("a",)]), ("agent_update", []))
+    assert played.outcomes[0] is None
+    assert isinstance(played.outcomes[1], UnknownAgent)
+    assert played.written("agent_update")[0] == (
+        None, None, None, "[]", None, None, 80, None, None, None, NOW.wall, "a",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("status", ["pending", "completed", "failed", "stopped"])
+def test_one_that_does_not_live_can_be_deleted_and_what_waited_for_it_is_dead(status: str) -> None:
+    answers: list[Answer] = [
+        ("agent_status", [("a", status, *NOWHERE)]),
+        ("message_waiting_for", [held(1, status="queued", holder=None), held(2, status="scheduled", holder=None)]),
+        ("agent_delete", [("a",)]),
+    ]
+    played = play(delete.run([DeleteRequest("a")], NOW), *answers)
+    assert played.outcomes == [["a"]]
+    assert played.ids("message_bury") == [1, 2]
+    assert {reason for reason, _, _ in played.written("message_bury")} == {"its recipient was deleted"}
+    assert [event[1] for event in played.written("event_insert")] == ["message_dead", "message_dead", "agent_deleted"]
+    # Its mailbox is looked at while the agent still says which it is.
+    names = [name for name, _ in played.statements]
+    assert names.index("message_bury") < names.index("agent_delete")
+
+
+def test_a_requester_waiting_for_a_deleted_agent_is_told() -> None:
+    answers: list[Answer] = [
+        ("agent_status", [("a", "failed", *NOWHERE)]),
+        ("message_waiting_for", [held(1, status="queued", correlation="r-1", reply_to=77)]),
+        ("counter_take", [(5,)]),
+        ("agent_delete", [("a",)]),
+    ]
+    played = play(delete.run([DeleteRequest("a")], NOW), *answers)
+    assert [values[2] for values in played.written("message_insert")] == [77]
+
+
+@pytest.mark.parametrize("status", sorted(LIVE))
+def test_a_live_agent_cannot_be_deleted(status: str) -> None:
+    played = play(delete.run([DeleteRequest("a")], NOW), ("agent_status", [("a", status, *NOWHERE)]))
+    (error,) = played.outcomes
+    assert isinstance(error, WrongState)
+    assert (error.what, error.name, error.status) == ("agent", "a", status)
+    assert played.statements == []
+
+
+def test_an_unknown_agent_cannot_be_deleted_but_its_neighbours_can() -> None:
+    answers: list[Answer] = [
+        ("agent_status", []),
+        ("agent_status", [("b", "stopped", *NOWHERE)]),
+        ("message_waiting_for", []),
+        ("agent_delete", [("b",)]),
+    ]
+    played = play(delete.run([DeleteRequest("a"), DeleteRequest("b")], NOW), *answers)
+    assert isinstance(played.outcomes[0], UnknownAgent)
+    assert played.outcomes[1] == ["b"]
+
+
+def test_clearing_deletes_all_that_finished_before_a_time_and_names_them() -> None:
+    answers: list[Answer] = [
+        ("agent_finished_before", [("a",), ("b",)]),
+        ("message_waiting_for", []),
+        ("agent_delete", [("a",), ("b",)]),
+    ]
+    played = play(delete.run([DeleteRequest(None, 900_000)], NOW), *answers)
+    assert played.outcomes == [["a", "b"]]
+    assert played.parameters("agent_finished_before") == (900_000,)
+    assert played.written("agent_delete") == [(["a", "b"],)]
+
+
+def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:
+    answers: list[Answer] = [
+        ALIVE,
+        ("mailbox_find", [(30,)]), ("mailbox_find", [(40,)]), ("mailbox_find", [(31,)]),
+        ("agent_life", [(1, 10, 11)]),
+        ("agent_mailboxes", [("pool", "p", 30), ("subscription", "t", 31)]),
+        ("counter_take", [(1,)]),
+    ]  # fmt: skip
+    played = play(change_membership.run([MembershipRequest(A, 3, ("p",), ("t",))], NOW), *answers)
+    assert played.outcomes == [Registration("a", 1, 10, 11, {"p": 30}, {"t": 31})]
+    assert played.written("pool_join") == [(30, "a", NOW.wall)]
+    assert played.written("subscription_insert") == [(40, "a", 31, NOW.wall)]
+    assert {(mailbox_channel(30), 3), (mailbox_channel(31), 3)} <= set(played.written("listener_insert"))
+
+
+def test_leaving_a_pool_leaves_its_messages_to_the_others() -> None:
+    played = play(change_membership.run([MembershipRequest(A, 3, ("p",), leave=True)], NOW), ALIVE, *LIFE)
+    assert played.outcomes == [Registration("a", 1, 10, 11, {}, {})]
+    assert played.written("pool_leave") == [("p", "a")]
+    assert played.written("message_expire_all") == []
+
+
+def test_what_waits_in_a_subscription_expires_when_it_ends() -> None:
+    answers: list[Answer] = [ALIVE, ("subscription_end", [(31,)]), *LIFE]
+    played = play(change_membership.run([MembershipRequest(A, 3, topics=("t",), leave=True)], NOW), *answers)
+    ((at, _, boxes),) = played.written("message_expire_all")
+    assert (at, boxes) == (NOW.wall, [31])
+
+
+def test_ending_a_subscription_that_is_not_there_is_no_error() -> None:
+    answers: list[Answer] = [ALIVE, ("subscription_end", []), *LIFE]
+    played = play(change_membership.run([MembershipRequest(A, 3, topics=("t",), leave=True)], NOW), *answers)
+    assert played.outcomes == [Registration("a", 1, 10, 11, {}, {})]
+    assert played.written("message_expire_all") == []
+
+
+def test_a_fenced_agent_changes_no_membership() -> None:
+    requests = [MembershipRequest(FENCED, 3, ("p",)), MembershipRequest(B, 3, ("p",), leave=True)]
+    played = play(change_membership.run(requests, NOW), ALIVE, *LIFE)
+    assert isinstance(played.outcomes[0], AgentFenced)
+    assert played.written("pool_join") == []
+    assert played.written("pool_leave") == [("p", "b")]
+
+
+def test_declaring_makes_mailboxes_that_nobody_reads_yet() -> None:
+    found: list[Answer] = [("mailbox_find", [(id,)]) for id in (30, 31, 40)]
+    requests = [DeclareRequest(("p", "q"), ()), DeclareRequest((), ("t",))]
+    played = play(declare.run(requests, NOW), *found)
+    assert played.outcomes == [None, None]
+    assert played.written("mailbox_ensure") == [
+        ("pool", "p", "", NOW.wall), ("pool", "q", "", NOW.wall), ("topic", "t", "", NOW.wall),
+    ]  # fmt: skip
+    assert played.written("pool_join") == []

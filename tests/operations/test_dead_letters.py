@@ -1,0 +1,82 @@
+"""Dead letters: out again (requeue), or away (purge)."""
+
+from __future__ import annotations
+
+from agentbus.codec import decode
+from agentbus.errors import UnknownMessage, WrongState
+from agentbus.operations import mailbox_channel
+from agentbus.operations.dead_letters import FINISHED, PurgeRequest, RequeueRequest, bury, purge, requeue
+from tests.operations.script import NOW, Answer, play
+
+
+def found(*rows: tuple[int, str | None, str, int]) -> Answer:
+    """Rows of message_find: (id, message_id, status, mailbox), each after 5 attempts."""
+    return "message_find", [(*row, 5, "no model") for row in rows]
+
+
+def test_dead_letters_go_back_to_their_mailboxes() -> None:
+    played = play(
+        requeue.run([RequeueRequest(("m-1", "id-2"))], NOW), found((1, None, "dead", 10), (2, "id-2", "dead", 20))
+    )
+    assert played.outcomes == [2]
+    assert played.ids("message_requeue") == [1, 2]
+    assert {mailbox_channel(10), mailbox_channel(20)} <= set(played.woken)
+
+
+def test_the_trail_keeps_how_often_it_was_tried_and_why_it_died() -> None:
+    played = play(requeue.run([RequeueRequest(("m-1",), "ada")], NOW), found((1, None, "dead", 10)))
+    ((at, kind, subject_kind, subject, actor, facts),) = played.written("event_insert")
+    assert (at, kind, subject_kind, subject, actor) == (NOW.wall, "message_requeued", "message", "m-1", "ada")
+    assert decode(facts) == {"attempts": 5, "error": "no model"}
+
+
+def test_all_copies_of_a_publication_are_requeued() -> None:
+    played = play(
+        requeue.run([RequeueRequest(("id-1",))], NOW), found((1, "id-1", "dead", 10), (2, "id-1", "dead", 20))
+    )
+    assert played.outcomes == [2]
+    assert played.ids("message_requeue") == [1, 2]
+
+
+def test_a_message_is_looked_for_by_row_and_by_its_own_id() -> None:
+    played = play(requeue.run([RequeueRequest(("m-7", "m-x", "id-2"))], NOW), found())
+    rows, ids = played.parameters("message_find")
+    assert rows == [7]
+    assert {"m-x", "id-2"} <= set(ids)
+
+
+def test_one_unknown_message_requeues_none_of_its_request() -> None:
+    requests = [RequeueRequest(("m-1", "m-9")), RequeueRequest(("m-2",))]
+    played = play(requeue.run(requests, NOW), found((1, None, "dead", 10)), found((2, None, "dead", 10)))
+    error, other = played.outcomes
+    assert isinstance(error, UnknownMessage)
+    assert error.message_id == "m-9"
+    assert other == 1
+    assert played.ids("message_requeue") == [2]
+
+
+def test_what_is_not_dead_cannot_be_requeued() -> None:
+    for status in ("queued", "scheduled", "leased", "acked", "expired"):
+        rows = found((1, None, "dead", 10), (2, None, status, 10))
+        played = play(requeue.run([RequeueRequest(("m-1", "m-2"))], NOW), rows)
+        (error,) = played.outcomes
+        assert isinstance(error, WrongState)
+        assert (error.what, error.name, error.status) == ("message", "m-2", status)
+        assert played.statements == []
+
+
+def test_purging_takes_one_status_or_all_finished_ones() -> None:
+    requests = [PurgeRequest("acked", 900, 50), PurgeRequest(None, 800, 50, after=3)]
+    played = play(purge.run(requests, NOW), ("message_purge", [(1,), (2,)]), ("message_purge", []))
+    assert played.outcomes == [[1, 2], []]
+    first, second = played.written("message_purge")
+    assert first == (["acked"], 900, 50, 0)
+    assert second == (list(FINISHED), 800, 50, 3)
+
+
+def test_only_what_is_finished_is_ever_purged() -> None:
+    assert set(FINISHED) == {"acked", "dead", "expired"}
+
+
+def test_burying_nothing_does_nothing() -> None:
+    assert play(bury([], NOW)).statements == []

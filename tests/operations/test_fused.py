@@ -1,0 +1,215 @@
+"""A batch must not change what a request means: run together or one after another, the outcome is the same.
+
+The only tests here with a database: the rules are compared with themselves, in memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentbus.addresses import Address, pool, topic
+from agentbus.clock import Now
+from agentbus.codec import encode, plain
+from agentbus.engine.queries import load
+from agentbus.engine.sqlite.connection import migrations
+from agentbus.errors import AgentBusError
+from agentbus.operations import Actor, Each, Op, Operation, Part, Query, Separately, UnitRequest, unit
+from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
+from agentbus.operations.leases import (
+    AckRequest,
+    Claim,
+    ClaimRequest,
+    ExtendRequest,
+    RejectRequest,
+    ReleaseRequest,
+    Settlement,
+    ack,
+    begin,
+    claim,
+    extend,
+    reject,
+    release,
+)
+from agentbus.operations.messages import Draft, SendRequest, send
+from agentbus.operations.processes import EnterRequest, enter
+from agentbus.operations.replies import ReplyRequest, take_reply
+
+EARLY = Now(1_000_000, 50_000, "boot-1")
+NOW = Now(1_002_000, 52_000, "boot-1")
+A, B, STALE, NOBODY = Actor("a", 1), Actor("b", 1), Actor("a", 0), Actor("nobody", 1)
+TABLES = ("agents", "counters", "events", "mailboxes", "messages", "pool_members", "subscriptions")
+
+
+def drive(connection: sqlite3.Connection, op: Op[Any]) -> Any:
+    queries = load("sqlite")
+    rows: list[tuple[Any, ...]] = []
+    try:
+        step = next(op)
+        while True:
+            rows = []
+            if isinstance(step, Query):
+                values = [plain(value) if isinstance(value, list) else value for value in step.parameters]
+                rows = connection.execute(queries[step.name], values).fetchall()
+            elif isinstance(step, Each):
+                connection.executemany(queries[step.name], step.rows)
+            step = op.send(rows)
+    except StopIteration as stop:
+        return stop.value
+
+
+def one_by_one(connection: sqlite3.Connection, operation: Operation[Any, Any], requests: Sequence[Any]) -> list[Any]:
+    outcomes: list[Any] = []
+    for request in requests:
+        connection.execute("SAVEPOINT call")
+        try:
+            outcomes += drive(connection, operation.run([request], NOW))
+        except AgentBusError as error:
+            connection.execute("ROLLBACK TO call")
+            outcomes.append(error)
+        connection.execute("RELEASE call")
+    return outcomes
+
+
+def together(connection: sqlite3.Connection, operation: Operation[Any, Any], requests: Sequence[Any]) -> list[Any]:
+    connection.execute("BEGIN")
+    try:
+        outcomes = drive(connection, operation.run(requests, NOW))
+    except (Separately, AgentBusError):
+        connection.execute("ROLLBACK")
+        return one_by_one(connection, operation, requests)
+    connection.execute("COMMIT")
+    assert isinstance(outcomes, list)
+    return outcomes
+
+
+def message(to: Address | int, **options: Any) -> Draft:
+    return Draft(to, "note", encode(options.pop("payload", 1), 100), options.pop("priority", 5), 2, **options)
+
+
+@cache
+def template() -> sqlite3.Connection:
+    """Two agents that share a pool, one of them subscribed to a topic, one completed; messages of every kind."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.executescript(migrations()[1])
+    connection.execute("PRAGMA foreign_keys = ON")
+
+    def do(operation: Operation[Any, Any], *requests: Any) -> Any:
+        outcomes = drive(connection, operation.run(requests, EARLY))
+        assert not [outcome for outcome in outcomes if isinstance(outcome, AgentBusError)]
+        return outcomes
+
+    do(enter, EnterRequest("host", 1, "", None))
+    do(register, *(RegisterRequest(id, "worker", 1, Profile(), pools=("p",)) for id in "ab"))
+    do(register, RegisterRequest("c", "worker", 1, Profile(), topics=("t",)))
+    do(register, RegisterRequest("gone", "worker", 1, Profile()))
+    do(finish, EndRequest(Actor("gone", 1), "completed"))
+    own = {row[0]: row[1:] for row in connection.execute("SELECT id, mailbox, replies FROM agents")}
+    drafts = [message(Address("agent", "a"), priority=n % 10, reply_to=own["b"][1], correlation="r") for n in range(6)]
+    drafts += [message(pool("p"), priority=n) for n in range(4)]
+    drafts += [message(Address("agent", "a"), delay=delay, ttl=500) for delay in (1_000, 10_000)]
+    drafts += [message(Address("agent", "b"), message_id="old"), message(own["a"][1], correlation="q")]
+    do(send, SendRequest(B, tuple(drafts)))
+    # Leases 1 to 4 of a: two that ran out by now, one of them on its last attempt.
+    do(claim, ClaimRequest(A, (), (own["a"][0],), (), 2, 1_000))
+    do(claim, ClaimRequest(A, (), (own["a"][0],), (), 2, 60_000))
+    connection.execute(
+        "UPDATE messages SET attempts = 2 WHERE id IN (SELECT max(id) FROM messages WHERE status = 'leased')"
+    )
+    return connection
+
+
+@cache
+def known() -> tuple[dict[str, int], list[tuple[int, int]]]:
+    """The mailboxes by (kind, name), and the leases."""
+    boxes = {f"{kind}/{name}": id for id, kind, name in template().execute("SELECT id, kind, name FROM mailboxes")}
+    leases = template().execute("SELECT id, lease FROM messages WHERE status = 'leased' ORDER BY lease_until, id").fetchall()
+    return boxes, leases
+
+
+def fresh() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    template().backup(connection)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def seen(outcome: Any) -> Any:
+    """An outcome as it can be compared. What is left for others depends on who came before, and is no promise."""
+    if isinstance(outcome, AgentBusError):
+        return type(outcome), outcome.facts
+    return list(outcome.rows) if isinstance(outcome, Claim) else outcome
+
+
+def contents(connection: sqlite3.Connection) -> dict[str, list[Any]]:
+    return {table: connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in TABLES}
+
+
+actors = st.sampled_from([A, A, A, B, B, STALE, NOBODY])
+leases = st.lists(st.sampled_from([*known()[1], *known()[1], (1, 9), (999, 1)]), max_size=3, unique=True).map(tuple)
+recipients = st.sampled_from(
+    [*(Address("agent", name) for name in ("a", "b", "gone", "nobody")), pool("p"), pool("q"), topic("t"), topic("u")]
+)
+drafts = st.builds(
+    Draft,
+    recipients | st.just(known()[0]["replies/b"]),
+    st.sampled_from(["note", "note", "note", "control", "nonsense"]),
+    st.sampled_from([encode(1, 100), encode(2, 100)]),
+    st.integers(0, 9),
+    st.just(3),
+    st.sampled_from([0, 0, 500]),
+    st.sampled_from([None, 500]),
+    st.sampled_from([None, None, "old", "x", "y"]),
+    st.sampled_from([None, "r"]),
+)
+sends = st.builds(SendRequest, actors, st.lists(drafts, min_size=1, max_size=3).map(tuple))
+acks = st.builds(AckRequest, actors, leases, st.none() | st.sampled_from([*known()[1], (999, 1)]))
+parts = sends.map(lambda request: Part(send, request)) | acks.map(lambda request: Part(ack, request))
+# Of a lease that ran out, its holder and another claim may be first; together, the holder is.
+lasting = st.lists(st.sampled_from([*known()[1][2:], (1, 9)]), max_size=2, unique=True).map(tuple)
+claims = st.builds(
+    ClaimRequest,
+    actors,
+    lasting,
+    st.sampled_from([(known()[0]["agent/a"],), (known()[0]["agent/b"], known()[0]["subscription/t"])]),
+    st.sampled_from([(), (known()[0]["pool/p"],)]),
+    st.integers(1, 4),
+    st.sampled_from([1_000, 5_000]),
+    st.booleans(),
+)
+CASES: list[tuple[Operation[Any, Any], st.SearchStrategy[Any]]] = [
+    (send, sends),
+    (claim, claims),
+    (ack, acks),
+    (begin, st.builds(Settlement, actors, leases)),
+    (extend, st.builds(ExtendRequest, actors, leases, st.integers(1, 9_000))),
+    (release, st.builds(ReleaseRequest, actors, leases, st.sampled_from([0, 500]), st.sampled_from([None, "why"]))),
+    (reject, st.builds(RejectRequest, actors, leases, st.just("bad"))),
+    (finish, st.builds(EndRequest, actors, st.sampled_from(["completed", "failed", "stopped"]))),
+    (take_reply, st.builds(ReplyRequest, actors, st.just(known()[0]["replies/a"]), st.sampled_from(["q", "r"]))),
+    (unit, st.builds(UnitRequest, st.lists(parts, min_size=1, max_size=3).map(tuple))),
+]
+
+
+@pytest.mark.parametrize(("operation", "requests"), CASES, ids=[operation.name for operation, _ in CASES])
+def test_together_is_the_same_as_one_after_another(operation: Operation[Any, Any], requests: Any) -> None:
+    @settings(max_examples=1500, deadline=None)
+    @given(st.lists(requests, min_size=2, max_size=5))
+    def compare(batch: list[Any]) -> None:
+        fused, apart = fresh(), fresh()
+        try:
+            first = [seen(outcome) for outcome in together(fused, operation, batch)]
+            second = [seen(outcome) for outcome in one_by_one(apart, operation, batch)]
+            assert first == second
+            assert contents(fused) == contents(apart)
+        finally:
+            fused.close()
+            apart.close()
+
+    compare()

@@ -1,0 +1,147 @@
+"""Processes: entering, beating, listening, leaving, being found dead, and the first one after a reboot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentbus.codec import decode
+from agentbus.operations import Row
+from agentbus.operations.processes import (
+    BeatRequest,
+    EnterRequest,
+    Entry,
+    LeaveRequest,
+    ListenRequest,
+    Neighbour,
+    beat,
+    enter,
+    leave,
+    listen,
+)
+from tests.operations.script import ALIVE, NOW, Answer, Played, held, play
+
+ME = EnterRequest("host", 41, "77", "/bell")
+SAME_BOOT: Answer = ("meta_get", [(NOW.boot,)])
+NUMBER: tuple[Answer, ...] = (("process_insert", [(3,)]), ("process_neighbours", []))
+TOPOLOGY: Answer = ("counter_take", [(1,)])
+
+
+def trail(played: Played[Any]) -> list[tuple[str, str]]:
+    return [(event[1], event[3]) for event in played.written("event_insert")]
+
+
+def test_a_process_gets_a_number_and_hears_of_its_neighbours() -> None:
+    neighbours: Answer = ("process_neighbours", [(1, "host", 40, "66", None)])
+    played = play(enter.run([ME], NOW), SAME_BOOT, ("process_insert", [(3,)]), neighbours)
+    assert played.outcomes == [Entry(3, [Neighbour(1, "host", 40, "66", None)])]
+    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", NOW.awake, NOW.wall)]
+    assert played.parameters("process_neighbours") == ("host", 3)
+
+
+def test_the_first_process_ever_notes_the_boot_and_voids_nothing() -> None:
+    played = play(enter.run([ME], NOW), ("meta_get", []), *NUMBER)
+    assert played.written("meta_set") == [("boot", NOW.boot)]
+    assert played.wrote == ["meta_set", "process_insert"]
+
+
+def test_within_a_boot_nothing_is_voided() -> None:
+    assert play(enter.run([ME], NOW), SAME_BOOT, *NUMBER).wrote == ["process_insert"]
+
+
+def rebooted(*answers: Answer, leased: tuple[Row, ...] = ()) -> Played[Any]:
+    return play(enter.run([ME], NOW), ("meta_get", [("boot-0",)]), *answers, ("message_leased", leased), *NUMBER)
+
+
+def test_the_first_process_after_a_reboot_fails_the_agents_of_the_last_boot() -> None:
+    played = rebooted(
+        ("process_of_other_boots", [(1,), (2,)]),
+        ("process_end", [(1,), (2,)]),
+        ("agent_of_processes", [("a",)]),
+        ("message_held_by", [held(1)]),
+        ALIVE,
+        ("agent_parents", []),
+        TOPOLOGY,
+    )
+    assert played.written("meta_set") == [("boot", NOW.boot)]
+    assert played.written("process_end") == [("dead", NOW.wall, [1, 2])]
+    assert [values[0] for values in played.written("agent_end")] == ["failed"]
+    assert played.ids("message_release") == [1]
+    assert ("process_dead", "1") in trail(played)
+    assert ("agent_failed", "a") in trail(played)
+
+
+def test_awake_time_of_the_last_boot_means_nothing_after_a_reboot() -> None:
+    played = rebooted(("process_of_other_boots", []))
+    assert "agent_forget_calls" in played.wrote
+
+
+def test_a_reboot_frees_the_leases_that_no_process_held() -> None:
+    # Those of visiting agents: no process can be struck off for them.
+    rows = (held(1, attempts=1), held(2, attempts=5, max_attempts=5))
+    played = rebooted(("process_of_other_boots", []), leased=rows)
+    assert played.ids("message_release") == [1]
+    assert played.ids("message_bury") == [2]
+
+
+def test_one_beat_serves_all_agents_of_a_process() -> None:
+    requests = [BeatRequest(3, (("a", 1, 4_000), ("b", 2, 4_500))), BeatRequest(4, ())]
+    played = play(beat.run(requests, NOW))
+    assert played.outcomes == [None, None]
+    assert played.written("process_beat") == [(NOW.awake, 3), (NOW.awake, 4)]
+    assert played.written("agent_called") == [(4_000, "a", 1), (4_500, "b", 2)]
+
+
+def test_a_beat_of_idle_agents_touches_none_of_them() -> None:
+    assert play(beat.run([BeatRequest(3, ())], NOW)).wrote == ["process_beat"]
+
+
+def test_listening_changes_the_topology_so_that_others_look_again() -> None:
+    requests = [ListenRequest(3, ("events", "mailbox/1")), ListenRequest(4, ("events",))]
+    played = play(listen.run(requests, NOW), TOPOLOGY)
+    assert played.outcomes == [None, None]
+    assert played.written("listener_insert") == [("events", 3), ("mailbox/1", 3), ("events", 4)]
+    assert played.written("counter_take") == [("topology", 1)]
+
+
+def test_listening_to_nothing_changes_nothing() -> None:
+    assert play(listen.run([ListenRequest(3, ())], NOW)).statements == []
+
+
+@pytest.mark.parametrize(("dead", "status", "process"), [(False, "stopped", "ended"), (True, "failed", "dead")])
+def test_a_process_that_leaves_stops_its_agents_and_a_dead_one_fails_them(
+    dead: bool, status: str, process: str
+) -> None:
+    answers: list[Answer] = [
+        ("process_end", [(3,)]),
+        ("agent_of_processes", [("a",), ("b",)]),
+        ("message_held_by", [held(1)]),
+        ALIVE,
+        ("agent_parents", []) if dead else ("subscription_delete", []),
+        TOPOLOGY,
+    ]
+    played = play(leave.run([LeaveRequest((3,), dead, "why")], NOW), *answers)
+    assert played.outcomes == [["a", "b"]]
+    assert played.written("process_end") == [(process, NOW.wall, [3])]
+    assert played.written("agent_end") == [(status, "why", NOW.wall, "a"), (status, "why", NOW.wall, "b")]
+    assert played.ids("message_release") == [1]
+    assert played.written("listener_clear") == [([3],)]
+    assert played.written("counter_take") == [("topology", 1)]
+    assert (("process_dead", "3") in trail(played)) is dead
+
+
+def test_a_process_that_another_struck_off_already_is_left_alone() -> None:
+    answers: list[Answer] = [("process_end", []), ("agent_of_processes", []), TOPOLOGY]
+    played = play(leave.run([LeaveRequest((3,), True, "why")], NOW), *answers)
+    assert played.outcomes == [[]]
+    assert played.parameters("agent_of_processes") == ([],)
+    assert played.written("agent_end") == []
+    assert trail(played) == []
+
+
+def test_a_dead_process_is_in_the_trail_with_the_reason() -> None:
+    answers: list[Answer] = [("process_end", [(3,)]), ("agent_of_processes", []), TOPOLOGY]
+    played = play(leave.run([LeaveRequest((3,), True, "its process died")], NOW), *answers)
+    ((*_, facts),) = played.written("event_insert")
+    assert decode(facts) == {"reason": "its process died"}

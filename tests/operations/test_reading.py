@@ -1,0 +1,133 @@
+"""Questions: filters, pages and numbers as people see them."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pytest
+
+from agentbus.errors import NotADatabase
+from agentbus.operations import Row
+from agentbus.operations.reading import (
+    AgentFilter,
+    MessageFilter,
+    count,
+    get_agent,
+    list_agents,
+    list_messages,
+    pending,
+    recipient,
+)
+from agentbus.records import QueueDepth
+from tests.operations.script import NOW, Answer, play
+
+
+def agent(id: str) -> Row:
+    """A row of agent_get: 26 columns as in AgentRecord."""
+    return (
+        id, "Ada", "worker", "resident", None, None, None, '["python"]', None, None, 30, 1_500, '{"k":1}', "running",
+        40, "note", 3, 1, 2_500, 900, None, 100, 110, 120, None, None,
+    )  # fmt: skip
+
+
+def message(id: int, message_id: str | None = None, text: str = '{"x":1}', crc: int | None = None) -> Row:
+    """A row of message_list."""
+    crc = zlib.crc32(text.encode()) if crc is None else crc
+    return (
+        id, message_id, "b", "pool", "p", "", "note", text, crc, 5, "queued", 0, 5, None, None, None, None, None, None,
+        100, None,
+    )  # fmt: skip
+
+
+def test_an_agent_that_is_not_there_is_none() -> None:
+    assert play(get_agent("a", NOW), ("agent_get", [])).outcomes is None
+
+
+def test_an_agent_is_shown_decoded_and_in_seconds() -> None:
+    record = play(get_agent("a", NOW), ("agent_get", [agent("a")])).outcomes
+    assert record is not None
+    assert record.capabilities == ["python"]
+    assert record.metadata == {"k": 1}
+    assert (record.estimate, record.patience) == (1.5, 2.5)
+    assert (record.last_call, record.progress, record.epoch) == (900, 40, 1)
+
+
+@pytest.mark.parametrize(("rows", "cursor"), [(1, None), (2, None), (3, "b")])
+def test_a_page_has_a_cursor_only_if_something_follows(rows: int, cursor: str | None) -> None:
+    found = [agent(id) for id in "abc"[:rows]]
+    page = play(list_agents(AgentFilter(limit=2), NOW), ("agent_list", found)).outcomes
+    assert [record.id for record in page.items] == ["a", "b"][:rows]
+    assert page.cursor == cursor
+
+
+def test_agent_filters_reach_the_query() -> None:
+    wanted = AgentFilter(("running",), "worker", "s-1", "p-1", "resident", "python", "m", 5)
+    played = play(list_agents(wanted, NOW), ("agent_list", []))
+    assert played.parameters("agent_list") == ("m", ["running"], "worker", "s-1", "p-1", "resident", "python", 6)
+
+
+@pytest.mark.parametrize(("rows", "cursor"), [(2, None), (3, "8")])
+def test_a_page_of_messages_goes_on_before_the_last_one_shown(rows: int, cursor: str | None) -> None:
+    found = [message(id) for id in (9, 8, 7)[:rows]]
+    page = play(list_messages(MessageFilter(limit=2), NOW), ("message_list", found)).outcomes
+    assert [record.message_id for record in page.items] == ["m-9", "m-8"]
+    assert page.cursor == cursor
+
+
+def test_a_message_is_shown_decoded() -> None:
+    (record,) = play(list_messages(MessageFilter(), NOW), ("message_list", [message(9, "id-9")])).outcomes.items
+    assert (record.id, record.message_id, record.recipient, record.payload) == (9, "id-9", "pool:p", {"x": 1})
+    assert (record.priority, record.status, record.created) == (5, "queued", 100)
+
+
+def test_stored_bytes_that_do_not_match_their_checksum_are_not_shown() -> None:
+    with pytest.raises(NotADatabase, match="m-9"):
+        play(list_messages(MessageFilter(), NOW), ("message_list", [message(9, crc=1)]))
+
+
+@pytest.mark.parametrize(("wanted", "row_ids", "own"), [("m-7", [7], None), ("id-7", None, "id-7")])
+def test_a_message_is_found_by_row_or_by_its_own_id(wanted: str, row_ids: Any, own: Any) -> None:
+    played = play(list_messages(MessageFilter(message_id=wanted), NOW), ("message_list", []))
+    parameters = played.parameters("message_list")
+    assert (row_ids in parameters) or row_ids is None
+    assert (own in parameters) or own is None
+
+
+def test_numbers_are_counted_and_ages_are_told_in_milliseconds() -> None:
+    counts = play(
+        count(5, NOW),
+        ("message_counts", [("queued", 2), ("dead", 1)]),
+        ("agent_counts", [("running", 1)]),
+        ("queue_depths", [("agent", "a", "a", 2, NOW.wall - 500), ("pool", "p", "", 1, NOW.wall + 9)]),
+        ("queue_oldest", [(NOW.wall - 500,)]),
+    ).outcomes
+    assert counts.messages == {"queued": 2, "dead": 1}
+    assert counts.agents == {"running": 1}
+    # A clock that was set back makes nothing younger than now.
+    assert counts.queues == [QueueDepth("a", 2, 500), QueueDepth("pool:p", 1, 0)]
+    assert counts.oldest_waiting == 500
+
+
+def test_an_empty_bus_has_no_oldest_message() -> None:
+    answers: list[Answer] = [(name, []) for name in ("message_counts", "agent_counts", "queue_depths")]
+    assert play(count(5, NOW), *answers, ("queue_oldest", [(None,)])).outcomes.oldest_waiting is None
+
+
+def test_mailboxes_with_something_to_do_are_named() -> None:
+    played = play(pending((10, 20), NOW), ("mailbox_pending", [(20,)]))
+    assert played.outcomes == [20]
+    assert played.parameters("mailbox_pending") == ([10, 20], NOW.wall, NOW.awake)
+
+
+@pytest.mark.parametrize(
+    ("mailbox", "shown"),
+    [
+        (("agent", "a", "a"), "a"),
+        (("pool", "p", ""), "pool:p"),
+        (("subscription", "t", "a"), "topic:t"),
+        (("replies", "a", "a"), "a (reply)"),
+    ],
+)
+def test_a_mailbox_is_shown_as_people_write_it(mailbox: tuple[str, str, str], shown: str) -> None:
+    assert recipient(*mailbox) == shown

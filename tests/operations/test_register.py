@@ -1,0 +1,197 @@
+"""Registering: a new life, an announcement, a takeover; and what forbids it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentbus.codec import decode
+from agentbus.errors import AgentExists, UnknownSession, UnknownType, WrongState
+from agentbus.operations import Row, mailbox_channel
+from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
+from agentbus.operations.fencing import ENDED, LIVE
+from agentbus.operations.processes import Neighbour
+from tests.operations.script import NOW, Answer, Played, errors, held, play
+
+KNOWN: Answer = ("type_known", [("worker",)])
+PROCESS = 3
+
+
+def request(process: int | None = PROCESS, **options: Any) -> RegisterRequest:
+    return RegisterRequest("a", "worker", process, options.pop("profile", Profile()), **options)
+
+
+def status(status: str | None, process: tuple[Any, ...] = (8, "host", 41, "77", "/bell")) -> list[Answer]:
+    """How the agent stood before. It is asked for before the checks and before writing."""
+    rows: list[Row] = [] if status is None else [("a", status, *process)]
+    return [("agent_status", rows), ("agent_status", rows)]
+
+
+def life(epoch: int = 1, mailboxes: tuple[Row, ...] = ()) -> list[Answer]:
+    """What the agent is once it is registered: its mailboxes are 10 and 11."""
+    return [
+        ("mailbox_find", [(10,)]),
+        ("mailbox_find", [(11,)]),
+        ("agent_life", [(epoch, 10, 11)]),
+        ("agent_mailboxes", mailboxes),
+    ]
+
+
+TOPOLOGY: Answer = ("counter_take", [(1,)])
+
+
+def trail(played: Played[Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [(event[1], decode(event[5])) for event in played.written("event_insert")]
+
+
+def row(played: Played[Any]) -> Row:
+    (values,) = played.written("agent_register")
+    return values
+
+
+def test_a_new_agent_gets_an_epoch_and_two_mailboxes() -> None:
+    played = play(register.run([request()], NOW), KNOWN, *status(None), *life(), TOPOLOGY)
+    assert played.outcomes == [Registration("a", 1, 10, 11, {}, {})]
+    assert played.written("mailbox_ensure") == [("agent", "a", "a", NOW.wall), ("replies", "a", "a", NOW.wall)]
+    assert row(played)[:10] == ("a", "worker", "resident", None, PROCESS, "running", NOW.wall, NOW.awake, 10, 11)
+    assert trail(played) == [("agent_registered", {"epoch": 1, "type": "worker", "before": None})]
+
+
+def test_what_an_agent_says_of_itself_is_written_and_the_rest_is_left_open() -> None:
+    profile = Profile("Ada", capabilities=("python", "sql"), load=30)
+    played = play(register.run([request(profile=profile)], NOW), KNOWN, *status(None), *life(), TOPOLOGY)
+    assert row(played)[10:] == ("Ada", None, None, '["python","sql"]', None, None, 30, None, None, None)
+
+
+def test_its_process_listens_to_every_mailbox_it_reads() -> None:
+    boxes: tuple[Row, ...] = (("pool", "p", 30), ("subscription", "t", 31))
+    played = play(register.run([request()], NOW), KNOWN, *status(None), *life(mailboxes=boxes), TOPOLOGY)
+    assert played.outcomes == [Registration("a", 1, 10, 11, {"p": 30}, {"t": 31})]
+    assert sorted(played.written("listener_insert")) == [(mailbox_channel(box), PROCESS) for box in (10, 11, 30, 31)]
+    assert played.written("counter_take") == [("topology", 1)]
+
+
+def test_pools_and_topics_are_made_and_joined() -> None:
+    played = play(
+        register.run([request(pools=("p",), topics=("t",))], NOW),
+        KNOWN, *status(None), *life()[:2],
+        ("mailbox_find", [(30,)]), ("mailbox_find", [(40,)]), ("mailbox_find", [(31,)]),
+        *life()[2:], TOPOLOGY,
+    )  # fmt: skip
+    assert ("pool", "p", "", NOW.wall) in played.written("mailbox_ensure")
+    assert ("topic", "t", "", NOW.wall) in played.written("mailbox_ensure")
+    assert ("subscription", "t", "a", NOW.wall) in played.written("mailbox_ensure")
+    assert played.written("pool_join") == [(30, "a", NOW.wall)]
+    assert played.written("subscription_insert") == [(40, "a", 31, NOW.wall)]
+
+
+@pytest.mark.parametrize("before", [*sorted(ENDED), "pending"])
+def test_an_ended_or_expected_id_starts_a_new_life(before: str) -> None:
+    played = play(register.run([request()], NOW), KNOWN, *status(before), *life(epoch=2), TOPOLOGY)
+    assert played.outcomes == [Registration("a", 2, 10, 11, {}, {})]
+    assert trail(played) == [("agent_registered", {"epoch": 2, "type": "worker", "before": before})]
+
+
+@pytest.mark.parametrize("before", sorted(LIVE))
+def test_an_id_that_is_alive_is_refused_and_the_error_says_where(before: str) -> None:
+    played = play(register.run([request()], NOW), KNOWN, status(before)[0])
+    (error,) = played.outcomes
+    assert isinstance(error, AgentExists)
+    assert (error.agent, error.status, error.pid) == ("a", before, 41)
+    assert error.neighbour == Neighbour(8, "host", 41, "77", "/bell")
+    assert played.statements == []
+
+
+def test_a_visiting_agent_has_no_process_to_name() -> None:
+    place = (None, None, None, None, None)
+    played = play(register.run([request()], NOW), KNOWN, status("running", place)[0])
+    (error,) = played.outcomes
+    assert isinstance(error, AgentExists)
+    assert error.neighbour is None
+    assert error.pid is None
+
+
+def test_a_takeover_frees_what_the_old_life_held() -> None:
+    rows = [held(1, attempts=1), held(2, attempts=5, max_attempts=5)]
+    played = play(
+        register.run([request(takeover=True)], NOW),
+        KNOWN, *status("running"), ("message_held_by", rows), ("agent_life", [(1, 10, 11)]), *life(epoch=2), TOPOLOGY,
+    )  # fmt: skip
+    assert played.outcomes == [Registration("a", 2, 10, 11, {}, {})]
+    assert played.ids("message_release") == [1]
+    assert played.ids("message_bury") == [2]
+    assert mailbox_channel(10) in played.woken
+    assert ("agent_taken_over", {"epoch": 2, "type": "worker", "before": "running"}) in trail(played)
+
+
+def test_whoever_waits_in_the_old_life_hears_of_a_takeover() -> None:
+    answers = [KNOWN, *status("running"), ("message_held_by", []), ("agent_life", [(1, 10, 11)]), *life(epoch=2)]
+    played = play(register.run([request(takeover=True)], NOW), *answers, TOPOLOGY)
+    assert mailbox_channel(10) in played.woken
+
+
+def test_a_takeover_of_nobody_is_a_registration() -> None:
+    played = play(register.run([request(takeover=True)], NOW), KNOWN, *status(None), *life(), TOPOLOGY)
+    assert [kind for kind, _ in trail(played)] == ["agent_registered"]
+
+
+def test_an_expected_agent_is_pending_and_nobody_listens_for_it() -> None:
+    played = play(register.run([request(None)], NOW), KNOWN, *status(None), *life(epoch=0))
+    assert played.outcomes == [Registration("a", 0, 10, 11, {}, {})]
+    assert row(played)[4:6] == (None, "pending")
+    assert played.written("listener_insert") == []
+    assert [kind for kind, _ in trail(played)] == ["agent_expected"]
+
+
+@pytest.mark.parametrize("before", sorted(LIVE))
+def test_expecting_one_that_is_here_already_changes_nothing(before: str) -> None:
+    played = play(register.run([request(None)], NOW), KNOWN, *status(before), *life(epoch=4)[2:])
+    assert played.outcomes == [Registration("a", 4, 10, 11, {}, {})]
+    assert played.statements == []
+
+
+def test_an_unknown_type_is_refused_with_near_matches() -> None:
+    played = play(register.run([request()], NOW), ("type_known", []), ("type_names", [("worker",), ("workers",)]))
+    (error,) = played.outcomes
+    assert isinstance(error, UnknownType)
+    assert (error.kind, error.name) == ("agent", "worker")
+    assert "workers" in error.near
+    assert played.statements == []
+
+
+def test_an_unknown_session_is_refused() -> None:
+    played = play(register.run([request(session="s-1")], NOW), KNOWN, ("session_status", []))
+    assert isinstance(played.outcomes[0], UnknownSession)
+    assert played.statements == []
+
+
+@pytest.mark.parametrize("ended", ["completed", "failed"])
+def test_nobody_joins_a_session_that_has_ended(ended: str) -> None:
+    played = play(register.run([request(session="s-1")], NOW), KNOWN, ("session_status", [(ended,)]))
+    (error,) = played.outcomes
+    assert isinstance(error, WrongState)
+    assert (error.what, error.name, error.status) == ("session", "s-1", ended)
+
+
+@pytest.mark.parametrize("open", ["active", "paused", "interrupted"])
+def test_an_open_session_may_be_joined(open: str) -> None:
+    answers = [KNOWN, ("session_status", [(open,)]), *status(None), *life(), TOPOLOGY]
+    played = play(register.run([request(session="s-1")], NOW), *answers)
+    assert errors(played.outcomes) == []
+    assert row(played)[3] == "s-1"
+
+
+def test_a_refused_registration_leaves_its_neighbours_alone() -> None:
+    requests = [request(), request(session="gone"), request()]
+    answers = [
+        KNOWN, *status(None), *life(), TOPOLOGY,
+        KNOWN, ("session_status", []),
+        KNOWN, status("running", (PROCESS, "host", 1, "", None))[0],
+    ]  # fmt: skip
+    played = play(register.run(requests, NOW), *answers)
+    first, second, third = played.outcomes
+    assert first == Registration("a", 1, 10, 11, {}, {})
+    assert isinstance(second, UnknownSession)
+    # The first of the batch is alive by then.
+    assert isinstance(third, AgentExists)

@@ -1,0 +1,250 @@
+"""What becomes of leased messages: acknowledged, begun, extended, given back, rejected. All of a request, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentbus.codec import decode
+from agentbus.errors import AgentFenced, LeaseLost
+from agentbus.operations import Actor, Operation, Separately, mailbox_channel, reply_channel
+from agentbus.operations.leases import (
+    AckRequest,
+    ExtendRequest,
+    RejectRequest,
+    ReleaseRequest,
+    Settlement,
+    ack,
+    begin,
+    extend,
+    reject,
+    release,
+)
+from tests.operations.script import ALIVE, NOW, A, Answer, B, errors, held, play
+
+Settling = tuple[Operation[Any, Any], type[Settlement], tuple[Any, ...], str]
+
+EVERY: list[Settling] = [
+    (ack, AckRequest, (), "message_ack"),
+    (begin, Settlement, (), "message_begin"),
+    (extend, ExtendRequest, (1_000,), "message_extend"),
+    (release, ReleaseRequest, (), "message_release"),
+    (reject, RejectRequest, ("bad",), "message_bury"),
+]
+each = pytest.mark.parametrize(
+    ("operation", "kind", "rest", "query"), EVERY, ids=lambda value: getattr(value, "name", "")
+)
+
+
+def held_rows(*rows: tuple[Any, ...]) -> Answer:
+    return "message_held", rows
+
+
+@each
+def test_it_settles_all_leases_of_all_requests(
+    operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
+) -> None:
+    requests = [kind(A, ((1, 1), (2, 3)), *rest), kind(B, ((3, 1),), *rest)]
+    played = play(operation.run(requests, NOW), ALIVE, held_rows(held(1), held(2, 3), held(3)))
+    assert errors(played.outcomes) == []
+    assert played.ids(query) == [1, 2, 3]
+
+
+@each
+@pytest.mark.parametrize(
+    ("found", "facts"),
+    [
+        (held(2, lease=2, holder="c"), {"message_id": "m-2", "status": "leased", "holder": "c"}),
+        (held(2, status="queued", holder=None), {"message_id": "m-2", "status": "queued", "holder": "nobody"}),
+        (held(2, status="acked", message_id="id-2"), {"message_id": "id-2", "status": "acked", "holder": "nobody"}),
+        (held(2, status="dead", holder="a"), {"message_id": "m-2", "status": "dead", "holder": "nobody"}),
+        (None, {"message_id": "m-2", "status": "purged", "holder": "nobody"}),
+    ],
+    ids=["handed to another", "back in the queue", "done", "dead", "purged"],
+)
+def test_one_lost_lease_refuses_its_whole_request_and_no_other(
+    operation: Operation[Any, Any],
+    kind: type[Settlement],
+    rest: tuple[Any, ...],
+    query: str,
+    found: tuple[Any, ...] | None,
+    facts: dict[str, str],
+) -> None:
+    requests = [kind(A, ((1, 1), (2, 1)), *rest), kind(B, ((3, 1),), *rest)]
+    rows = [held(1), held(3)] + ([] if found is None else [found])
+    played = play(operation.run(requests, NOW), ALIVE, held_rows(*rows))
+    lost, fine = played.outcomes
+    assert isinstance(lost, LeaseLost)
+    assert lost.facts == facts
+    assert errors([fine]) == []
+    assert played.ids(query) == [3]
+
+
+@each
+def test_a_fenced_agent_settles_nothing(
+    operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
+) -> None:
+    requests = [kind(Actor("a", 7), ((1, 1),), *rest), kind(B, ((3, 1),), *rest)]
+    played = play(operation.run(requests, NOW), ALIVE, held_rows(held(1), held(3)))
+    assert isinstance(played.outcomes[0], AgentFenced)
+    assert played.ids(query) == [3]
+
+
+@each
+def test_when_all_are_refused_no_message_changes(
+    operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
+) -> None:
+    played = play(operation.run([kind(A, ((1, 1),), *rest)], NOW), ALIVE, held_rows())
+    assert len(errors(played.outcomes)) == 1
+    assert played.ids(query) == []
+    assert played.woken == []
+
+
+def test_an_acknowledged_message_is_finished_now() -> None:
+    played = play(ack.run([AckRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1)))
+    assert played.outcomes == [True]
+    assert played.written("message_ack")[0][0] == NOW.wall
+
+
+def test_acknowledging_one_begins_the_next_in_the_same_commit() -> None:
+    played = play(ack.run([AckRequest(A, ((1, 1),), (2, 4))], NOW), ALIVE, held_rows(held(1), held(2, 4)))
+    assert played.outcomes == [True]
+    assert played.ids("message_ack") == [1]
+    assert played.ids("message_begin") == [2]
+
+
+def test_a_next_one_that_is_lost_does_not_undo_the_acknowledgement() -> None:
+    played = play(ack.run([AckRequest(A, ((1, 1),), (2, 4))], NOW), ALIVE, held_rows(held(1), held(2, 5)))
+    assert played.outcomes == [False]
+    assert played.ids("message_ack") == [1]
+    assert played.ids("message_begin") == []
+
+
+def test_a_refused_acknowledgement_begins_nothing() -> None:
+    played = play(ack.run([AckRequest(A, ((1, 1),), (2, 4))], NOW), ALIVE, held_rows(held(1, 9), held(2, 4)))
+    assert isinstance(played.outcomes[0], LeaseLost)
+    assert played.ids("message_begin") == []
+
+
+def test_a_lease_is_extended_in_awake_time_from_now() -> None:
+    requests = [ExtendRequest(A, ((1, 1),), 1_000), ExtendRequest(B, ((2, 1),), 9_000)]
+    played = play(extend.run(requests, NOW), ALIVE, held_rows(held(1), held(2)))
+    assert played.written("message_extend") == [(NOW.awake + 1_000, 1), (NOW.awake + 9_000, 2)]
+
+
+def test_a_message_given_back_is_ready_at_once_and_wakes_its_mailbox() -> None:
+    played = play(release.run([ReleaseRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1, attempts=2)))
+    assert played.written("message_release") == [(None, 2, None, 1)]
+    assert played.woken == [mailbox_channel(10)]
+
+
+def test_a_message_given_back_with_a_delay_is_due_later_and_keeps_its_error() -> None:
+    request = ReleaseRequest(A, ((1, 1),), delay=3_000, error="overloaded")
+    played = play(release.run([request], NOW), ALIVE, held_rows(held(1, attempts=2)))
+    assert played.written("message_release") == [(NOW.wall + 3_000, 2, "overloaded", 1)]
+    # Its receivers must learn when it is due.
+    assert played.woken == [mailbox_channel(10)]
+
+
+def test_there_is_one_wake_for_each_message_given_back() -> None:
+    request = ReleaseRequest(A, ((1, 1), (2, 1)))
+    played = play(release.run([request], NOW), ALIVE, held_rows(held(1), held(2, mailbox=30)))
+    assert played.woken == [mailbox_channel(10), mailbox_channel(30)]
+
+
+def test_a_hand_over_that_shall_not_count_restores_the_attempts() -> None:
+    request = ReleaseRequest(A, ((1, 1), (2, 1)), restore=(2, 0))
+    played = play(release.run([request], NOW), ALIVE, held_rows(held(1, attempts=3), held(2, attempts=1)))
+    assert played.written("message_release") == [(None, 2, None, 1), (None, 0, None, 2)]
+
+
+def test_a_last_attempt_that_shall_not_count_makes_no_dead_letter() -> None:
+    request = ReleaseRequest(A, ((1, 1),), restore=(4,))
+    played = play(release.run([request], NOW), ALIVE, held_rows(held(1, attempts=5, max_attempts=5)))
+    assert played.ids("message_release") == [1]
+    assert played.ids("message_bury") == []
+
+
+def test_a_reserved_message_goes_back_without_an_attempt() -> None:
+    played = play(
+        release.run([ReleaseRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1, attempts=4, max_attempts=5))
+    )
+    assert played.written("message_release") == [(None, 4, None, 1)]
+
+
+def test_giving_back_the_last_attempt_makes_a_dead_letter_with_the_error() -> None:
+    request = ReleaseRequest(A, ((1, 1), (2, 1)), delay=9_000, error="no model")
+    rows = held_rows(held(1, attempts=5, max_attempts=5), held(2, attempts=4, max_attempts=5))
+    played = play(release.run([request], NOW), ALIVE, rows)
+    assert played.outcomes == [None]
+    assert played.written("message_bury") == [("no model", NOW.wall, 1)]
+    assert played.ids("message_release") == [2]
+
+
+def test_a_dead_letter_without_an_error_says_how_it_came_to_be() -> None:
+    played = play(
+        release.run([ReleaseRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1, attempts=3, max_attempts=3))
+    )
+    ((reason, _, _),) = played.written("message_bury")
+    assert "attempt 3 of 3" in reason
+
+
+def test_a_rejected_message_is_a_dead_letter_at_once() -> None:
+    played = play(reject.run([RejectRequest(A, ((1, 1),), "bad")], NOW), ALIVE, held_rows(held(1, attempts=1)))
+    assert played.outcomes == [None]
+    assert played.written("message_bury") == [("bad", NOW.wall, 1)]
+
+
+def test_a_dead_letter_is_in_the_audit_trail() -> None:
+    played = play(reject.run([RejectRequest(A, ((1, 1),), "bad")], NOW), ALIVE, held_rows(held(1, message_id="id-1")))
+    ((at, kind, subject_kind, subject, actor, facts),) = played.written("event_insert")
+    assert (at, kind, subject_kind, subject, actor) == (NOW.wall, "message_dead", "message", "id-1", "a")
+    assert decode(facts) == {"type": "note", "error": "bad"}
+    assert "events" in played.woken
+
+
+@pytest.mark.parametrize("operation", ["reject", "release"])
+def test_the_requester_of_a_dead_request_is_told(operation: str) -> None:
+    rows = held_rows(held(1, attempts=5, max_attempts=5, correlation="r-1", reply_to=77))
+    if operation == "reject":
+        op = reject.run([RejectRequest(A, ((1, 1),), "bad")], NOW)
+    else:
+        op = release.run([ReleaseRequest(A, ((1, 1),), error="bad")], NOW)
+    played = play(op, ALIVE, rows, ("counter_take", [(9,)]))
+    (report,) = played.written("message_insert")
+    id, message_id, mailbox, sender, type, payload = report[:6]
+    assert (id, message_id, mailbox, sender, type) == (9, None, 77, "agentbus", "error_report")
+    assert decode(payload) == {"request": "m-1", "dead": "bad"}
+    assert "r-1" in report
+    assert reply_channel(77, "r-1") in played.woken
+
+
+def test_nobody_is_told_of_a_dead_letter_that_was_no_request() -> None:
+    played = play(reject.run([RejectRequest(A, ((1, 1),), "bad")], NOW), ALIVE, held_rows(held(1, correlation="r-1")))
+    assert played.written("message_insert") == []
+
+
+def test_a_requester_is_told_for_as_long_as_it_wanted_to_hear() -> None:
+    rows = held_rows(held(1, correlation="r-1", reply_to=77, expires=NOW.wall + 4_000))
+    played = play(reject.run([RejectRequest(A, ((1, 1),), "bad")], NOW), ALIVE, rows, ("counter_take", [(9,)]))
+    (report,) = played.written("message_insert")
+    assert NOW.wall + 4_000 in report
+
+
+@each
+def test_two_requests_that_settle_the_same_lease_must_run_by_themselves(
+    operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
+) -> None:
+    # Run one after another, the second hears that the lease is lost; a batch must not change what a request means.
+    requests = [kind(A, ((1, 1),), *rest), kind(A, ((1, 1),), *rest)]
+    with pytest.raises(Separately):
+        play(operation.run(requests, NOW), ALIVE, held_rows(held(1)))
+
+
+@each
+def test_a_single_request_never_asks_to_be_run_by_itself(
+    operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
+) -> None:
+    played = play(operation.run([kind(A, ((1, 1), (1, 1)), *rest)], NOW), ALIVE, held_rows(held(1)))
+    assert errors(played.outcomes) == []

@@ -1,0 +1,95 @@
+"""Units: operations that commit together or not at all, alone and beside other units."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentbus.addresses import Address
+from agentbus.errors import AgentFenced, LeaseLost, UnknownRecipient
+from agentbus.operations import Actor, Part, Separately, UnitRequest, unit
+from agentbus.operations.agents import ProgressRequest, progress
+from agentbus.operations.leases import AckRequest, ack
+from agentbus.operations.messages import Draft, Receipt, SendRequest, send
+from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play
+
+KNOWN: Answer = ("type_known", [("note",)])
+
+
+def acks(id: int, actor: Actor = A) -> Part:
+    return Part(ack, AckRequest(actor, ((id, 1),)))
+
+
+def sends(to: str = "b", actor: Actor = A) -> Part:
+    return Part(send, SendRequest(actor, (Draft(Address("agent", to), "note", ("1", 0), 5, 5),)))
+
+
+def notes(percent: int, actor: Actor = A) -> Part:
+    return Part(progress, ProgressRequest(actor, percent))
+
+
+def ids(last: int) -> Answer:
+    return "counter_take", [(last,)]
+
+
+def test_the_parts_of_a_unit_run_in_order_and_answer_in_order() -> None:
+    request = UnitRequest((acks(1), sends(), notes(50)))
+    answers: list[Answer] = [ALIVE, ("message_held", [held(1)]), ALIVE, KNOWN, ids(7), ALIVE]
+    played = play(unit.run([request], NOW), *answers)
+    assert played.outcomes == [[True, [Receipt(7, "m-7")], None]]
+    assert played.wrote == ["message_ack", "counter_take", "message_insert", "agent_progress"]
+
+
+def test_when_the_first_part_is_refused_its_error_is_the_outcome() -> None:
+    # Nothing was written yet, so that the neighbours need not be run again.
+    request = UnitRequest((acks(1), sends()))
+    played = play(unit.run([request], NOW), ALIVE, ("message_held", [held(1, lease=2)]))
+    assert isinstance(played.outcomes[0], LeaseLost)
+    assert played.ids("message_ack") == []
+
+
+def test_when_a_later_part_is_refused_the_unit_raises_so_that_it_is_undone() -> None:
+    request = UnitRequest((acks(1), sends("nobody")))
+    answers: list[Answer] = [ALIVE, ("message_held", [held(1)]), ALIVE, KNOWN, ("agent_names", [])]
+    with pytest.raises(UnknownRecipient):
+        play(unit.run([request], NOW), *answers)
+
+
+def test_units_that_wait_together_each_get_their_own_results() -> None:
+    requests = [
+        UnitRequest((acks(1), sends(), sends())),
+        UnitRequest((acks(2, B), sends("a", B), notes(10, B))),
+    ]
+    answers: list[Answer] = [ALIVE, ("message_held", [held(1), held(2)]), ALIVE, KNOWN, ids(9), ALIVE]
+    played = play(unit.run(requests, NOW), *answers)
+    assert played.outcomes == [
+        [True, [Receipt(7, "m-7")], [Receipt(8, "m-8")]],
+        [True, [Receipt(9, "m-9")], None],
+    ]
+    assert played.ids("message_ack") == [1, 2]
+
+
+@pytest.mark.parametrize("bad", [acks(2, Actor("b", 9)), sends("nobody", B)])
+def test_beside_a_unit_that_fails_all_must_run_by_themselves(bad: Part) -> None:
+    requests = [UnitRequest((acks(1), sends())), UnitRequest((bad,))]
+    answers: list[Answer] = [
+        ALIVE, ("message_held", [held(1), held(2)]), ALIVE, KNOWN, ("agent_names", []), ids(9),
+    ]  # fmt: skip
+    with pytest.raises(Separately):
+        play(unit.run(requests, NOW), *answers)
+
+
+def test_a_single_unit_never_asks_to_be_run_by_itself() -> None:
+    played = play(unit.run([UnitRequest((notes(10, Actor("a", 9)),))], NOW), ALIVE)
+    assert isinstance(played.outcomes[0], AgentFenced)
+
+
+def test_a_unit_is_as_durable_as_its_parts() -> None:
+    assert not UnitRequest((acks(1), notes(5))).durable
+    assert UnitRequest((acks(1), sends())).durable
+
+
+def test_a_unit_weighs_what_its_parts_weigh() -> None:
+    # The writer bounds a batch by the weight of its requests.
+    part = sends()
+    assert part.request.weight > 0
+    assert getattr(UnitRequest((part, acks(1), part)), "weight", 0) == 2 * part.request.weight

@@ -1,0 +1,1 @@
+"""What only the SQLite engine has: files, locks, file systems."""

@@ -1,0 +1,211 @@
+"""Formats hold even against someone who writes with the sqlite3 shell."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentbus
+
+CRC = "0" * 64
+
+# One good row of each table; every case below makes one column of it bad.
+ROWS: dict[str, dict[str, Any]] = {
+    "meta": {"key": "k", "value": "v"},
+    "counters": {"name": "n", "value": 0},
+    "processes": {"id": 900, "host": "h", "boot": "b", "pid": 1, "started": "", "bell": "x", "beat": 0, "created": 0},
+    "listeners": {"channel": "c", "process": 900},
+    "vocabulary": {"kind": "message", "name": "own", "schema": "{}", "created": 0},
+    "sessions": {"id": "s", "operation": "o", "milestone": "m", "created": 0, "updated": 0},
+    "mailboxes": {"id": 900, "kind": "agent", "name": "n", "owner": "o", "created": 0},
+    "agents": {
+        "id": "a", "name": "A", "type": "worker", "milestone": "m", "parent": "p", "load": 5, "estimate": 5,
+        "status": "running", "process": 900, "epoch": 1, "patience": 5, "last_call": 0, "busy_until": 0,
+        "mailbox": 900, "replies": 900, "evidence": "{}", "created": 0, "started": 0, "updated": 0,
+    },
+    "pool_members": {"pool": 900, "agent": "a", "joined": 0},
+    "subscriptions": {"topic": 900, "agent": "a", "mailbox": 900, "since": 0},
+    "messages": {
+        "id": 900, "message_id": "i", "mailbox": 900, "sender": "a", "type": "note", "checksum": 0, "priority": 5,
+        "status": "queued", "max_attempts": 5, "correlation": "c", "session": "s", "created": 0, "payload": "{}",
+    },
+    "state": {
+        "scope": "s", "key": "k", "value": "1", "version": 1, "change": 900, "checksum": 0, "expires": 0,
+        "created": 0, "updated": 0,
+    },
+    "checkpoints": {
+        "owner_kind": "agent", "owner": "a", "name": "n", "snapshot": "{}", "checksum": CRC, "session": "s", "created": 0,
+    },
+    "documents": {"session": "s", "name": "n", "version": 1, "value": "1", "checksum": CRC, "created": 0},
+    "events": {"at": 0, "kind": "k", "subject_kind": "agent", "subject": "a"},
+}  # fmt: skip
+
+NO_NAME = ["", "two words", "x" * 129, "ü", "a\nb", "a\0b", "\0", 5.5, None]
+NO_LABEL = ["", "x" * 129]
+NO_JSON = ["", "{", "NaN", "{'a': 1}", "[1,]", "nul\0"]
+NO_OBJECT = [*NO_JSON, "[]", "1", None]
+NO_LIST = [*NO_JSON, "{}", "1", None]
+NO_TIME = [-1, "soon", 1.5]
+
+BAD: dict[str, dict[str, list[Any]]] = {
+    "meta": {"key": ["", None], "value": [None]},
+    "counters": {"name": ["", None], "value": [-1, "x", None]},
+    "processes": {
+        "host": ["", None], "boot": ["", None], "pid": [0, -1, "x", None], "bell": [""], "beat": [*NO_TIME, None],
+        "status": ["alive", "", None, "ended", "dead"], "created": [*NO_TIME, None], "ended": [*NO_TIME, 5],
+    },
+    "listeners": {"channel": ["", None], "process": ["x", None]},
+    "vocabulary": {
+        "kind": ["task", "", None], "name": NO_NAME, "builtin": [2, -1, None], "schema": NO_JSON,
+        "created": [*NO_TIME, None],
+    },
+    "sessions": {
+        "id": NO_NAME, "operation": [*NO_LABEL, None], "milestone": NO_LABEL,
+        "status": ["open", "", None, "completed", "failed"], "progress": [-1, 101, 5.5, "x", None],
+        "expected": NO_OBJECT, "metadata": NO_OBJECT, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
+        "ended": [*NO_TIME, 5],
+    },
+    "mailboxes": {
+        "kind": ["other", "", None, "pool", "topic"], "name": NO_NAME, "owner": ["", None], "created": [*NO_TIME, None],
+    },
+    "agents": {
+        "id": NO_NAME, "name": ["", None], "type": ["nobody", "note", "", None], "kind": ["other", "", None],
+        "milestone": NO_LABEL, "parent": NO_LABEL, "capabilities": NO_LIST, "load": [-1, 101, 5.5, "x"],
+        "estimate": [-1, "x"], "metadata": NO_OBJECT, "progress": [-1, 101, 5.5, "x", None],
+        "status": ["alive", "", None, "Running", "completed", "failed", "stopped"], "epoch": [-1, "x", None],
+        "patience": [0, -1, "x"], "last_call": NO_TIME, "busy_until": NO_TIME, "evidence": NO_JSON,
+        "created": [*NO_TIME, None], "started": NO_TIME, "updated": [*NO_TIME, None], "ended": [*NO_TIME, 5],
+        "mailbox": ["x", None], "replies": ["x", None],
+    },
+    "pool_members": {"joined": [*NO_TIME, None]},
+    "subscriptions": {"since": [*NO_TIME, None]},
+    "messages": {
+        "message_id": NO_LABEL, "mailbox": ["x", None], "sender": [*NO_LABEL, None],
+        "type": ["nothing", "worker", "", None], "checksum": ["x", None], "priority": [-1, 10, 5.5, "high", None],
+        "status": ["done", "", None, "Queued", "leased", "scheduled", "acked", "dead", "expired"],
+        "attempts": [-1, "x", None], "max_attempts": [0, 1001, "x", None], "lease": [-1, "x", None],
+        "correlation": NO_LABEL, "session": NO_LABEL, "payload": [*NO_JSON, None, b"{}"], "finished": [5, "x"],
+        "created": ["x", None], "due": ["x"], "expires": ["x"], "lease_until": ["x"],
+    },
+    "state": {
+        "scope": [*NO_LABEL, None], "key": ["", "x" * 257, None], "value": [*NO_JSON, None],
+        "type": ["other", "", None], "version": [0, -1, "x", None], "change": [0, -1, None], "checksum": ["x", None],
+        "expires": NO_TIME, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
+    },
+    "checkpoints": {
+        "owner_kind": ["bus", "", None], "owner": [*NO_LABEL, None], "name": NO_NAME, "snapshot": [*NO_JSON, None],
+        "checksum": ["", "0" * 63, None], "files": NO_LIST, "session": NO_LABEL, "created": [*NO_TIME, None],
+    },
+    "documents": {
+        "name": NO_NAME, "version": [0, -1, "x", None], "value": [*NO_JSON, None], "checksum": ["", "0" * 65, None],
+        "created": [*NO_TIME, None],
+    },
+    "events": {
+        "at": [*NO_TIME, None], "kind": ["", None], "subject_kind": ["other", "", None], "subject": ["", None],
+        "facts": NO_OBJECT,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("constraints")
+
+    async def make() -> None:
+        async with agentbus.connect(directory):
+            pass
+
+    asyncio.run(make())
+    return directory / "bus.db"
+
+
+@pytest.fixture
+def raw(database: Path) -> Iterator[sqlite3.Connection]:
+    """As the shell would: no foreign keys, no knowledge of the bus. What a test does is undone."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    for table, row in ROWS.items():
+        insert(connection, table, row)
+    try:
+        yield connection
+    finally:
+        connection.execute("ROLLBACK")
+        connection.close()
+
+
+def insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+
+
+def test_every_table_is_looked_at(raw: sqlite3.Connection) -> None:
+    tables = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+    assert {name for (name,) in tables} == set(ROWS) == set(BAD)
+
+
+def test_every_table_is_strict(raw: sqlite3.Connection) -> None:
+    tables = raw.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite\\_%' "
+                         "ESCAPE '\\'")  # fmt: skip
+    assert {name for name, strict in tables if not strict} == set()
+
+
+@pytest.mark.parametrize(("table", "column"), [(table, column) for table in BAD for column in BAD[table]])
+def test_a_bad_value_is_refused(raw: sqlite3.Connection, table: str, column: str) -> None:
+    good = ROWS[table]
+    where = " AND ".join(f"{name} IS ?" for name in good)
+    accepted = []
+    for value in BAD[table][column]:
+        raw.execute("SAVEPOINT bad")
+        try:
+            # Both ways in: changing a row, and writing a new one.
+            changed = raw.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (value, *good.values())).rowcount
+            assert changed == 1
+            accepted.append(("UPDATE", value))
+        except sqlite3.IntegrityError:
+            pass
+        raw.execute("ROLLBACK TO bad")
+        raw.execute(f"DELETE FROM {table} WHERE {where}", tuple(good.values()))
+        try:
+            insert(raw, table, {**good, column: value})
+            accepted.append(("INSERT", value))
+        except sqlite3.IntegrityError:
+            pass
+        raw.execute("ROLLBACK TO bad")
+    assert accepted == [], f"{table}.{column}"
+
+
+@pytest.mark.parametrize("status", ["scheduled", "queued", "leased", "acked", "dead", "expired"])
+def test_every_status_of_a_message_is_accepted_with_what_belongs_to_it(raw: sqlite3.Connection, status: str) -> None:
+    finished = 5 if status in {"acked", "dead", "expired"} else None
+    raw.execute(
+        "UPDATE messages SET status = ?, finished = ?, holder = 'a', lease_until = 5, due = 5 WHERE id = 900",
+        (status, finished),
+    )
+
+
+@pytest.mark.parametrize("status", ["pending", "spawning", "running", "suspect", "completed", "failed", "stopped"])
+def test_every_status_of_an_agent_is_accepted_with_what_belongs_to_it(raw: sqlite3.Connection, status: str) -> None:
+    ended = 5 if status in {"completed", "failed", "stopped"} else None
+    raw.execute("UPDATE agents SET status = ?, ended = ? WHERE id = 'a'", (status, ended))
+
+
+def test_a_type_that_was_added_to_the_vocabulary_is_accepted(raw: sqlite3.Connection) -> None:
+    raw.execute("UPDATE messages SET type = 'own' WHERE id = 900")
+
+
+def test_a_message_id_is_used_once_in_a_mailbox(raw: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        insert(raw, "messages", {**ROWS["messages"], "id": 901})
+
+
+def test_a_row_may_not_be_orphaned_where_foreign_keys_are_on(raw: sqlite3.Connection) -> None:
+    raw.execute("ROLLBACK")
+    raw.execute("PRAGMA foreign_keys = ON")
+    raw.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.IntegrityError):
+        insert(raw, "messages", ROWS["messages"])

@@ -1,0 +1,130 @@
+"""A bus and a fork: the child may not use its parent's bus, but may open one of its own, and harms nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import agentbus
+
+_SOURCE = str(Path(agentbus.__file__).resolve().parents[1])
+
+_PARENT = """
+import asyncio, json, os, sys
+import agentbus
+from agentbus.errors import AgentBusError
+
+place = sys.argv[1]
+
+async def code(call):
+    try:
+        await call()
+    except AgentBusError as error:
+        return [error.code, error.facts.get("parent")]
+    return ["nothing", None]
+
+async def in_the_child(bus, a, message):
+    async def leave():
+        await bus.__aexit__(None, None, None)
+    told = {}
+    told["send"] = await code(lambda: a.send("a", "note", "from the child"))
+    told["receive"] = await code(lambda: a.receive(timeout=0))
+    told["ack"] = await code(message.ack)
+    told["stats"] = await code(bus.stats)
+    told["agents"] = await code(lambda: bus.agents.get("a"))
+    told["register"] = await code(lambda: bus.register("c", type="worker"))
+    return told
+
+async def of_its_own():
+    async with agentbus.connect(place) as bus:
+        async with bus.agent("child", type="worker") as child:
+            await child.send("a", "note", "from the child's own bus", priority=9)
+
+async def main():
+    async with agentbus.connect(place) as bus:
+        a = await bus.register("a", type="worker")
+        await a.send("a", "note", "before the fork")
+        message = await a.receive()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.close(reading)
+                told = await in_the_child(bus, a, message)
+                asyncio.run(of_its_own())
+                os.write(writing, json.dumps(told).encode())
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writing)
+        with open(reading) as pipe:
+            told = json.loads(await asyncio.to_thread(pipe.read))
+        told["status"] = os.waitpid(pid, 0)[1]
+        told["pid"] = os.getpid()
+        told["received"] = (await a.receive(timeout=10)).payload
+        await message.ack()
+        told["messages"] = (await bus.stats()).messages
+    print(json.dumps(told))
+
+asyncio.run(main())
+"""
+
+
+def _run(script: str, directory: Path) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(directory)],
+        env={**os.environ, "PYTHONPATH": _SOURCE},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout)
+
+
+def test_a_forked_child_may_not_use_its_parent_s_bus_but_one_of_its_own(tmp_path: Path) -> None:
+    told = _run(_PARENT, tmp_path)
+    for use in ("send", "receive", "ack", "stats", "agents", "register"):
+        assert told[use] == ["bus_forked", told["pid"]], use
+    assert told["status"] == 0
+    assert told["received"] == "from the child's own bus"
+    assert told["messages"] == {"acked": 1, "leased": 1}
+
+
+_LINGERING = """
+import asyncio, json, os, sys
+import agentbus
+
+place = sys.argv[1]
+
+async def main():
+    async with agentbus.connect(place, lock_timeout=5) as bus:
+        a = await bus.register("a", type="worker")
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(writing)
+            os.read(reading, 1)  # until the parent is through
+            os._exit(0)
+        os.close(reading)
+        for n in range(20):
+            await a.send("a", "note", n)
+    # The child is still there: neither lock nor doorbell may be kept by it.
+    async with agentbus.connect(place, lock_timeout=5) as bus:
+        told = {"messages": (await bus.stats()).messages, "agent": (await bus.agents.get("a")).status}
+    os.close(writing)
+    os.waitpid(pid, 0)
+    print(json.dumps(told))
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_that_lingers_keeps_nothing_of_its_parent_s(tmp_path: Path) -> None:
+    assert _run(_LINGERING, tmp_path) == {"messages": {"queued": 20}, "agent": "stopped"}

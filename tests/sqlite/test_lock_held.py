@@ -1,0 +1,86 @@
+"""The write lock held for too long by another process: an error that says by which, nothing written, and then on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentbus
+from agentbus.errors import LockTimeout
+from tests.conformance.helpers import count, take, worker
+
+_HOLD = """
+import sys
+from pathlib import Path
+from agentbus.engine.sqlite.lock import FileLock
+
+lock = FileLock(Path(sys.argv[1]), 10)
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_elsewhere(directory: Path) -> Iterator[int]:
+    """Another process holds the lock for the length of the block; its pid."""
+    command = [sys.executable, "-c", _HOLD, str(directory / "bus.lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        try:
+            yield holder.pid
+        finally:
+            holder.kill()
+
+
+async def test_opening_says_which_process_holds_the_lock(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path) as bus:
+        await worker(bus, "a")
+    with held_elsewhere(tmp_path) as pid:
+        with pytest.raises(LockTimeout) as refused:
+            async with agentbus.connect(tmp_path, lock_timeout=0.2):
+                pytest.fail("this block must not run")
+        assert refused.value.code == "lock_timeout"
+        assert (refused.value.pid, refused.value.waited) == (pid, 0.2)
+        assert str(pid) in str(refused.value)
+        assert refused.value.transient
+    async with agentbus.connect(tmp_path, lock_timeout=5) as bus:
+        assert await bus.agents.get("a") is not None
+
+
+async def test_writing_says_which_process_holds_the_lock_and_goes_on_after_it(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path, lock_timeout=0.2) as bus:
+        a = await worker(bus, "a")
+        with held_elsewhere(tmp_path) as pid:
+            with pytest.raises(LockTimeout) as refused:
+                await a.send("a", "note", "too early")
+            assert refused.value.pid == pid
+            assert await count(bus) == 0, "reading needs no lock"
+        await a.send("a", "note", "in time")
+        assert (await take(a)).payload == "in time"
+        assert await count(bus) == 1
+
+
+async def test_a_new_bus_says_it_too(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path) as pid:
+        with pytest.raises(LockTimeout) as refused:
+            async with agentbus.connect(tmp_path, lock_timeout=0.2):
+                pytest.fail("this block must not run")
+        assert refused.value.pid == pid
+
+
+async def test_closing_does_not_wait_for_the_lock_for_long(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(agentbus.connect(tmp_path, lock_timeout=60))
+        await worker(bus, "a")
+        with held_elsewhere(tmp_path), anyio.fail_after(15):
+            await stack.aclose()
+    async with agentbus.connect(tmp_path) as bus:
+        await worker(bus, "b")

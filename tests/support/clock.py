@@ -1,0 +1,135 @@
+"""A clock that stands still until a test moves it, and a way to let time pass while the bus keeps up."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+
+import agentbus
+from agentbus.errors import BusClosed
+
+START = 1_700_000_000_000
+_TEN_YEARS = 10 * 365 * 24 * 3600.0
+
+
+class FakeTimer:
+    """A callback that waits for its moment of awake time."""
+
+    def __init__(self, loop: AbstractEventLoop, due: int, callback: Callable[[], None]) -> None:
+        self.due = due
+        self.cancelled = False
+        self._loop = loop
+        self._callback = callback
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def fire(self) -> None:
+        with suppress(RuntimeError):  # its loop is closed: nobody waits for it any more
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        if not self.cancelled:
+            self._callback()
+
+
+class FakeClock:
+    """The clocks of a machine whose time the test makes. Milliseconds inside, seconds in every method."""
+
+    def __init__(self, *, wall: int = START, awake: int = 1_000_000, boot: str = "boot-1") -> None:
+        self._wall = wall
+        self._awake = awake
+        self._boot = boot
+        self._lock = threading.Lock()
+        self._order = count()
+        self._timers: list[tuple[int, int, FakeTimer]] = []
+        self._buses: list[agentbus.Bus] = []
+
+    # What the bus asks of a clock
+
+    def now(self) -> agentbus.Now:
+        with self._lock:
+            return agentbus.Now(self._wall, self._awake, self._boot)
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> FakeTimer:
+        with self._lock:
+            timer = FakeTimer(loop, self._awake + round(seconds * 1000), callback)
+            heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        if seconds <= 0:
+            self._fire()
+        return timer
+
+    # What a test does to it
+
+    def advance(self, seconds: float) -> None:
+        """Time passes in one leap, then the timers that came due fire, in their order."""
+        self.stall(seconds)
+        self._fire()
+
+    def stall(self, seconds: float) -> None:
+        """Time passes while no timer fires, as for a process that hangs. The next ``advance`` fires them."""
+        with self._lock:
+            self._wall += round(seconds * 1000)
+            self._awake += round(seconds * 1000)
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock, forward or back."""
+        with self._lock:
+            self._wall += round(seconds * 1000)
+
+    def sleep_machine(self, seconds: float) -> None:
+        """The machine is suspended: the wall clock goes on, awake time stands still."""
+        self.jump(seconds)
+
+    def attach(self, bus: agentbus.Bus) -> None:
+        """Let this bus keep up whenever time passes."""
+        self._buses.append(bus)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Time passes as it does in a healthy process: from timer to timer, the bus keeping up with each."""
+        await self.settle()
+        target = self.now().awake + round(seconds * 1000)
+        while (due := self._next()) is not None and due <= target:
+            self.advance(max(0, due - self.now().awake) / 1000)
+            await self.settle()
+        self.advance((target - self.now().awake) / 1000)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Let every task go on until it waits for time, for a message, or for the test.
+
+        A write that deletes nothing is answered after everything that was written before it, a question after
+        everything that was asked before it. Five such rounds are more than the longest chain that one event sets off
+        (a beat: written, looked for what is pending, rung, claimed, handled and acknowledged).
+        """
+        for _ in range(5):
+            for bus in self._buses:
+                await _turns()
+                with suppress(BusClosed):
+                    await bus.messages.purge(status="expired", older_than=_TEN_YEARS)
+                    await bus.messages.get("nothing")
+        await _turns()
+
+    def _next(self) -> int | None:
+        """When the next timer is due."""
+        with self._lock:
+            while self._timers and self._timers[0][2].cancelled:
+                heapq.heappop(self._timers)
+            return self._timers[0][0] if self._timers else None
+
+    def _fire(self) -> None:
+        while (due := self._next()) is not None and due <= self.now().awake:
+            with self._lock:
+                timer = heapq.heappop(self._timers)[2]
+            timer.fire()
+
+
+async def _turns() -> None:
+    """Some turns of the event loop: more than any callback needs to reach the task that waits for it."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,237 @@
+"""Named SQL: every query can be prepared on the real schema, is used, is explained, and finds its rows by an index."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import agentbus
+from agentbus.engine.queries import load, parse, widened
+from agentbus.engine.sqlite.connection import migrations
+
+PACKAGE = Path(agentbus.__file__).parent
+SQL = PACKAGE / "engine" / "sql"
+QUERIES = load("sqlite")
+each_query = pytest.mark.parametrize("name", QUERIES)
+
+# These run with every send, claim, acknowledgement or reply.
+HOT = (
+    "message_ready",
+    "mailbox_horizon",
+    "message_rows",
+    "message_held",
+    "agent_standing",
+    "message_by_message_id",
+    "reply_take",
+    "message_lapsed",
+    "message_promote",
+    "message_expire",
+    "message_lease",
+    "message_ack",
+    "message_begin",
+    "message_extend",
+    "message_release",
+    "message_bury",
+)
+# These read without the lock, or (purging) walk what they delete in bounded steps.
+MAY_SCAN = {"message_counts", "queue_depths", "queue_oldest", "message_list", "message_purge"}
+
+MANY = """
+WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
+INSERT INTO messages (
+    id, message_id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, holder, lease_until, due,
+    expires, correlation, created, finished
+)
+SELECT n, CASE WHEN n % 3 = 0 THEN 'id-' || n END, 1 + n % 50, 'a', 'note', '1', 0, n % 10,
+    CASE n % 20 WHEN 0 THEN 'leased' WHEN 1 THEN 'scheduled' WHEN 2 THEN 'dead' WHEN 3 THEN 'acked' ELSE 'queued' END,
+    5, 'a', n, n, CASE WHEN n % 7 = 0 THEN n END, CASE WHEN n % 5 = 0 THEN 'r-' || n END, n,
+    CASE WHEN n % 20 IN (2, 3) THEN n END
+FROM numbers
+"""
+
+
+def schema() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for _, step in sorted(migrations().items()):
+        connection.executescript(step)
+    return connection
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[sqlite3.Connection]:
+    connection = schema()
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="module", params=["empty", "many messages", "many messages, analyzed"])
+def store(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
+    """The planner's choice must not depend on how much is there, nor on whether somebody ran ANALYZE."""
+    connection = schema()
+    if request.param != "empty":
+        boxes = [("agent", f"a-{n}", f"a-{n}", 0) for n in range(50)]
+        connection.executemany("INSERT INTO mailboxes (kind, name, owner, created) VALUES (?, ?, ?, ?)", boxes)
+        agents = [(f"a-{n}", f"a-{n}", n + 1, n + 1) for n in range(50)]
+        connection.executemany(
+            "INSERT INTO agents (id, name, type, status, mailbox, replies, created, updated)"
+            " VALUES (?, ?, 'worker', 'running', ?, ?, 0, 0)",
+            agents,
+        )
+        connection.execute(MANY)
+    if request.param.endswith("analyzed"):
+        connection.execute("ANALYZE")
+    yield connection
+    connection.close()
+
+
+def width(sql: str) -> int:
+    return max((int(number) for number in re.findall(r"\?(\d+)", sql)), default=0)
+
+
+def plan(connection: sqlite3.Connection, name: str) -> list[str]:
+    parameters = [None] * width(QUERIES[name])
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {QUERIES[name]}", parameters)]
+
+
+def scans(steps: list[str]) -> list[str]:
+    """The steps that walk a whole table or index; opening a list of ours with json_each is none."""
+    return [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step]
+
+
+def uses() -> Iterator[tuple[str, str, int | None]]:
+    """Every place that names a query: where, which, and with how many parameters, if that can be seen there."""
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            count: int | None = None
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Query", "Each"}:
+                name = node.args[0]
+                count = _count(node) if node.func.id == "Query" else None
+            elif isinstance(node, ast.Subscript) and "queries" in ast.unparse(node.value):
+                name = node.slice
+            else:
+                continue
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield f"{file.relative_to(PACKAGE.parent)}:{node.lineno}", name.value, count
+
+
+def _count(call: ast.Call) -> int | None:
+    if len(call.args) < 2:
+        return 0
+    values = call.args[1]
+    if not isinstance(values, ast.Tuple) or any(isinstance(value, ast.Starred) for value in values.elts):
+        return None
+    return len(values.elts)
+
+
+def comments(file: str) -> dict[str, str]:
+    """What each query of a file says of itself."""
+    parts = re.split(r"^-- name: (\w+)$", (SQL / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {
+        name: " ".join(line.removeprefix("--").strip() for line in body.splitlines() if line.startswith("--"))
+        for name, body in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+@each_query
+def test_a_query_can_be_prepared_on_the_real_schema(name: str, empty: sqlite3.Connection) -> None:
+    # SQLite refuses a wrong number of parameters, and numbers without a gap are what the drivers give.
+    sql = QUERIES[name]
+    assert {int(number) for number in re.findall(r"\?(\d+)", sql)} == set(range(1, width(sql) + 1))
+    empty.execute(f"EXPLAIN {sql}", [None] * width(sql)).fetchall()
+
+
+def test_only_queries_that_exist_are_used() -> None:
+    assert [f"{place}: {name}" for place, name, _ in uses() if name not in QUERIES] == []
+
+
+def test_every_query_is_used() -> None:
+    assert set(QUERIES) - {name for _, name, _ in uses()} == set()
+
+
+def test_queries_are_given_as_many_parameters_as_they_take() -> None:
+    wrong = [
+        f"{place}: {name} takes {width(QUERIES[name])}, is given {count}"
+        for place, name, count in uses()
+        if count is not None and name in QUERIES and count != width(QUERIES[name])
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", ["common.sql", "sqlite.sql"])
+def test_every_query_has_a_sentence(file: str) -> None:
+    for name, comment in comments(file).items():
+        assert re.match(r"[A-Z`$].*\.$", comment), f"{name}: {comment!r}"
+
+
+def test_a_query_of_a_dialect_says_why_it_differs() -> None:
+    for name, comment in comments("sqlite.sql").items():
+        assert re.search(r"Differs: \w", comment), name
+
+
+def test_a_common_query_speaks_no_dialect() -> None:
+    for name, sql in parse((SQL / "common.sql").read_text(encoding="utf-8")).items():
+        assert not re.search(r"json_each|json_extract|rowid|INSERT OR |\?|unnest|::|FOR UPDATE", sql), name
+
+
+@each_query
+def test_a_query_is_named_entity_first(name: str) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name)
+
+
+def test_a_name_that_stands_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        parse("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_a_hot_query_finds_its_rows_by_an_index(name: str, store: sqlite3.Connection) -> None:
+    steps = plan(store, name)
+    assert scans(steps) == []
+    assert any(re.search(r"SEARCH .* USING .*(INDEX|PRIMARY KEY)", step) for step in steps)
+
+
+@pytest.mark.parametrize("name", ["message_ready", "reply_take"])
+def test_the_most_urgent_message_is_found_without_sorting_the_queue(name: str, store: sqlite3.Connection) -> None:
+    # One sort of what was found is fine; inside, the index must give the order.
+    sorts = [step for step in plan(store, name) if "TEMP B-TREE FOR" in step]
+    assert len(sorts) <= (1 if name == "message_ready" else 0)
+
+
+@pytest.mark.parametrize("name", [name for name in QUERIES if "message" in QUERIES[name] and name not in MAY_SCAN])
+def test_nothing_that_holds_the_lock_scans_the_messages(name: str, store: sqlite3.Connection) -> None:
+    # Walking all leases of the last boot, by their own index, is the whole point of message_leased.
+    found = [step for step in scans(plan(store, name)) if re.match(r"SCAN (messages|ready)\b", step)]
+    assert [step for step in found if not step.endswith("USING INDEX messages_leased")] == []
+
+
+def test_a_plan_that_scans_would_be_noticed(store: sqlite3.Connection) -> None:
+    steps = [row[3] for row in store.execute("EXPLAIN QUERY PLAN SELECT * FROM messages WHERE sender = 'a'")]
+    assert scans(steps) == ["SCAN messages"]
+
+
+def test_an_insert_is_widened_to_many_rows(empty: sqlite3.Connection) -> None:
+    wide = widened(QUERIES["event_insert"], 3)
+    assert wide is not None
+    rows = [(n, "kind", "bus", "it", None, f'{{"n":{n}}}') for n in range(3)]
+    empty.execute("BEGIN")
+    try:
+        empty.execute(wide, [value for row in rows for value in row])
+        found = empty.execute("SELECT at, kind, subject_kind, subject, actor, facts FROM events ORDER BY id").fetchall()
+        assert found == rows
+    finally:
+        empty.execute("ROLLBACK")
+
+
+@each_query
+def test_only_plain_inserts_are_widened(name: str, empty: sqlite3.Connection) -> None:
+    wide = widened(QUERIES[name], 16)
+    if wide is None:
+        assert not re.fullmatch(r"INSERT [^()]*\([^()]*\)\s*VALUES \([^()]*\)", QUERIES[name])
+    else:
+        assert width(wide) == 16 * width(QUERIES[name])
+        empty.execute(f"EXPLAIN {wide}", [None] * width(wide)).fetchall()

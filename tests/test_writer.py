@@ -1,0 +1,280 @@
+"""Group commit on a real database: what waits together is committed together, and nobody's call is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentbus.engine.sqlite.engine import SQLiteEngine
+from agentbus.errors import AgentFenced, BusClosed
+from agentbus.operations import Actor, Operation
+from agentbus.operations.leases import Claim, ClaimRequest, claim
+from agentbus.operations.messages import send
+from agentbus.operations.processes import BeatRequest, beat
+from agentbus.operations.vocabulary import define
+from tests.support.writing import (
+    Gate,
+    agent,
+    answer_to,
+    break_off,
+    defined,
+    message,
+    opened,
+    pause,
+    paused,
+    rows,
+    start,
+    trace,
+    turns,
+    wanted,
+    writer,
+)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[SQLiteEngine]:
+    async with opened(tmp_path / "bus") as engine:
+        yield engine
+
+
+# Together
+
+
+async def test_callers_that_wait_together_share_a_transaction(engine: SQLiteEngine, tmp_path: Path) -> None:
+    names = {f"type-{number}" for number in range(100)}
+    statements = trace(engine)
+    await asyncio.gather(*start(engine, *names))
+    assert statements.count("BEGIN IMMEDIATE") == 1
+    assert statements.count("COMMIT") == 1
+    assert defined(tmp_path) == names
+
+
+async def test_what_comes_while_a_batch_is_written_goes_into_the_next(engine: SQLiteEngine) -> None:
+    statements = trace(engine)
+    gate = await paused(engine)
+    first = start(engine, "a", "b")
+    await turns()
+    later = start(engine, "c")
+    await turns()
+    gate.opened.set()
+    await asyncio.gather(*first, *later)
+    assert statements.count("COMMIT") == 2
+
+
+async def test_neighbours_of_a_kind_share_their_statements(engine: SQLiteEngine) -> None:
+    actor, _ = await agent(engine, "a")
+    await agent(engine, "b")
+    statements = trace(engine)
+    await asyncio.gather(*(engine.write(send, message(actor, "b")) for _ in range(50)))
+    assert len([text for text in statements if "FROM agents" in text]) == 1
+
+
+async def test_a_claim_sees_what_is_sent_beside_it(engine: SQLiteEngine) -> None:
+    sender, _ = await agent(engine, "a")
+    receiver, registration = await agent(engine, "b")
+    statements = trace(engine)
+    found, _ = await asyncio.gather(
+        engine.write(claim, ClaimRequest(receiver, (), (registration.mailbox,), (), 1, 1_000)),
+        engine.write(send, message(sender, "b")),
+    )
+    assert isinstance(found, Claim)
+    assert len(found.rows) == 1
+    assert statements.count("COMMIT") == 1
+
+
+async def test_each_caller_gets_its_own_answer(engine: SQLiteEngine) -> None:
+    sender, _ = await agent(engine, "a")
+    stale = Actor("a", sender.epoch + 1)
+    answers = await asyncio.gather(
+        *(engine.write(send, message(stale if number % 3 == 0 else sender, "a")) for number in range(30)),
+        return_exceptions=True,
+    )
+    assert [isinstance(answer, AgentFenced) for answer in answers] == [number % 3 == 0 for number in range(30)]
+    ids = [answer[0].id or 0 for answer in answers if isinstance(answer, list)]
+    assert ids == sorted(set(ids))
+
+
+async def test_one_that_writes_and_fails_leaves_its_neighbours_untouched(engine: SQLiteEngine, tmp_path: Path) -> None:
+    calls = [engine.write(define, wanted("a")), engine.write(break_off, "x"), engine.write(define, wanted("b"))]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [type(None), ZeroDivisionError, type(None)]
+    assert defined(tmp_path) == {"a", "b"}
+    ((found,),) = await rows(engine, "SELECT count(*) FROM meta WHERE key = 'x'")
+    assert found == 0
+    await engine.write(define, wanted("c"))
+    assert defined(tmp_path) == {"a", "b", "c"}
+
+
+async def test_one_that_fails_alone_writes_nothing_and_the_next_call_works(
+    engine: SQLiteEngine, tmp_path: Path
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await engine.write(break_off, "x")
+    assert not writer(engine)._connection._conn.in_transaction
+    await engine.write(define, wanted("a"))
+    assert defined(tmp_path) == {"a"}
+
+
+# Cancelled callers
+
+
+async def test_a_withdrawn_call_is_not_written(engine: SQLiteEngine, tmp_path: Path) -> None:
+    gate = await paused(engine)
+    tasks = start(engine, "a", "b", "c")
+    await turns()
+    tasks[1].cancel()
+    await turns()
+    gate.opened.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers[1], asyncio.CancelledError)
+    assert defined(tmp_path) == {"a", "c"}
+
+
+async def test_when_all_withdraw_nothing_is_written_and_the_writer_goes_on(
+    engine: SQLiteEngine, tmp_path: Path
+) -> None:
+    gate = await paused(engine)
+    tasks = start(engine, "a", "b")
+    await turns()
+    for task in tasks:
+        task.cancel()
+    gate.opened.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await engine.write(define, wanted("c"))
+    assert defined(tmp_path) == {"c"}
+
+
+async def orphan(
+    engine: SQLiteEngine, operation: Operation[Any, Any], request: Any, results: list[Any]
+) -> asyncio.Task[Any]:
+    """A caller that is cancelled while its call is being written."""
+    gate = Gate()
+    held = asyncio.ensure_future(answer_to(engine.write(pause, gate)))
+    task = asyncio.ensure_future(answer_to(engine.write(operation, request, orphaned=results.append)))
+    await gate.reached()
+    task.cancel()
+    await turns()
+    gate.opened.set()
+    await held
+    return task
+
+
+async def test_the_result_of_a_cancelled_caller_goes_to_orphaned(engine: SQLiteEngine) -> None:
+    sender, _ = await agent(engine, "a")
+    results: list[Any] = []
+    task = await orphan(engine, send, message(sender, "a"), results)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await turns()
+    ((receipt,),) = results
+    assert receipt.message_id == f"m-{receipt.id}"
+
+
+async def test_the_error_of_a_cancelled_caller_goes_to_nobody(engine: SQLiteEngine) -> None:
+    await agent(engine, "a")
+    results: list[Any] = []
+    task = await orphan(engine, send, message(Actor("a", 99), "a"), results)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert results == []
+
+
+async def test_a_caller_cancelled_after_its_answer_came_is_an_orphan_too(engine: SQLiteEngine) -> None:
+    sender, _ = await agent(engine, "a")
+    results: list[Any] = []
+    first = asyncio.ensure_future(engine.write(define, wanted("first")))
+    task = asyncio.ensure_future(answer_to(engine.write(send, message(sender, "a"), orphaned=results.append)))
+    # Both are answered in one go; the answer is there, but the caller has not run yet.
+    first.add_done_callback(lambda _: task.cancel())
+    await first
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(results) == 1
+
+
+async def test_a_caller_that_took_its_answer_is_no_orphan(engine: SQLiteEngine) -> None:
+    sender, _ = await agent(engine, "a")
+    results: list[Any] = []
+    await engine.write(send, message(sender, "a"), orphaned=results.append)
+    assert results == []
+
+
+# Durability
+
+
+async def synchronous(engine: SQLiteEngine) -> str:
+    ((value,),) = await rows(engine, "PRAGMA synchronous")
+    return {1: "NORMAL", 2: "FULL"}[value]
+
+
+async def test_only_a_batch_with_a_promise_in_it_is_fsynced(engine: SQLiteEngine) -> None:
+    def cheap() -> Awaitable[None]:
+        return engine.write(beat, BeatRequest(engine.process, ()))
+
+    def promise(name: str) -> Awaitable[None]:
+        return engine.write(define, wanted(name))
+
+    steps: list[tuple[Callable[[], Awaitable[Any]], str]] = [
+        (cheap, "NORMAL"),
+        (lambda: promise("a"), "FULL"),
+        (lambda: asyncio.gather(cheap(), cheap()), "NORMAL"),
+        (lambda: asyncio.gather(cheap(), promise("b"), cheap()), "FULL"),
+        (cheap, "NORMAL"),
+    ]
+    for step, expected in steps:
+        await step()
+        assert await synchronous(engine) == expected
+
+
+async def test_a_caller_may_say_otherwise(engine: SQLiteEngine) -> None:
+    await engine.write(beat, BeatRequest(engine.process, ()), durable=True)
+    assert await synchronous(engine) == "FULL"
+    await engine.write(define, wanted("a"), durable=False)
+    assert await synchronous(engine) == "NORMAL"
+
+
+async def test_durability_process_fsyncs_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path / "bus", "process") as engine:
+        await engine.write(define, wanted("a"))
+        assert await synchronous(engine) == "NORMAL"
+    assert defined(tmp_path) == {"a"}
+
+
+# Closing
+
+
+async def test_closing_writes_what_waits(tmp_path: Path) -> None:
+    async with opened(tmp_path / "bus") as engine:
+        gate = await paused(engine)
+        tasks = start(engine, "a", "b", "c")
+        await turns()
+        closing = asyncio.ensure_future(engine.close())
+        await turns()
+        gate.opened.set()
+        with anyio.fail_after(5):
+            await asyncio.gather(*tasks, closing)
+    assert defined(tmp_path) == {"a", "b", "c"}
+
+
+async def test_a_closed_engine_refuses_calls(tmp_path: Path) -> None:
+    async with opened(tmp_path / "bus") as engine:
+        gate = await paused(engine)
+        closing = asyncio.ensure_future(engine.close())
+        await turns()
+        with pytest.raises(BusClosed):
+            await engine.write(define, wanted("a"))
+        gate.opened.set()
+        await closing
+        with pytest.raises(BusClosed):
+            await engine.write(define, wanted("a"))
+
+
+async def test_closing_twice_is_fine(tmp_path: Path) -> None:
+    async with opened(tmp_path / "bus") as engine:
+        await engine.close()
+        await engine.close()
