@@ -85,8 +85,8 @@ class _Directory(msgspec.Struct):
     pools: dict[str, int] = {}
     topics: dict[str, list[int]] = {}
     sent: dict[str, list[Row]] = {}
-    new: set[str] = set()
-    """Ids that this batch is about to use for the first time."""
+    new: dict[str, SendRequest] = {}
+    """Ids that this batch is about to use for the first time, and by whom."""
 
 
 @operation(durable=True)
@@ -205,10 +205,10 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
         if draft.message_id is not None:
             if draft.message_id in directory.new:
                 # Run by itself, the later one finds the row of the earlier one.
-                if sum(other.message_id == draft.message_id for other in request.drafts) == 1:
+                if directory.new[draft.message_id] is not request:
                     raise Separately
                 return MessageIdConflict(message_id=draft.message_id, differs="place in the same list", item=index)
-            directory.new.add(draft.message_id)
+            directory.new[draft.message_id] = request
         plan.append(boxes)
     return plan
 

@@ -50,10 +50,12 @@ class SQLiteEngine:
         home.prepare(self._home)
         directory = home.prepare_bells(self._home)
         lock = FileLock(self._home.lock, self._lock_timeout)
+        connection = WriterConnection(lambda: open_writer(self._home, lock, self._lock_timeout))
         try:
-            connection = WriterConnection(lambda: open_writer(self._home, lock, self._lock_timeout))
             await connection
         except BaseException:
+            lock.hurry()
+            connection.join()
             lock.close()
             raise
         transactor = Transactor(self._home, connection._conn, lock, self.clock, disk=self._disk)

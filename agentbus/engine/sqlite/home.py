@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -136,12 +137,16 @@ def filesystem(path: Path, mounts: str) -> str:
         fields = left.split()
         if len(fields) < 5 or not right:
             continue
-        point = fields[4].encode().decode("unicode_escape")
+        point = re.sub(r"\\([0-7]{3})", _octal, fields[4])
         inside = point == "/" or str(path) == point or str(path).startswith(f"{point}/")
         # Of two mounts on one point, the later one is on top.
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
     return kind
+
+
+def _octal(match: re.Match[str]) -> str:
+    return chr(int(match[1], 8))
 
 
 def _nearest() -> Path | None:

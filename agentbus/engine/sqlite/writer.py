@@ -39,6 +39,10 @@ class DaemonConnection(aiosqlite.Connection):
         super().__init__(connector, iter_chunk_size=64)
         self._thread.daemon = True
 
+    def join(self) -> None:
+        """After a failed opening: wait for the thread, which would else answer a loop that may be closed by then."""
+        self._thread.join(1)
+
 
 class WriterConnection(DaemonConnection):
     """One method more: run a callable on the connection's thread."""
