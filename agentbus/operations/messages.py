@@ -188,6 +188,9 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, near="", item=index)
         sent = directory.sent.get(draft.message_id) if draft.message_id is not None else None
+        if draft.message_id is not None and directory.new.get(draft.message_id, request) is not request:
+            # Run by itself, the later one finds the row of the earlier one.
+            raise Separately
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
@@ -204,9 +207,6 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
                 return AgentEnded(agent=draft.to.name, status=status, item=index)
         if draft.message_id is not None:
             if draft.message_id in directory.new:
-                # Run by itself, the later one finds the row of the earlier one.
-                if directory.new[draft.message_id] is not request:
-                    raise Separately
                 return MessageIdConflict(message_id=draft.message_id, differs="place in the same list", item=index)
             directory.new[draft.message_id] = request
         plan.append(boxes)

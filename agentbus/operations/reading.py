@@ -9,6 +9,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import check, decode
+from agentbus.errors import NotADatabase
 from agentbus.limits import generated_id
 from agentbus.operations import Op, Query, Row
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
@@ -126,5 +127,10 @@ def _agent(row: Row) -> AgentRecord:
 def _message(row: Row) -> MessageRecord:
     id, message_id, sender, kind, name, owner, type, payload, crc, *rest = row
     message_id = message_id or f"m-{id}"
-    check(payload, crc, f"message {message_id}")
-    return MessageRecord(id, message_id, sender, recipient(kind, name, owner), type, decode(payload), *rest)
+    record = MessageRecord(id, message_id, sender, recipient(kind, name, owner), type, None, *rest)
+    try:
+        check(payload, crc, f"message {message_id}")
+    except NotADatabase as damage:
+        # One damaged payload must not hide the others of a page.
+        return msgspec.structs.replace(record, error=str(damage))
+    return msgspec.structs.replace(record, payload=decode(payload))
