@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
+from hashlib import sha256
 from typing import Any
 
 import anyio
@@ -13,13 +14,12 @@ from agentbus import receiving
 from agentbus.addresses import Address, topic
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
 from agentbus.handle import Handle
-from agentbus.limits import MAX_BATCH, Priority, check_names, check_range, check_seconds, check_text
+from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_names, check_range, check_seconds, check_text
 from agentbus.message import Message
-from agentbus.operations import reply_channel
+from agentbus.operations import BUS, reply_channel
 from agentbus.operations.agents import BusyRequest, ProgressRequest, busy, progress
-from agentbus.operations.dead_letters import BUS
 from agentbus.operations.leases import AckRequest
-from agentbus.operations.messages import Draft, Receipt, SendRequest, send
+from agentbus.operations.messages import Draft, Receipt
 from agentbus.operations.replies import ReplyRequest, take_reply
 from agentbus.unit import Unit
 
@@ -49,7 +49,7 @@ class Agent(Handle):
         delay: float | None = None,
         ttl: float | None = None,
         message_id: str | None = None,
-        max_attempts: int = 5,
+        max_attempts: int = MAX_ATTEMPTS,
         correlation: str | None = None,
         session: str | None = None,
     ) -> Receipt:
@@ -100,8 +100,7 @@ class Agent(Handle):
         if not drafts:
             return []
         check_range(len(drafts), "number of messages", 1, MAX_BATCH)
-        receipts: list[Receipt] = await self.write(send, SendRequest(self.actor, tuple(drafts)))
-        return receipts
+        return await self.send_drafts(tuple(drafts))
 
     async def publish(self, name: str, type: str, payload: Any = None, **options: Any) -> Receipt:
         """Send a copy to each subscriber of a topic; the receipt's ``delivered`` says how many there are.
@@ -119,7 +118,10 @@ class Agent(Handle):
         ...                                                                           # doctest: +SKIP
         """
         duration = check_seconds(timeout, "timeout")
-        correlation = options.pop("correlation", None) or f"r-{secrets.token_hex(12)}"
+        message_id = options.get("message_id")
+        # The same request, sent again, must ask for the same reply.
+        unique = secrets.token_hex(12) if message_id is None else sha256(str(message_id).encode()).hexdigest()[:24]
+        correlation = options.pop("correlation", None) or f"r-{unique}"
         options.setdefault("ttl", timeout)
         draft = self.draft(to, type, payload, correlation=correlation, **options)
         message = msgspec.structs.replace(draft, reply_to=self.replies)
@@ -127,15 +129,20 @@ class Agent(Handle):
         self.waiting += 1
         try:
             deadline = self.engine.clock.now().awake + duration
-            await self.send_draft(message)
+            receipt = await self.send_draft(message)
+            if not receipt.delivered:
+                raise RequestDied(recipient=str(to), reason="the topic has no subscriber")
+            look = receipt.duplicate
             while True:
+                left = deadline - self.engine.clock.now().awake
+                if not look and left > 0:
+                    await ear.wait(left / 1000)
                 row = await self.write(take_reply, ReplyRequest(self.actor, self.replies, correlation))
                 if row is not None:
                     break
-                left = deadline - self.engine.clock.now().awake
                 if left <= 0:
                     raise RequestTimedOut(recipient=str(to), type=type, timeout=timeout)
-                await ear.wait(left / 1000)
+                look = False
         finally:
             self.waiting -= 1
             ear.close()

@@ -19,8 +19,9 @@ from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
-from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, LockTimeout, Misuse
-from agentbus.handle import Handle
+from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse
+from agentbus.explaining import explained
+from agentbus.handle import Handle, unheeded
 from agentbus.limits import (
     MAX_PAYLOAD,
     check_choice,
@@ -32,7 +33,16 @@ from agentbus.limits import (
     error_text,
 )
 from agentbus.mailroom import Mailroom
-from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
+from agentbus.operations import Actor
+from agentbus.operations.agents import (
+    DeclareRequest,
+    EndRequest,
+    RegisterRequest,
+    Registration,
+    declare,
+    finish,
+    register,
+)
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
 from agentbus.operations.reading import count, pending
 from agentbus.operations.vocabulary import DefineRequest, define
@@ -94,34 +104,43 @@ class Bus:
     async def __aenter__(self) -> Bus:
         if self._background is not None:
             raise Misuse(reason="this bus was opened before; connect() again")
-        entry = await self.engine.open()
         try:
+            entry = await self.engine.open()
             await self._bury(entry.neighbours)
+            # A task of its own, not a task group around the caller's block: that would wrap the caller's exceptions,
+            # and demand that the bus is closed by the task that opened it.
+            started = asyncio.Event()
+            self._background = asyncio.create_task(self._alongside(started), name="agentbus")
+            await started.wait()
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                self.engine.hurry()
-                await self.engine.close()
+            await self._close()
             raise
-        # A task of its own, not a task group around the caller's block: that would wrap the caller's exceptions, and
-        # demand that the bus is closed by the task that opened it.
-        started = asyncio.Event()
-        self._background = asyncio.create_task(self._alongside(started), name="agentbus")
-        await started.wait()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._background is not None  # noqa: S101 - set on entering
-        with anyio.CancelScope(shield=True):
-            self._background.cancel()
-            (ending,) = await asyncio.gather(self._background, return_exceptions=True)
-            with parting(self.engine), suppress(AgentBusError):
-                request = LeaveRequest((self.engine.process,), False, "the bus was closed")
-                await self.engine.write(leave, request)
-            await self.engine.close()
-        if isinstance(ending, Exception):
+        ending = await self._close()
+        if isinstance(ending, Exception) and error is None:
             raise ending
+
+    async def _close(self) -> BaseException | None:
+        """Stop everything, whatever happened; what ended the background, if something did."""
+        ending: BaseException | None = None
+        with anyio.CancelScope(shield=True):
+            if self._background is not None:
+                self._background.cancel()
+                (ending,) = await asyncio.gather(self._background, return_exceptions=True)
+            if self.engine.process:
+                with parting(self.engine) as leaving, suppress(AgentBusError):
+                    request = LeaveRequest((self.engine.process,), False, "the bus was closed")
+                    await self.engine.write(leave, request)
+                if leaving.cancelled_caught:
+                    self.engine.hurry()
+            else:
+                self.engine.hurry()
+            await self.engine.close()
+        return ending
 
     # Agents
 
@@ -138,15 +157,23 @@ class Bus:
         agent = await self.register(id, type=type, **options)
         try:
             yield agent
+            if not agent.ended:
+                await agent.complete()
         except BaseException as error:
-            with parting(self.engine), suppress(AgentFenced, Misuse, LockTimeout):
-                if isinstance(error, Exception):
-                    await agent.fail(error_text(error))
-                else:
-                    await agent.stop()
+            with parting(self.engine):
+                try:
+                    if isinstance(error, Exception):
+                        await agent.fail(error_text(error))
+                    else:
+                        await agent.stop()
+                except (AgentFenced, Misuse):
+                    log.debug("%s had ended already", id)
+                except AgentBusError as problem:
+                    # The exception of the block matters more.
+                    log.warning("%s could not be ended: %s", id, problem)
             raise
-        if not agent.ended:
-            await agent.complete()
+        finally:
+            self.forget(agent)
 
     async def register(
         self,
@@ -178,12 +205,12 @@ class Bus:
             takeover=takeover,
         )
         try:
-            registration = await self.engine.write(register, request)
+            registration = await self._register(request)
         except AgentExists as exists:
-            if exists.neighbour is None or not await self._bury([exists.neighbour]):
+            if exists.process is None or not await self._bury([Neighbour(**exists.process)]):
                 raise
-            registration = await self.engine.write(register, request)
-        agent = Agent(self, registration, session)
+            registration = await self._register(request)
+        agent = Agent(self, registration)
         self._handles.add(agent)
         return agent
 
@@ -199,7 +226,7 @@ class Bus:
             profile(self.max_payload, **about),
             session=None if session is None else check_name(session, "session"),
         )
-        await self.engine.write(register, request)
+        await explained(self.engine, self.engine.write(register, request))
 
     async def declare(self, *addresses: Address) -> None:
         """Make pools and topics exist before anyone joins them.
@@ -239,6 +266,16 @@ class Bus:
     def forget(self, agent: Handle) -> None:
         """An agent ended: the process no longer beats for it."""
         self._handles.discard(agent)
+
+    async def _register(self, request: RegisterRequest) -> Registration:
+        return await explained(self.engine, self.engine.write(register, request, orphaned=self._stop_orphan))
+
+    def _stop_orphan(self, registration: Registration) -> None:
+        """Whoever registered it was cancelled: nobody has a handle that could end it."""
+        actor = Actor(registration.agent, registration.epoch)
+        request = EndRequest(actor, "stopped", "cancelled while registering")
+        with suppress(AgentBusError):
+            unheeded(self.engine.write(finish, request))
 
     async def _bury(self, neighbours: Sequence[Neighbour]) -> bool:
         """Strike off processes of this host that are gone, so that what they held can go on at once."""
@@ -281,6 +318,8 @@ class Bus:
                 await self._listen_again()
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
+            except Exception:
+                log.exception("no beat")
 
     async def _listen_again(self) -> None:
         """A sender killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+from agentbus.errors import StoreError
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -69,6 +70,16 @@ def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        # Without Linux's boot id: the second the machine started, in steps wide enough for a corrected clock.
-        started = time.time() - time.monotonic()
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"boot-{round(started / 60)}-{uuid.getnode()}"))
+        return _boot_session()
+
+
+def _boot_session() -> str:
+    """macOS's id of this boot. Guessing it from the clocks would take every sleep of a laptop for a reboot."""
+    import ctypes
+
+    size = ctypes.c_size_t(64)
+    buffer = ctypes.create_string_buffer(size.value)
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0) != 0:
+        raise StoreError(path="kern.bootsessionuuid", reason="this system does not tell one boot from another")
+    return buffer.value.decode()

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import msgspec
 
-from agentbus.errors import InvalidInput, InvalidPayload, NotADatabase, PayloadTooLarge
+from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, PayloadTooLarge
 from agentbus.limits import MAX_DEPTH
 
 _encode = msgspec.json.Encoder().encode
@@ -50,7 +50,7 @@ def decode(text: str) -> Any:
 def check(text: str, expected: int, what: str) -> None:
     """Payload bytes escape SQLite's own integrity check, so every reader compares the checksum."""
     if crc32(text.encode()) != expected:
-        raise NotADatabase(path="the database", reason=f"the stored bytes of {what} do not match their checksum")
+        raise DamagedPayload(what=what)
 
 
 def canonical(text: str) -> bytes:

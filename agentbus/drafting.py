@@ -7,6 +7,7 @@ from typing import Any
 from agentbus.addresses import Address, address
 from agentbus.codec import encode
 from agentbus.limits import (
+    MAX_ATTEMPTS,
     Priority,
     check_message_id,
     check_name,
@@ -14,8 +15,6 @@ from agentbus.limits import (
     check_seconds,
 )
 from agentbus.operations.messages import Draft
-
-MAX_ATTEMPTS = 5
 
 
 def draft(

@@ -29,6 +29,7 @@
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
         ├── NotADatabase
+        │   └── DamagedPayload        the stored bytes do not match their checksum
         ├── SchemaTooNew
         ├── SQLiteTooOld
         ├── UnsupportedFileSystem
@@ -71,7 +72,7 @@ class AgentBusError(Exception):
     def fix(self) -> str | None:
         """What to do about it, where there is something.
 
-        >>> AgentExists(agent="a", process=3, pid=41).fix
+        >>> AgentExists(agent="a", status="running", pid=41).fix
         'end it first, choose another id, or pass takeover=True'
         """
         return None if self.fix_text is None else self.fix_text.format_map(_Facts(self.facts))
@@ -92,6 +93,9 @@ class AgentBusError(Exception):
 
 class _Facts(dict[str, Any]):
     def __missing__(self, key: str) -> str:
+        if key == "hint":
+            near = self.get("near")
+            return f"; did you mean {' or '.join(near)}?" if near else ""
         return "?"
 
 
@@ -139,7 +143,7 @@ class UnknownType(InvalidInput):
     """An agent or message type that is not in the vocabulary."""
 
     code = "unknown_type"
-    text = "{kind} type {name!r} is not in the vocabulary{near}"
+    text = "{kind} type {name!r} is not in the vocabulary{hint}"
     fix_text = "use a known type, or add this one with bus.define()"
 
 
@@ -161,7 +165,7 @@ class UnknownRecipient(NotFound):
     """No agent, pool or topic has this name."""
 
     code = "unknown_recipient"
-    text = "there is no {kind} {name!r}{near}"
+    text = "there is no {kind} {name!r}{hint}"
     fix_text = "register it first, or announce it: bus.expect() for an agent, bus.declare() for a pool or topic"
 
 
@@ -304,6 +308,14 @@ class NotADatabase(StoreError):
     fix_text = "move it away, or restore a backup"
 
 
+class DamagedPayload(NotADatabase):
+    """The stored bytes of one payload do not match their checksum."""
+
+    code = "damaged_payload"
+    text = "the stored bytes of {what} do not match their checksum"
+    fix_text = "check the disk, and restore what is missing from a backup"
+
+
 class SchemaTooNew(StoreError):
     """The bus was made by a newer agentbus."""
 
@@ -347,7 +359,7 @@ class LockTimeout(StoreError):
     """Another process held the write lock for too long. Nothing was written."""
 
     code = "lock_timeout"
-    text = "{path}: the write lock is held by process {pid} for more than {waited} s"
+    text = "{path}: the write lock was not to be had within {waited} s, process {pid} holds it"
     fix_text = "try again; if process {pid} hangs, end it"
     transient = True
 

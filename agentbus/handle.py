@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.addresses import Address
 from agentbus.drafting import draft
+from agentbus.explaining import explained
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
 from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
 from agentbus.operations.leases import (
@@ -33,10 +35,10 @@ T = TypeVar("T")
 class Handle:
     """An agent's identity in one of its lives. Every write through it is fenced by its epoch."""
 
-    def __init__(self, bus: Bus, registration: Registration, session: str | None) -> None:
+    def __init__(self, bus: Bus, registration: Registration) -> None:
         self.id = registration.agent
         self.epoch = registration.epoch
-        self.session = session
+        self.session = registration.session
         self.actor = Actor(registration.agent, registration.epoch)
         self.engine = bus.engine
         self.ended = False
@@ -58,16 +60,20 @@ class Handle:
         return draft(to, type, payload, limit=self._limit, **options)
 
     async def send_draft(self, message: Draft) -> Receipt:
-        receipts: list[Receipt] = await self.write(send, SendRequest(self.actor, (message,)))
+        receipts = await self.send_drafts((message,))
         return receipts[0]
+
+    async def send_drafts(self, messages: tuple[Draft, ...]) -> list[Receipt]:
+        return await explained(self.engine, self.write(send, SendRequest(self.actor, messages)))
 
     async def commit(self, parts: tuple[Part, ...]) -> None:
         if len(parts) == 1:
             # By itself an operation shares its statements with its neighbours; in a unit it does not.
-            await self.write(parts[0].operation, parts[0].request)
+            writing = self.write(parts[0].operation, parts[0].request)
         else:
             request = UnitRequest(parts)
-            await self.write(unit, request, durable=request.durable)
+            writing = self.write(unit, request, durable=request.durable)
+        await explained(self.engine, writing)
 
     async def settle(self, request: AckRequest) -> bool:
         return bool(await self.write(ack, request))
@@ -86,6 +92,7 @@ class Handle:
         taken = self.engine.clock.now().awake
         await self.write(extend, ExtendRequest(self.actor, (message.lease,), message.duration))
         message.renew_at = renewal(taken, message.duration)
+        self._bus.renewer.changed(message)
 
     def hold(self, message: Message) -> None:
         self._bus.renewer.hold(message)
@@ -118,3 +125,13 @@ class Handle:
         self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.own + self.pools)
         # Those of its tasks that wait must listen to the new ones too.
         self.engine.hub.ring_all(mailbox_channel(registration.mailbox))
+
+
+def unheeded(writing: Awaitable[Any]) -> None:
+    """Let a write happen whose outcome nobody waits for."""
+    asyncio.ensure_future(writing).add_done_callback(_take_note)
+
+
+def _take_note(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -12,6 +12,8 @@ MAX_PAYLOAD = 1024 * 1024
 MAX_DEPTH = 128
 MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000
+MAX_PAGE = 1000
+MAX_ATTEMPTS = 5
 AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 

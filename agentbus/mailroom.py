@@ -7,12 +7,11 @@ from typing import Literal
 from agentbus.addresses import Address, address
 from agentbus.engine.interface import Engine
 from agentbus.errors import OutOfRange
-from agentbus.limits import MESSAGE_STATUSES, check_choice, check_name, check_range, check_seconds
+from agentbus.limits import MAX_PAGE, MESSAGE_STATUSES, check_choice, check_name, check_range, check_seconds
 from agentbus.operations.dead_letters import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
-from agentbus.operations.reading import MessageFilter, list_messages
+from agentbus.operations.reading import MessageFilter, get_message, list_dead, list_messages
 from agentbus.records import MessageRecord, Page
 
-MAX_PAGE = 1000
 _PURGE_STEP = 5000
 
 Finished = Literal["acked", "dead", "expired"]
@@ -33,9 +32,7 @@ class Mailroom:
 
         >>> await bus.messages.get("m-7")                                             # doctest: +SKIP
         """
-        wanted = MessageFilter(message_id=check_name(message_id, "message_id"), limit=1)
-        page = await self._engine.read(list_messages, wanted)
-        return page.items[0] if page.items else None
+        return await self._engine.read(get_message, check_name(message_id, "message_id"))
 
     async def list(
         self,
@@ -61,7 +58,6 @@ class Mailroom:
             session,
             correlation,
             None if place is None else (place.kind, place.name),
-            None,
             _row(cursor),
             check_range(limit, "limit", 1, MAX_PAGE),
         )
@@ -72,7 +68,8 @@ class Mailroom:
 
         >>> letters = await bus.messages.dead()                                       # doctest: +SKIP
         """
-        return await self.list(status="dead", cursor=cursor, limit=limit)
+        wanted = MessageFilter(cursor=_row(cursor), limit=check_range(limit, "limit", 1, MAX_PAGE))
+        return await self._engine.read(list_dead, wanted)
 
     async def requeue(self, *message_ids: str) -> int:
         """Give dead letters another chance: all, or none. Their attempts start again; says how many there were.

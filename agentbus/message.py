@@ -14,7 +14,7 @@ from agentbus.codec import check, decode
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
 from agentbus.limits import check_seconds, check_text, error_text
 from agentbus.operations import Actor, Row
-from agentbus.operations.leases import AckRequest, Lease
+from agentbus.operations.leases import AckRequest, Beginning, Lease
 from agentbus.operations.messages import Draft, Receipt
 from agentbus.parting import parting
 from agentbus.unit import Unit
@@ -114,7 +114,9 @@ class Message:
         >>> await message.ack()                                                       # doctest: +SKIP
         """
         following = self.following
-        begin = following.lease if following is not None and not following.begun else None
+        begin = None
+        if following is not None and not following.begun:
+            begin = Beginning(following.lease, following.before + 1)
         begun = await self._agent.settle(AckRequest(self._agent.actor, (self.lease,), begin))
         self.settled = True
         if begin is not None and following is not None and begun:
@@ -169,7 +171,7 @@ class Message:
     def begin(self) -> None:
         """A reserved message is handed to the code."""
         self.begun = True
-        self.attempts += 1
+        self.attempts = self.before + 1
 
     def lose(self, error: AgentBusError) -> None:
         """The lease is gone: end the block, which then raises ``error``."""
@@ -194,6 +196,7 @@ class Message:
         unit, self._unit = self._unit, None
         assert scope is not None  # noqa: S101 - set on entering
         assert unit is not None  # noqa: S101
+        unit.close()
         swallow = scope.__exit__(kind, error, trace)
         if self._loss is not None and (error is None or swallow):
             raise self._loss
@@ -214,8 +217,7 @@ class Message:
             elif unit.empty:
                 await self.ack()
             else:
-                unit.ack(self)
-                await unit.commit()
+                await unit.commit(self)
         except (LeaseLost, AgentFenced, Misuse):
             raise
         except BaseException as refusal:

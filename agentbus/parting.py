@@ -1,11 +1,12 @@
 """Letting go on the way out: what must still be written when a block is left by an exception or a cancellation.
 
-It is shielded from the cancellation, but it must not hold up the exit: where another process holds the lock, the
-first that waits in vain makes the engine hurry, so that everything after it gives up at once.
+It is shielded from the cancellation, but it must not hold up the exit. Where another process holds the lock, the first
+that waits in vain is the last that waits for long.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,12 +14,16 @@ import anyio
 
 from agentbus.engine.interface import Engine
 
-PATIENCE = 1.0
+PATIENCE = 0.7
+IMPATIENCE = 0.1
+_REMEMBERED = 5.0
 
 
 @contextmanager
-def parting(engine: Engine) -> Iterator[None]:
-    with anyio.move_on_after(PATIENCE, shield=True) as scope:
-        yield
+def parting(engine: Engine) -> Iterator[anyio.CancelScope]:
+    """What is written in the block is given up if it takes too long; then it was withdrawn, or commits by itself."""
+    recently = time.monotonic() - engine.waited_in_vain < _REMEMBERED
+    with anyio.move_on_after(IMPATIENCE if recently else PATIENCE, shield=True) as scope:
+        yield scope
     if scope.cancelled_caught:
-        engine.hurry()
+        engine.waited_in_vain = time.monotonic()

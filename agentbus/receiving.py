@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, LockTimeout, Misuse, NotADatabase
-from agentbus.handle import Handle
+from msgspec import DecodeError
+
+from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload, LeaseLost, LockTimeout, Misuse
+from agentbus.handle import Handle, unheeded
 from agentbus.limits import check_seconds
 from agentbus.message import Message
 from agentbus.operations import Row
+from agentbus.operations.claims import Claim, ClaimRequest, claim
 from agentbus.operations.leases import (
     AckRequest,
-    Claim,
-    ClaimRequest,
+    BeginRequest,
     Lease,
     RejectRequest,
     ReleaseRequest,
-    Settlement,
     begin,
-    claim,
     reject,
     release,
 )
@@ -31,6 +30,8 @@ from agentbus.renewal import renewal
 from agentbus.unit import Unit
 
 log = logging.getLogger("agentbus")
+
+_PAUSE = 1.0
 
 Handler = Callable[[Message, Unit], Awaitable[object]]
 
@@ -69,11 +70,7 @@ async def receive(
             if found.rows:
                 if found.more:
                     ear.rung = True
-                messages = [
-                    message
-                    for row in found.rows
-                    if (message := await _open(agent, row, counted, duration, renewal(taken, duration)))
-                ]
+                messages = _opened(agent, found.rows, counted, duration, renewal(taken, duration))
                 if messages:
                     return messages
                 continue
@@ -105,8 +102,9 @@ async def inbox(agent: Handle, prefetch: int, duration: int) -> AsyncIterator[Me
                 reserved.reverse()
             if not reserved[-1].begun:
                 with suppress(LeaseLost):
-                    await agent.write(begin, Settlement(agent.actor, (reserved[-1].lease,)))
-                    reserved[-1].begin()
+                    following = reserved[-1]
+                    await agent.write(begin, BeginRequest(agent.actor, (following.lease,), following.before + 1))
+                    following.begin()
             message = reserved.pop()
             if message.begun:
                 yield message
@@ -127,6 +125,12 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
                 log.warning("%s: %s", agent.id, error)
                 done = ()
                 continue
+            except AgentBusError as error:
+                if not error.transient:
+                    raise
+                log.warning("%s, trying again: %s", agent.id, error)
+                await agent.engine.hub.listen(()).wait(_PAUSE)
+                continue
             done = ()
             message.deferred = True
             try:
@@ -145,14 +149,16 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
                 await agent.settle(AckRequest(agent.actor, done))
 
 
-async def _open(agent: Handle, row: Row, counted: bool, duration: int, renew_at: int) -> Message | None:
-    """The message of a row. One whose bytes were damaged becomes a dead letter; its neighbours are not to blame."""
-    try:
-        return Message(agent, row, counted=counted, duration=duration, renew_at=renew_at)
-    except NotADatabase as damage:
-        log.warning("%s: %s", agent.id, damage)
-        await agent.write(reject, RejectRequest(agent.actor, ((row[0], row[8] + 1),), str(damage)))
-        return None
+def _opened(agent: Handle, rows: Sequence[Row], counted: bool, duration: int, renew_at: int) -> list[Message]:
+    """The messages of these rows. One whose bytes were damaged becomes a dead letter; its neighbours go on."""
+    messages: list[Message] = []
+    for row in rows:
+        try:
+            messages.append(Message(agent, row, counted=counted, duration=duration, renew_at=renew_at))
+        except (DamagedPayload, DecodeError) as damage:
+            log.warning("%s: message %s: %s", agent.id, row[0], damage)
+            unheeded(agent.write(reject, RejectRequest(agent.actor, ((row[0], row[8] + 1),), str(damage))))
+    return messages
 
 
 async def _return(agent: Handle, reserved: list[Message]) -> None:
@@ -169,12 +175,6 @@ def _give_back(agent: Handle) -> Callable[[Claim], None]:
         if leases:
             request = ReleaseRequest(agent.actor, leases, restore=tuple(row[7] for row in found.rows))
             with suppress(AgentBusError):
-                asyncio.ensure_future(agent.engine.write(release, request)).add_done_callback(_read)
+                unheeded(agent.engine.write(release, request))
 
     return orphaned
-
-
-def _read(future: asyncio.Future[None]) -> None:
-    """A lease that ran out meanwhile is back by itself."""
-    if not future.cancelled():
-        future.exception()

@@ -10,6 +10,7 @@ from agentbus.engine.interface import Engine
 from agentbus.errors import InvalidInput
 from agentbus.limits import (
     AGENT_STATUSES,
+    MAX_PAGE,
     check_choice,
     check_name,
     check_names,
@@ -21,8 +22,6 @@ from agentbus.operations.agents import DeleteRequest, Profile, UpdateRequest, de
 from agentbus.operations.fencing import INCOMPLETE
 from agentbus.operations.reading import AgentFilter, get_agent, list_agents
 from agentbus.records import AgentRecord, Page
-
-MAX_PAGE = 1000
 
 
 def profile(
@@ -127,8 +126,15 @@ class Registry:
 
         >>> await bus.agents.clear(older_than=3600)                                   # doctest: +SKIP
         """
-        age = check_seconds(older_than, "older_than", zero=True)
-        return await self._engine.write(delete, DeleteRequest(None, self._engine.clock.now().wall - age))
+        before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
+        gone: Sequence[str] = ()
+        while True:
+            # In steps, so that nobody waits long for the lock.
+            request = DeleteRequest(None, before)
+            step = await self._engine.write(delete, request)
+            gone = [*gone, *step]
+            if len(step) < request.limit:
+                return gone
 
     async def _list(
         self,

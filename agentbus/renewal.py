@@ -33,6 +33,11 @@ class Renewer:
         self._held.add(message)
         self._set(message.renew_at)
 
+    def changed(self, message: Message) -> None:
+        """The lease of a message was extended, perhaps to end earlier than it did."""
+        if message in self._held:
+            self._set(message.renew_at)
+
     def let_go(self, message: Message) -> None:
         self._held.discard(message)
 
@@ -53,6 +58,9 @@ class Renewer:
         self._timer = None
         now = self._engine.clock.now().awake
         due = [message for message in self._held if message.renew_at <= now]
+        for message in due:
+            # Not again while this renewal is under way.
+            message.renew_at = now + message.duration
         if due:
             self._tasks.start_soon(self._renew, due)
         else:

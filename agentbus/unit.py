@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from agentbus.addresses import Address, topic
+from agentbus.errors import Misuse
 from agentbus.limits import check_range, check_text
 from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
@@ -34,12 +35,14 @@ class Unit:
         self._done: list[Message] = []
         self._drafts: list[Draft] = []
         self._others: list[Part] = []
+        self._over = False
 
     def send(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> None:
         """Send a message; the options are those of ``Agent.send``.
 
         >>> unit.send("planner-1", "completion_notification", {"ok": True})           # doctest: +SKIP
         """
+        self._check()
         options.setdefault("session", self._session)
         self._drafts.append(self._agent.draft(to, type, payload, **options))
 
@@ -55,6 +58,7 @@ class Unit:
 
         >>> unit.reply(message, "coordination_response", {"ready": True})             # doctest: +SKIP
         """
+        self._check()
         self._drafts.append(message.reply_draft(type, payload, options))
 
     def ack(self, *messages: Message) -> None:
@@ -62,6 +66,7 @@ class Unit:
 
         >>> unit.ack(first, second)                                                   # doctest: +SKIP
         """
+        self._check()
         self._done.extend(messages)
 
     def progress(self, percent: int, note: str | None = None) -> None:
@@ -69,6 +74,7 @@ class Unit:
 
         >>> unit.progress(80, "tests pass")                                           # doctest: +SKIP
         """
+        self._check()
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
         self._others.append(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
@@ -77,11 +83,10 @@ class Unit:
     def empty(self) -> bool:
         return not (self._done or self._drafts or self._others)
 
-    async def commit(self) -> None:
-        """Write everything collected so far; the block does it by itself at its end."""
+    async def commit(self, *messages: Message) -> None:
+        """Write everything collected, and the acknowledgement of ``messages``; the block does it at its end."""
         actor = self._agent.actor
-        done, drafts, others = self._done, self._drafts, self._others
-        self._done, self._drafts, self._others = [], [], []
+        done, drafts, others = [*self._done, *messages], self._drafts, self._others
         parts: list[Part] = []
         if done:
             # First, so that a lost lease is found before anything is written.
@@ -91,8 +96,18 @@ class Unit:
         parts += others
         if parts:
             await self._agent.commit(tuple(parts))
+        # Only now: a commit that failed can be tried again.
+        self._done, self._drafts, self._others = [], [], []
         for message in done:
             message.settled = True
+
+    def close(self) -> None:
+        """The block is over; what is asked of the unit now would never be written."""
+        self._over = True
+
+    def _check(self) -> None:
+        if self._over:
+            raise Misuse(reason="the block of this unit is over")
 
     async def __aenter__(self) -> Unit:
         return self
@@ -100,5 +115,6 @@ class Unit:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
         if error is None:
             await self.commit()

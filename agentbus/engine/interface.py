@@ -20,6 +20,8 @@ class Engine(Protocol):
     clock: Clock
     hub: Hub
     process: int
+    waited_in_vain: float
+    """When someone who leaves last gave up waiting (monotonic seconds)."""
 
     async def open(self) -> Entry:
         """Open the store, bring its schema up to date, enter this process."""
@@ -44,7 +46,7 @@ class Engine(Protocol):
         """Bytes of the store and of its log."""
 
     def hurry(self) -> None:
-        """For the next few seconds do not wait for other processes: somebody wants to leave."""
+        """Do not wait for other processes any more: the bus is being closed."""
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
         """Forget the doorbells of processes that were struck off."""

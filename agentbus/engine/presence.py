@@ -54,8 +54,8 @@ def is_gone(pid: int, started: str, bell: str | None) -> bool:
 def _status(pid: int) -> list[str]:
     """State, … start time (the 20th) … of a process; nothing where the system does not say."""
     try:
-        # The command's name is in parentheses and may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The command's name is in parentheses and may hold anything, half a character too.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return []
 

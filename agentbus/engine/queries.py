@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from agentbus.codec import plain
+from agentbus.operations import Query
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "sql"
@@ -31,6 +35,11 @@ def load(dialect: str) -> dict[str, str]:
         # SQLite takes $1 for a named parameter; ?1 is its positional one.
         return {name: re.sub(r"\$(\d+)", r"?\1", sql) for name, sql in queries.items()}
     return queries
+
+
+def bound(query: Query) -> list[Any]:
+    """Parameters as SQLite takes them: a list as JSON text, which the query opens with json_each."""
+    return [plain(item) if type(item) is list else item for item in query.parameters]
 
 
 def widened(sql: str, rows: int) -> str | None:

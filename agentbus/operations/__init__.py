@@ -25,6 +25,10 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
+BUS = "(agentbus)"
+"""The sender of what the bus itself writes; no agent can have this name."""
+
+
 class Query(msgspec.Struct, frozen=True):
     """Run the named query once. A parameter that is a list reaches SQL as a set of rows."""
 

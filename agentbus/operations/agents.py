@@ -16,7 +16,6 @@ from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.leases import Held, take_back
-from agentbus.operations.messages import near
 from agentbus.operations.processes import Neighbour, add_listeners
 
 
@@ -63,6 +62,7 @@ class Registration(msgspec.Struct, frozen=True):
     epoch: int
     mailbox: int
     replies: int
+    session: str | None
     pools: dict[str, int]
     subscriptions: dict[str, int]
 
@@ -102,6 +102,7 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 
     agent: str | None
     before: int | None = None
+    limit: int = 500
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
@@ -195,15 +196,16 @@ def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[
     outcomes: list[Outcome[list[str]]] = []
     for request in requests:
         if request.agent is None:
-            rows = yield Query("agent_finished_before", (request.before,))
+            rows = yield Query("agent_finished_before", (request.before, request.limit))
         else:
             rows = yield Query("agent_status", (request.agent,))
             if not rows:
                 outcomes.append(UnknownAgent(agent=request.agent))
                 continue
-            if rows[0][1] in LIVE:
+            status = rows[0][1]
+            if status in LIVE:
                 outcomes.append(
-                    WrongState(what="agent", name=request.agent, status=rows[0][1], action="delete it; end it first")
+                    WrongState(what="agent", name=request.agent, status=status, action="delete it; end it first")
                 )
                 continue
         agents = [row[0] for row in rows]
@@ -243,8 +245,7 @@ def declare(requests: Sequence[DeclareRequest], now: Now) -> Op[list[Outcome[Non
 def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
     known = yield Query("type_known", ("agent", [request.type]))
     if not known:
-        rows = yield Query("type_names", ("agent",))
-        return UnknownType(kind="agent", name=request.type, near=near(request.type, (name for (name,) in rows)))
+        return UnknownType(kind="agent", name=request.type)
     if request.session is not None:
         rows = yield Query("session_status", (request.session,))
         if not rows:
@@ -253,17 +254,16 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
             return WrongState(what="session", name=request.session, status=rows[0][0], action="join it")
     rows = yield Query("agent_status", (request.agent,))
     if rows:
-        _, status, *place = rows[0]
+        _, status, _, *place = rows[0]
         if status in LIVE and request.process is not None and not request.takeover:
-            home = Neighbour(*place) if place[0] is not None else None
-            pid = None if home is None else home.pid
-            return AgentExists(agent=request.agent, status=status, pid=pid, neighbour=home)
+            home = None if place[0] is None else msgspec.structs.asdict(Neighbour(*place))
+            return AgentExists(agent=request.agent, status=status, pid=home and home["pid"], process=home)
     return None
 
 
 def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     before = yield Query("agent_status", (request.agent,))
-    was = before[0][1] if before else None
+    was, session = (before[0][1], before[0][2]) if before else (None, None)
     if was in LIVE and request.process is None:
         # Whom we expect is here already.
         return (yield from _registration(request.agent))
@@ -272,16 +272,19 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
         held = yield Query("message_held_by", ([request.agent],))
         yield from take_back([Held(*row) for row in held], "it was taken over", now)
         # Whoever still waits for a message in the old life must hear that it is over.
-        ((_, mailbox, _),) = yield Query("agent_life", (request.agent,))
+        ((_, mailbox, *_),) = yield Query("agent_life", (request.agent,))
         yield Wake([mailbox_channel(mailbox)])
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )
+    alive = request.process is not None
+    session = request.session or (yield from _open_session(session))
     yield Query(
         "agent_register",
         (
-            request.agent, request.type, request.kind, request.session, request.process,
-            "pending" if request.process is None else "running", now.wall, now.awake, *boxes, *request.profile.row(),
+            request.agent, request.type, request.kind, session, request.process,
+            "running" if alive else "pending", now.wall, now.wall if alive else None, now.awake, *boxes,
+            int(alive), *request.profile.row(),
         ),
     )  # fmt: skip
     yield from _join(request.agent, request.pools, request.topics, now)
@@ -296,14 +299,23 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     return registration
 
 
+def _open_session(session: str | None) -> Op[str | None]:
+    """The session of an earlier life, as long as it goes on."""
+    if session is None:
+        return None
+    rows = yield Query("session_status", (session,))
+    return session if rows and rows[0][0] not in {"completed", "failed"} else None
+
+
 def _registration(agent: str) -> Op[Registration]:
-    ((epoch, mailbox, replies),) = yield Query("agent_life", (agent,))
+    ((epoch, mailbox, replies, session),) = yield Query("agent_life", (agent,))
     rows = yield Query("agent_mailboxes", (agent,))
     return Registration(
         agent,
         epoch,
         mailbox,
         replies,
+        session,
         {name: id for kind, name, id in rows if kind == "pool"},
         {name: id for kind, name, id in rows if kind == "subscription"},
     )

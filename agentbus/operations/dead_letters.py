@@ -8,9 +8,9 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain_payload
-from agentbus.errors import UnknownMessage, WrongState
+from agentbus.errors import AgentEnded, UnknownMessage, WrongState
 from agentbus.limits import Priority, generated_id
-from agentbus.operations import Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
+from agentbus.operations import BUS, Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
 from agentbus.operations.events import event, record
 from agentbus.operations.messages import Draft, post
 
@@ -80,10 +80,6 @@ def bury(endings: Sequence[Ending], now: Now) -> Op[None]:
     )
 
 
-BUS = "agentbus"
-"""The sender of what the bus itself writes."""
-
-
 @operation(durable=True)
 def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int]]]:
     """Put dead letters back into their mailboxes. Their attempts start again; the trail keeps what was before."""
@@ -100,10 +96,14 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
             outcomes.append(WrongState(what="message", name=alive[0], status=status, action="requeue it"))
             continue
         rows = [(message_id, *row) for message_id, found in messages.items() for row in found]
+        nobody = next((row for row in rows if not _is_read(row[6], row[8])), None)
+        if nobody is not None:
+            outcomes.append(AgentEnded(agent=nobody[7], status=nobody[8] or "been deleted", message_id=nobody[0]))
+            continue
         yield Each("message_requeue", [(row[1],) for row in rows])
         yield from record([
             event(now.wall, "message_requeued", ("message", message_id), request.actor, attempts=attempts, error=error)
-            for message_id, _, _, _, attempts, error in rows
+            for message_id, _, _, _, attempts, error, *_ in rows
         ])  # fmt: skip
         yield Wake([mailbox_channel(row[3]) for row in rows])
         outcomes.append(len(rows))
@@ -121,8 +121,13 @@ def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[in
     return outcomes
 
 
+def _is_read(kind: str, owner_status: str | None) -> bool:
+    """Whether anybody will read a mailbox: a pool somebody may join, an agent's as long as it may come back."""
+    return kind == "pool" or owner_status not in {None, "completed", "stopped"}
+
+
 def _find(message_ids: Sequence[str]) -> Op[dict[str, list[Row]]]:
-    """The rows (id, status, mailbox, attempts, error) behind public message ids."""
+    """The rows (id, status, mailbox, attempts, error, its mailbox's kind, owner, owner's status) behind public ids."""
     own = {generated_id(message_id): message_id for message_id in message_ids}
     own.pop(None, None)
     rows = yield Query("message_find", ([id for id in own if id is not None], list(message_ids)))

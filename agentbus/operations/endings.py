@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from agentbus.clock import Now
 from agentbus.codec import plain_payload
 from agentbus.limits import Priority
-from agentbus.operations import Each, Op, Query, Wake, mailbox_channel
-from agentbus.operations.dead_letters import BUS
+from agentbus.operations import BUS, Each, Op, Query, Wake, mailbox_channel
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import standings
 from agentbus.operations.leases import Held, take_back
@@ -29,6 +28,8 @@ def end(agents: Sequence[str], status: str, error: str | None, actor: str | None
     # Whoever still waits for a message in this life must hear that it is over.
     lives = yield from standings(ids)
     yield Wake([mailbox_channel(life.mailbox) for life in lives.values()])
+    own = [mailbox_channel(box) for life in lives.values() for box in (life.mailbox, life.replies)]
+    yield Query("listener_remove", (own,))
     yield from take_back([Held(*row) for row in rows], f"it {'was ' * (status == 'stopped')}{status}", now)
     if status == "failed":
         yield from _tell_parents(ids, error, now)

@@ -11,7 +11,6 @@ from agentbus.operations import Actor, Op, Query
 
 LIVE = frozenset({"spawning", "running", "suspect"})
 INCOMPLETE = LIVE | {"pending"}
-ENDED = frozenset({"completed", "failed", "stopped"})
 
 
 class Standing(msgspec.Struct, frozen=True):

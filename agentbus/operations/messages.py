@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 
 import msgspec
 
@@ -96,10 +95,7 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
     plans: list[Outcome[list[list[int] | Receipt]]] = []
     for request in requests:
         error = fenced(request.actor, directory.agents.get(request.actor.agent))
-        plan = error or _plan(request, directory)
-        if isinstance(plan, UnknownType | UnknownRecipient):
-            plan = yield from _with_near_matches(plan)
-        plans.append(plan)
+        plans.append(error or _plan(request, directory))
 
     rows: list[Row] = []
     channels: list[str] = []
@@ -128,6 +124,10 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
         yield Each("message_insert", rows)
         # A scheduled message wakes its receivers too: they learn when it is due.
         yield Wake(channels)
+    elif any(not isinstance(outcome, AgentBusError) for outcome in outcomes):
+        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
+        # real one, which makes theirs durable too.
+        yield Query("counter_take", ("message", 0))
     return outcomes
 
 
@@ -140,12 +140,6 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
             [(id, None, draft.to, *_values(draft, sender, now)) for id, draft in enumerate(drafts, first)],
         )
         yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
-
-
-def near(name: str, names: Iterable[str]) -> str:
-    """``; did you mean …`` for the text of an error, or nothing."""
-    matches = get_close_matches(name, list(names), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
 def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
@@ -186,7 +180,7 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
     plan: list[list[int] | Receipt] = []
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
-            return UnknownType(kind="message", name=draft.type, near="", item=index)
+            return UnknownType(kind="message", name=draft.type, item=index)
         sent = directory.sent.get(draft.message_id) if draft.message_id is not None else None
         if draft.message_id is not None and directory.new.get(draft.message_id, request) is not request:
             # Run by itself, the later one finds the row of the earlier one.
@@ -194,7 +188,7 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
-            return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, near="", item=index)
+            return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, item=index)
         if sent is not None:
             differs = _difference(draft, boxes, sent[0])
             if differs is not None:
@@ -267,13 +261,3 @@ def _channel(draft: Draft, box: int) -> str:
     if isinstance(draft.to, int) and draft.correlation is not None:
         return reply_channel(box, draft.correlation)
     return mailbox_channel(box)
-
-
-def _with_near_matches(error: UnknownType | UnknownRecipient) -> Op[AgentBusError]:
-    if isinstance(error, UnknownType):
-        rows = yield Query("type_names", ("message",))
-    elif error.kind == "agent":
-        rows = yield Query("agent_names")
-    else:
-        rows = yield Query("mailbox_names", (error.kind,))
-    return type(error)(**{**error.facts, "near": near(error.name, (name for (name,) in rows))})

@@ -46,13 +46,6 @@ class BeatRequest(msgspec.Struct, frozen=True):
     calls: tuple[tuple[str, int, int], ...]
 
 
-class ListenRequest(msgspec.Struct, frozen=True):
-    """Channels that a process wants to be rung for."""
-
-    process: int
-    channels: tuple[str, ...]
-
-
 class LeaveRequest(msgspec.Struct, frozen=True):
     """Processes that no longer have the bus open; ``dead`` if they were found so, not if they left by themselves."""
 
@@ -83,13 +76,6 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[None]]]:
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
         yield Each("agent_called", calls)
-    return [None] * len(requests)
-
-
-@operation(durable=False)
-def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Have the process rung for these channels."""
-    yield from add_listeners([(channel, request.process) for request in requests for channel in request.channels])
     return [None] * len(requests)
 
 

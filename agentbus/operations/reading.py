@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import check, decode
-from agentbus.errors import NotADatabase
+from agentbus.errors import DamagedPayload
 from agentbus.limits import generated_id
 from agentbus.operations import Op, Query, Row
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
@@ -39,7 +40,6 @@ class MessageFilter(msgspec.Struct, frozen=True):
     session: str | None = None
     correlation: str | None = None
     mailbox: tuple[str, str] | None = None
-    message_id: str | None = None
     cursor: int | None = None
     limit: int = 100
 
@@ -71,19 +71,32 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
     return Page(items, items[-1].id if len(rows) > wanted.limit else None)
 
 
+def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
+    row_id = generated_id(message_id)
+    rows = yield Query("message_get", (row_id, message_id if row_id is None else None))
+    return _message(rows[0]) if rows else None
+
+
 def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
-    row_id = None if wanted.message_id is None else generated_id(wanted.message_id)
     kind, name = wanted.mailbox or (None, None)
     rows = yield Query(
         "message_list",
         (
             wanted.cursor or _NEWEST, wanted.status, wanted.type, wanted.sender, wanted.session,
-            wanted.correlation, kind, name, None if row_id is None else [row_id],
-            wanted.message_id if row_id is None else None, wanted.limit + 1,
+            wanted.correlation, kind, name, wanted.limit + 1,
         ),
     )  # fmt: skip
-    items = [_message(row) for row in rows[: wanted.limit]]
-    return Page(items, str(items[-1].id) if len(rows) > wanted.limit else None)
+    return _page(rows, wanted.limit)
+
+
+def list_dead(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
+    rows = yield Query("message_list_dead", (wanted.cursor or _NEWEST, wanted.limit + 1))
+    return _page(rows, wanted.limit)
+
+
+def _page(rows: Sequence[Row], limit: int) -> Page[MessageRecord]:
+    items = [_message(row) for row in rows[:limit]]
+    return Page(items, str(items[-1].id) if len(rows) > limit else None)
 
 
 def count(deepest: int, now: Now) -> Op[Counts]:
@@ -108,6 +121,18 @@ def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
     return [mailbox for (mailbox,) in rows]
 
 
+def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:
+    """Names that could have been meant by an unknown one: (type or recipient, its kind, the name)."""
+    subject, kind, name = what
+    if subject == "type":
+        rows = yield Query("type_names", (kind,))
+    elif kind == "agent":
+        rows = yield Query("agent_names")
+    else:
+        rows = yield Query("mailbox_names", (kind,))
+    return get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)
+
+
 def recipient(kind: str, name: str, owner: str) -> str:
     """A mailbox as people write it."""
     if kind == "replies":
@@ -130,7 +155,7 @@ def _message(row: Row) -> MessageRecord:
     record = MessageRecord(id, message_id, sender, recipient(kind, name, owner), type, None, *rest)
     try:
         check(payload, crc, f"message {message_id}")
-    except NotADatabase as damage:
+    except DamagedPayload as damage:
         # One damaged payload must not hide the others of a page.
         return msgspec.structs.replace(record, error=str(damage))
     return msgspec.structs.replace(record, payload=decode(payload))

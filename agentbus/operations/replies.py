@@ -8,8 +8,8 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Actor, Op, Outcome, Query, Row, operation
+from agentbus.operations.claims import tend
 from agentbus.operations.fencing import fence
-from agentbus.operations.leases import tend
 
 
 class ReplyRequest(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@
 -- Tables written all the time say `x = 'a' OR x = 'b'`, most frequent first: for three constants or more SQLite builds a
 -- b-tree of `x IN ('a', 'b', 'c')` anew for every statement, which cost 4 of 12 microseconds of an insert.
 
--- Facts about the bus itself: its id, and the boot in which it was last opened.
+-- Facts about the bus itself: the boot in which it was last opened.
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
     value TEXT NOT NULL
@@ -229,6 +229,17 @@ CREATE TRIGGER agents_type_stays_known BEFORE UPDATE OF type ON agents
 WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'agent' AND name = NEW.type)
 BEGIN
     SELECT RAISE(ABORT, 'agent type is not in the vocabulary');
+END;
+
+-- Messages and agents name their type, so that a type is never removed or renamed.
+CREATE TRIGGER vocabulary_stays BEFORE DELETE ON vocabulary
+BEGIN
+    SELECT RAISE(ABORT, 'types are never removed');
+END;
+
+CREATE TRIGGER vocabulary_keeps_its_names BEFORE UPDATE OF kind, name ON vocabulary
+BEGIN
+    SELECT RAISE(ABORT, 'types are never renamed');
 END;
 
 -- A row without a value is a tombstone: it keeps the version, so that versions never repeat.

@@ -92,14 +92,14 @@ WHERE agent = $2 AND topic = (SELECT id FROM mailboxes WHERE kind = 'topic' AND 
 RETURNING mailbox;
 
 -- name: agent_status
--- How an agent stands, and where it lives.
-SELECT agents.id, agents.status, processes.id, processes.host, processes.pid, processes.started, processes.bell
+-- How an agent stands, its session, and where it lives.
+SELECT agents.id, agents.status, agents.session, processes.id, processes.host, processes.pid, processes.started, processes.bell
 FROM agents LEFT JOIN processes ON processes.id = agents.process
 WHERE agents.id = $1;
 
 -- name: agent_life
 -- An agent's epoch and own mailboxes.
-SELECT epoch, mailbox, replies FROM agents WHERE id = $1;
+SELECT epoch, mailbox, replies, session FROM agents WHERE id = $1;
 
 -- name: agent_mailboxes
 -- The pools and subscriptions that an agent reads.
@@ -112,36 +112,36 @@ FROM subscriptions JOIN mailboxes ON mailboxes.id = subscriptions.mailbox
 WHERE subscriptions.agent = $1;
 
 -- name: agent_register
--- Start a life of an agent ($5 process, $6 status), or announce it. What the profile leaves open stays as it was.
+-- Start a life of an agent, or announce it ($12 is 1 or 0, what is added to its epoch). What the profile leaves open
+-- stays as it was.
 INSERT INTO agents (
     id, type, kind, session, process, status, created, started, updated, last_call, mailbox, replies, epoch,
     name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience
 )
 VALUES (
-    $1, $2, $3, $4, $5, $6, $7, CASE WHEN $6 = 'pending' THEN NULL ELSE $7 END, $7, $8, $9, $10,
-    CASE WHEN $6 = 'pending' THEN 0 ELSE 1 END,
-    coalesce($11, $1), $12, $13, coalesce($14, '[]'), $15, $16, $17, $18, coalesce($19, '{}'), $20
+    $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12,
+    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'), $22
 )
 ON CONFLICT (id) DO UPDATE SET
     type = excluded.type,
     kind = excluded.kind,
-    session = coalesce(excluded.session, agents.session),
+    session = excluded.session,
     process = excluded.process,
     status = excluded.status,
     started = coalesce(excluded.started, agents.started),
     updated = excluded.updated,
     last_call = excluded.last_call,
     epoch = agents.epoch + excluded.epoch,
-    name = coalesce($11, agents.name),
-    milestone = coalesce($12, agents.milestone),
-    parent = coalesce($13, agents.parent),
-    capabilities = coalesce($14, agents.capabilities),
-    model = coalesce($15, agents.model),
-    prompt = coalesce($16, agents.prompt),
-    load = coalesce($17, agents.load),
-    estimate = coalesce($18, agents.estimate),
-    metadata = coalesce($19, agents.metadata),
-    patience = coalesce($20, agents.patience),
+    name = coalesce($13, agents.name),
+    milestone = coalesce($14, agents.milestone),
+    parent = coalesce($15, agents.parent),
+    capabilities = coalesce($16, agents.capabilities),
+    model = coalesce($17, agents.model),
+    prompt = coalesce($18, agents.prompt),
+    load = coalesce($19, agents.load),
+    estimate = coalesce($20, agents.estimate),
+    metadata = coalesce($21, agents.metadata),
+    patience = coalesce($22, agents.patience),
     progress = 0,
     note = NULL,
     busy_until = NULL,
@@ -188,7 +188,7 @@ UPDATE agents SET last_call = 0, busy_until = NULL WHERE ended IS NULL;
 
 -- name: agent_finished_before
 -- Agents that completed or stopped before a time.
-SELECT id FROM agents WHERE status IN ('completed', 'stopped') AND ended <= $1;
+SELECT id FROM agents WHERE status IN ('completed', 'stopped') AND ended <= $1 ORDER BY id LIMIT $2;
 
 -- name: agent_get
 -- All that is known of one agent.
@@ -204,6 +204,10 @@ INSERT INTO messages (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
+-- name: message_begin
+-- A reserved message is handed to the code.
+UPDATE messages SET attempts = $1 WHERE id = $2;
+
 -- name: message_extend
 -- Hold a lease for longer.
 UPDATE messages SET lease_until = $1 WHERE id = $2;
@@ -211,13 +215,8 @@ UPDATE messages SET lease_until = $1 WHERE id = $2;
 -- name: message_release
 -- Give a message back, to be ready at once or when it is due.
 UPDATE messages SET
-    status = CASE WHEN $1 IS NULL THEN 'queued' ELSE 'scheduled' END,
-    due = $1,
-    attempts = $2,
-    error = coalesce($3, error),
-    holder = NULL,
-    lease_until = NULL
-WHERE id = $4;
+    status = $1, due = $2, attempts = $3, error = coalesce($4, error), holder = NULL, lease_until = NULL
+WHERE id = $5;
 
 -- name: message_bury
 -- A message becomes a dead letter.
@@ -242,6 +241,51 @@ WHERE id = (
 )
 RETURNING id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
     reply_to, created, mailbox, expires;
+
+-- name: message_get
+-- One message by its row, or by the id that its sender gave it.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
+    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
+    messages.expires, messages.created, messages.finished
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id IN (
+    SELECT id FROM messages WHERE id = $1
+    UNION ALL SELECT id FROM messages WHERE message_id = $2
+)
+ORDER BY messages.id DESC
+LIMIT 1;
+
+-- name: message_list
+-- Messages, newest first, before the cursor; a NULL filter takes all. $7 and $8 are the kind and name of a recipient.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
+    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
+    messages.expires, messages.created, messages.finished
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id < $1
+    AND ($2 IS NULL OR messages.status = $2)
+    AND ($3 IS NULL OR messages.type = $3)
+    AND ($4 IS NULL OR messages.sender = $4)
+    AND ($5 IS NULL OR messages.session = $5)
+    AND ($6 IS NULL OR messages.correlation = $6)
+    AND ($7 IS NULL OR messages.mailbox IN (
+        SELECT id FROM mailboxes
+        WHERE (kind = $7 OR ($7 = 'topic' AND kind = 'subscription')) AND name = $8
+    ))
+ORDER BY messages.id DESC
+LIMIT $9;
+
+-- name: message_list_dead
+-- Dead letters, newest first, before the cursor: few among many, so they have an index of their own.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
+    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
+    messages.expires, messages.created, messages.finished
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.status = 'dead' AND messages.id < $1
+ORDER BY messages.id DESC
+LIMIT $2;
 
 -- name: message_counts
 -- How many messages there are of each status.

@@ -64,10 +64,6 @@ WHERE id IN (SELECT value FROM json_each($4));
 -- Messages are done. Differs: lists by json_each.
 UPDATE messages SET status = 'acked', finished = $1 WHERE id IN (SELECT value FROM json_each($2));
 
--- name: message_begin
--- Reserved messages are handed to the code. Differs: lists by json_each.
-UPDATE messages SET attempts = attempts + 1 WHERE id IN (SELECT value FROM json_each($1));
-
 -- name: message_held
 -- Messages as the settling operations see them. Differs: lists by json_each.
 SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
@@ -128,12 +124,11 @@ WHERE status IN ('queued', 'scheduled') AND expires IS NOT NULL AND expires <= $
     AND mailbox IN (SELECT value FROM json_each($2));
 
 -- name: message_expire_all
--- Messages that nobody will take. Differs: lists by json_each; one branch for each partial index.
-UPDATE messages SET status = 'expired', finished = $1, error = $2, holder = NULL, lease_until = NULL
+-- Messages that wait where nobody will take them. Differs: lists by json_each; one branch for each partial index.
+UPDATE messages SET status = 'expired', finished = $1, error = $2
 WHERE id IN (
     SELECT id FROM messages WHERE status = 'queued' AND mailbox IN (SELECT value FROM json_each($3))
     UNION ALL SELECT id FROM messages WHERE status = 'scheduled' AND mailbox IN (SELECT value FROM json_each($3))
-    UNION ALL SELECT id FROM messages WHERE status = 'leased' AND mailbox IN (SELECT value FROM json_each($3))
 );
 
 -- name: message_lapsed
@@ -144,12 +139,16 @@ FROM messages
 WHERE status = 'leased' AND lease_until <= $1 AND mailbox IN (SELECT value FROM json_each($2));
 
 -- name: message_find
--- Messages by row id or by message_id. Differs: lists by json_each.
-SELECT id, message_id, status, mailbox, attempts, error FROM messages
-WHERE id IN (SELECT value FROM json_each($1))
-UNION
-SELECT id, message_id, status, mailbox, attempts, error FROM messages
-WHERE message_id IN (SELECT value FROM json_each($2));
+-- Messages by row id or by message_id, and who reads their mailbox. Differs: lists by json_each.
+SELECT messages.id, messages.message_id, messages.status, messages.mailbox, messages.attempts, messages.error,
+    mailboxes.kind, mailboxes.owner, agents.status
+FROM messages
+JOIN mailboxes ON mailboxes.id = messages.mailbox
+LEFT JOIN agents ON agents.id = mailboxes.owner
+WHERE messages.id IN (
+    SELECT value FROM json_each($1)
+    UNION SELECT id FROM messages WHERE message_id IN (SELECT value FROM json_each($2))
+);
 
 -- name: message_purge
 -- Delete finished messages, oldest first. Differs: lists by json_each.
@@ -161,28 +160,6 @@ WHERE id IN (
     LIMIT $3
 )
 RETURNING id;
-
--- name: message_list
--- Messages, newest first, before the cursor; a NULL filter takes all. Differs: lists by json_each.
-SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
-    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
-    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
-    messages.expires, messages.created, messages.finished
-FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
-WHERE messages.id < $1
-    AND ($2 IS NULL OR messages.status = $2)
-    AND ($3 IS NULL OR messages.type = $3)
-    AND ($4 IS NULL OR messages.sender = $4)
-    AND ($5 IS NULL OR messages.session = $5)
-    AND ($6 IS NULL OR messages.correlation = $6)
-    AND ($7 IS NULL OR messages.mailbox IN (
-        SELECT id FROM mailboxes
-        WHERE (kind = $7 OR ($7 = 'topic' AND kind = 'subscription')) AND name = $8
-    ))
-    AND ($9 IS NULL OR messages.id IN (SELECT value FROM json_each($9)))
-    AND ($10 IS NULL OR messages.message_id = $10)
-ORDER BY messages.id DESC
-LIMIT $11;
 
 -- name: process_end
 -- Processes that are still live cease to be. Differs: lists by json_each.
@@ -197,6 +174,10 @@ SELECT id FROM agents WHERE ended IS NULL AND process IN (SELECT value FROM json
 -- name: listener_clear
 -- Processes that listen to nothing any more. Differs: lists by json_each.
 DELETE FROM listeners WHERE process IN (SELECT value FROM json_each($1));
+
+-- name: listener_remove
+-- Channels that nobody listens to any more. Differs: lists by json_each.
+DELETE FROM listeners WHERE channel IN (SELECT value FROM json_each($1));
 
 -- name: listeners_of
 -- Whom to ring for each channel. Differs: lists by json_each.

@@ -1,25 +1,37 @@
-"""Doorbells: a Unix datagram socket per process. A commit rings the processes that listen; idle costs nothing."""
+"""Doorbells: a Unix datagram socket per process. A commit rings the processes that listen; idle costs nothing.
+
+Where no socket can be, the database's version is looked at now and then.
+"""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
-from collections.abc import Container, Iterable
+import sqlite3
+import sys
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentbus.engine.sqlite.forking import forget_in_child
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
 ANY = "*"
 """Rung instead of a list of channels that would not fit: look at everything."""
-_MOST = 30_000
+POLL = 0.02
+"""Seconds between two looks of a process that has no bell."""
+_MOST = 30_000 if sys.platform == "linux" else 1_900
 
 
 class Bell:
     """This process's own doorbell."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.path = str(directory / f"{os.getpid()}-{secrets.token_hex(4)}")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
@@ -56,20 +68,55 @@ class Ringer:
     def ring(self, bells: dict[str, set[str]]) -> bool:
         """Ring each bell for its channels. False if some must be rung again."""
         for bell, channels in bells.items():
-            self._missed.setdefault(bell, set()).update(channels)
-        for bell in list(self._missed):
-            try:
-                self._socket.sendto(_message(self._missed[bell]), bell)
-            except BlockingIOError:
-                continue
-            except OSError:
-                # Nobody is there any more; whoever finds that process dead strikes it off.
-                pass
-            del self._missed[bell]
+            if bell in self._missed:
+                self._missed[bell] |= channels
+            elif not self._rung(bell, channels):
+                self._missed[bell] = set(channels)
         return not self._missed
+
+    def ring_again(self) -> bool:
+        """Try those bells again whose queue was full. False if some must be rung yet another time."""
+        self._missed = {bell: channels for bell, channels in self._missed.items() if not self._rung(bell, channels)}
+        return not self._missed
+
+    def _rung(self, bell: str, channels: set[str]) -> bool:
+        try:
+            self._socket.sendto(_message(channels), bell)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Nobody is there any more; whoever finds that process dead strikes it off.
+            return True
+        return True
 
     def close(self) -> None:
         self._socket.close()
+
+
+class Poll:
+    """For where no socket can be: looks whether anybody else has committed, and wakes everyone if so."""
+
+    def __init__(self, reader: sqlite3.Connection, loop: AbstractEventLoop, wake: Callable[[], None]) -> None:
+        self._reader = reader
+        self._loop = loop
+        self._wake = wake
+        self._version = self._look()
+        self._timer = loop.call_later(POLL, self._tick)
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._reader.close()
+
+    def _tick(self) -> None:
+        version = self._look()
+        if version != self._version:
+            self._version = version
+            self._wake()
+        self._timer = self._loop.call_later(POLL, self._tick)
+
+    def _look(self) -> int:
+        (version,) = self._reader.execute("PRAGMA data_version").fetchone()
+        return int(version)
 
 
 def sweep(directory: Path, keep: Container[str | None]) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
-from agentbus.codec import plain
-from agentbus.engine.queries import load
-from agentbus.engine.sqlite import home
+from agentbus.engine.queries import bound, load
+from agentbus.engine.sqlite import forking, home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Call, Transactor
-from agentbus.errors import BusClosed
+from agentbus.errors import BusClosed, BusForked
 from agentbus.operations import Op, Operation, Query
 
 R = TypeVar("R")
@@ -26,11 +26,13 @@ class BlockingSQLite:
     def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
         home.prepare(place)
         self.clock = clock
+        self._pid = os.getpid()
+        self._generation = forking.generation()
         self._home = place
         self._queries = load("sqlite")
         lock = FileLock(place.lock, lock_timeout)
         try:
-            self._connection = open_writer(place, lock, lock_timeout)
+            self._connection = open_writer(place, lock)
         except BaseException:
             lock.close()
             raise
@@ -40,18 +42,16 @@ class BlockingSQLite:
 
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
         """Commit one request, or raise its error."""
-        if self._transactor is None:
-            raise BusClosed
+        transactor = self._checked()
         call = Call(operation, request, operation.durable if durable is None else durable)
-        self._transactor.run([call])
+        transactor.run([call])
         if isinstance(call.outcome, BaseException):
             raise call.outcome
         return cast(T, call.outcome)
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Answer a question without writing."""
-        if self._transactor is None:
-            raise BusClosed
+        self._checked()
         op = question(request, self.clock.now())
         try:
             step: Any = next(op)
@@ -65,9 +65,15 @@ class BlockingSQLite:
         if transactor is not None:
             transactor.close()
 
+    def _checked(self) -> Transactor:
+        if forking.generation() != self._generation:
+            raise BusForked(parent=self._pid)
+        if self._transactor is None:
+            raise BusClosed
+        return self._transactor
+
     def _rows(self, query: Query) -> list[tuple[Any, ...]]:
-        parameters = [plain(item) if type(item) is list else item for item in query.parameters]
         try:
-            return self._connection.execute(self._queries[query.name], parameters).fetchall()
+            return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
         except sqlite3.Error as error:
             raise translated(error, self._home) from error

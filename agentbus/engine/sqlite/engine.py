@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar, cast
 
+import anyio
+import anyio.to_thread
+
 from agentbus.clock import Clock, Now
-from agentbus.codec import plain
 from agentbus.engine import presence
 from agentbus.engine.hub import Hub
-from agentbus.engine.queries import load
+from agentbus.engine.queries import bound, load
 from agentbus.engine.sqlite import bells, forking, home
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
-from agentbus.errors import BusClosed, BusForked, WrongLoop
+from agentbus.errors import BusClosed, BusForked, NotWritable, WrongLoop
 from agentbus.operations import Op, Operation, Query, Rows
 from agentbus.operations.processes import EnterRequest, Entry, enter
 
 R = TypeVar("R")
 T = TypeVar("T")
+log = logging.getLogger("agentbus.engine")
 
 
 class SQLiteEngine:
@@ -34,6 +38,7 @@ class SQLiteEngine:
         self.clock = clock
         self.hub = Hub(clock)
         self.process = 0
+        self.waited_in_vain = float("-inf")
         self._home = place
         self._disk = durability == "disk"
         self._lock_timeout = lock_timeout
@@ -44,37 +49,51 @@ class SQLiteEngine:
         self._writer: Writer | None = None
         self._reader: DaemonConnection | None = None
         self._bell: bells.Bell | None = None
+        self._poll: bells.Poll | None = None
 
     async def open(self) -> Entry:
         self._loop = asyncio.get_running_loop()
         home.prepare(self._home)
-        directory = home.prepare_bells(self._home)
         lock = FileLock(self._home.lock, self._lock_timeout)
-        connection = WriterConnection(lambda: open_writer(self._home, lock, self._lock_timeout))
+        connection = WriterConnection(lambda: open_writer(self._home, lock))
         try:
             await connection
         except BaseException:
+            # The thread may be at work under the lock; it must be through before the lock is closed.
             lock.hurry()
-            connection.join()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(connection.join)
             lock.close()
             raise
         transactor = Transactor(self._home, connection._conn, lock, self.clock, disk=self._disk)
         self._writer = Writer(connection, transactor, self.hub)
-        try:
-            self._reader = DaemonConnection(lambda: open_reader(self._home, self._lock_timeout))
-            await self._reader
-            self._bell = bells.Bell(directory)
-            self._loop.add_reader(self._bell.socket, self._rung)
-            me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), self._bell.path)
-            entry = await self.write(enter, me)
-        except BaseException:
-            self.hurry()
-            await self.close()
-            raise
-        self.process = transactor.process = entry.process
-        # The bells of processes that still count as live are evidence; they go once those are struck off.
-        bells.sweep(directory, keep={neighbour.bell for neighbour in entry.neighbours})
+        self._reader = DaemonConnection(lambda: open_reader(self._home, self._lock_timeout))
+        await self._reader
+        self._listen()
+        bell = None if self._bell is None else self._bell.path
+        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), bell)
+        entry = await self.write(enter, me, orphaned=self._entered)
+        self._entered(entry)
+        if self._bell is not None:
+            # The bells of processes that still count as live are evidence; they go once those are struck off.
+            bells.sweep(self._bell.directory, keep={neighbour.bell for neighbour in entry.neighbours})
         return entry
+
+    def _entered(self, entry: Entry) -> None:
+        self.process = entry.process
+        if self._writer is not None:
+            self._writer.process = entry.process
+
+    def _listen(self) -> None:
+        """Hang up the doorbell; where there can be none, look at the database's version instead."""
+        assert self._loop is not None  # noqa: S101 - set on opening
+        try:
+            self._bell = bells.Bell(home.prepare_bells(self._home))
+        except (NotWritable, OSError) as error:
+            log.warning("no doorbell, looking for changes every %g s instead: %s", bells.POLL, error)
+            self._poll = bells.Poll(open_reader(self._home, self._lock_timeout), self._loop, self.hub.ring_all)
+        else:
+            self._loop.add_reader(self._bell.socket, self._rung)
 
     def write(
         self,
@@ -91,20 +110,25 @@ class SQLiteEngine:
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._check()
-        if self._reader is None:
+        reader = self._reader
+        if reader is None:
             raise BusClosed
         op = question(request, self.clock.now())
         try:
             step = next(op)
             while True:
                 query = cast(Query, step)
-                parameters = [plain(item) if type(item) is list else item for item in query.parameters]
-                rows = cast(Rows, await self._reader.execute_fetchall(self._queries[query.name], parameters))
+                rows = cast(Rows, await reader.execute_fetchall(self._queries[query.name], bound(query)))
                 step = op.send(rows)
         except StopIteration as stop:
             return cast(T, stop.value)
         except sqlite3.Error as error:
             raise translated(error, self._home) from error
+        except ValueError as error:
+            # aiosqlite's word for a connection that was closed meanwhile.
+            if self._reader is None:
+                raise BusClosed from error
+            raise
 
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))
@@ -123,6 +147,9 @@ class SQLiteEngine:
         if forking.generation() != self._generation:
             return
         bell, self._bell = self._bell, None
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.close()
         reader, self._reader = self._reader, None
         writer, self._writer = self._writer, None
         if bell is not None and self._loop is not None:

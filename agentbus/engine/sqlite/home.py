@@ -103,15 +103,15 @@ def prepare(home: Home) -> None:
 
 
 def prepare_bells(home: Home) -> Path:
-    """The doorbells' directory, made for this user only."""
+    """The doorbells' directory, made for this user only; refused where someone else could reach into it."""
     bells = home.bells
     try:
         if bells.parent != home.directory:
             _make_private(bells.parent)
+            found = bells.parent.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                raise NotWritable(path=str(bells.parent), reason="it is not a directory of this user alone")
         _make_private(bells)
-        owner = bells.parent.lstat()
-        if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
-            raise NotWritable(path=str(bells.parent), reason="it belongs to someone else")
     except OSError as error:
         raise NotWritable(path=str(bells), reason=error.strerror or str(error)) from None
     return bells
@@ -121,7 +121,7 @@ def refuse_unshared(directory: Path, mounts: str | None = None) -> None:
     """Refuse file systems on which processes cannot share SQLite's memory."""
     if mounts is None:
         try:
-            mounts = Path("/proc/self/mountinfo").read_text()
+            mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
         except OSError:
             return
     kind = filesystem(directory.resolve(), mounts)

@@ -26,11 +26,11 @@ class FileLock:
 
     def __init__(self, path: Path, timeout: float) -> None:
         self._path = path
-        self._timeout = timeout
+        self.timeout = timeout
         self._fd = self._open()
         self._held: int | None = None
         self._ticket: _Ticket | None = None
-        self._hurried = 0.0
+        self.hurried = False
         forget_in_child(self)
 
     @contextmanager
@@ -47,7 +47,7 @@ class FileLock:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._held = self._fd
         except BlockingIOError:
-            self._held = self._queue(self._timeout if timeout is None else timeout)
+            self._held = self._queue(self.timeout if timeout is None else timeout)
         with suppress(OSError):
             # Only for the error message of whoever waits: a full disk must not keep anybody from the lock.
             os.pwrite(self._held, b"%-15d\n" % os.getpid(), 0)
@@ -61,8 +61,8 @@ class FileLock:
             os.close(held)
 
     def hurry(self) -> None:
-        """Whoever waits for the lock gives up, and nobody waits for long in the next seconds."""
-        self._hurried = time.monotonic() + 3
+        """Whoever waits for the lock gives up, and nobody waits for long any more."""
+        self.hurried = True
         ticket = self._ticket
         if ticket is not None:
             ticket.over.set()
@@ -102,10 +102,12 @@ class FileLock:
         """
         ticket = self._ticket = _Ticket(self._open())
         threading.Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
-        ticket.over.wait(min(timeout, _HURRY) if time.monotonic() < self._hurried else timeout)
+        begun = time.monotonic()
+        ticket.over.wait(min(timeout, _HURRY) if self.hurried else timeout)
         self._ticket = None
         if ticket.give_up():
-            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=timeout)
+            waited = round(time.monotonic() - begun, 1)
+            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=waited)
         return ticket.fd
 
 

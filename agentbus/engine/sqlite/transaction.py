@@ -15,7 +15,7 @@ from typing import Any
 
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
-from agentbus.engine.queries import load, widened
+from agentbus.engine.queries import bound, load, widened
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
 from agentbus.engine.sqlite.connection import identity, translated
@@ -70,13 +70,10 @@ class Transactor:
         begun = time.perf_counter()
         try:
             self._still_there()
-            with self._lock.held():
-                # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
-                self._set_synchronous(self._disk and any(call.durable for call in calls))
-                try:
-                    channels = self._together(calls)
-                except _Undone:
-                    channels = self._one_by_one(calls)
+            try:
+                channels = self._commit_all(calls)
+            except _Busy:
+                channels = self._commit_patiently(calls)
         except Exception as error:
             # Whatever it is, every caller must hear of it: an exception that left this thread would hang them all.
             for call in calls:
@@ -88,7 +85,7 @@ class Transactor:
         return channels, self._ring(channels)
 
     def ring_again(self) -> bool:
-        return self._ringer.ring({})
+        return self._ringer.ring_again()
 
     def hurry(self) -> None:
         """Wait for the lock no longer. May be called from another thread."""
@@ -100,20 +97,52 @@ class Transactor:
         Where somebody holds it for long, that one has the database open, and we are not the last.
         """
         self._ringer.close()
-        with suppress(LockTimeout):
+        with suppress(AgentBusError, OSError):
             self._lock.acquire(0.5)
         self._connection.close()
         forking.closed(self._file)
-        if _identity(self._path) != self._file:
-            self._remove_log()
+        if _identity(self._path) not in {None, self._file}:
+            self._set_log_aside()
         self._lock.close()
 
-    def _remove_log(self) -> None:
-        """The database was replaced: its old log must not be replayed into the new one."""
+    def _set_log_aside(self) -> None:
+        """Another database is at our path: our log must not be replayed into it, but belongs to ours."""
         for name, file in self._log_files.items():
             if file is not None and _identity(name) == file:
                 with suppress(OSError):
-                    os.unlink(name)
+                    os.rename(name, f"{name}.of-{self._file[1]}")
+
+    def _commit_all(self, calls: Sequence[Call]) -> list[str]:
+        with self._lock.held():
+            self._rollback()
+            # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
+            self._set_synchronous(self._disk and any(call.durable for call in calls))
+            try:
+                return self._together(calls)
+            except _Undone:
+                return self._one_by_one(calls)
+
+    def _commit_patiently(self, calls: Sequence[Call]) -> list[str]:
+        """Another program writes to our file without our lock: try again, without keeping ours meanwhile."""
+        # Imported only here: the command line should start without it.
+        from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+        begun = time.monotonic()
+
+        def enough(_: RetryCallState) -> bool:
+            return self._lock.hurried or time.monotonic() - begun > self._lock.timeout
+
+        try:
+            retrying = Retrying(
+                retry=retry_if_exception_type(_Busy),
+                stop=enough,
+                wait=wait_random_exponential(0.01, max=0.25),
+                reraise=True,
+            )
+            return retrying(self._commit_all, calls)
+        except _Busy:
+            waited = round(time.monotonic() - begun, 1)
+            raise LockTimeout(path=self._path, pid="of another program", waited=waited) from None
 
     def _together(self, calls: Sequence[Call]) -> list[str]:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
@@ -176,27 +205,10 @@ class Transactor:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                raise translated(error, self._home) from error
-            self._begin_slowly()
+            if (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY:
+                raise _Busy from error
+            raise
         return self._clock.now()
-
-    def _begin_slowly(self) -> None:
-        """Another program writes to our file without our lock; give it a little more time than SQLite's own wait."""
-        # Imported only here: the command line should start without it.
-        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
-        try:
-            for attempt in Retrying(
-                retry=retry_if_exception(_is_busy),
-                stop=stop_after_delay(5),
-                wait=wait_random_exponential(0.01, max=0.5),
-                reraise=True,
-            ):
-                with attempt:
-                    self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            raise translated(error, self._home) from error
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
@@ -215,6 +227,8 @@ class Transactor:
             return translated(error, self._home)
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
+        if isinstance(error, _Busy):
+            return LockTimeout(path=self._path, pid="of another program", waited=0)
         return StoreError(path=self._path, reason=str(error)) if isinstance(error, OSError) else error
 
     def _rollback(self) -> None:
@@ -229,8 +243,7 @@ class Transactor:
             step = next(op)
             while True:
                 if type(step) is Query:
-                    parameters = [plain(item) if type(item) is list else item for item in step.parameters]
-                    rows = execute(queries[step.name], parameters).fetchall()
+                    rows = execute(queries[step.name], bound(step)).fetchall()
                 elif type(step) is Each:
                     self._execute_each(step)
                     rows = []
@@ -304,13 +317,13 @@ def _identity(path: str) -> forking.File | None:
         return None
 
 
+class _Busy(Exception):
+    """Another program has a transaction open; nothing was done."""
+
+
 class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
 
 
 def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
     return item[0].last
-
-
-def _is_busy(error: BaseException) -> bool:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_BUSY

@@ -11,6 +11,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import aiosqlite
@@ -30,6 +31,7 @@ MOST_BYTES = 4 * 1024 * 1024
 MOST_WAITING = 10_000
 """Calls that the thread may find waiting; what comes then is held back on the loop, first come first served."""
 _RING_AGAIN = 0.002
+_RING_SELDOM = 1.0
 
 
 class DaemonConnection(aiosqlite.Connection):
@@ -86,6 +88,7 @@ class Writer:
         self._queue: deque[_Waiting] = deque()
         self._held_back: deque[_Waiting] = deque()
         self._running = False
+        self._ringing = False
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -110,6 +113,14 @@ class Writer:
             # Not at once: every task that is ready in this turn of the loop may still join the batch.
             self._loop.call_soon(self._connection.hop, self._work)
         return future if orphaned is None else _answered(future, orphaned)
+
+    @property
+    def process(self) -> int:
+        return self._transactor.process
+
+    @process.setter
+    def process(self, number: int) -> None:
+        self._transactor.process = number
 
     def hurry(self) -> None:
         self._transactor.hurry()
@@ -159,8 +170,9 @@ class Writer:
             else:
                 call.future.set_result(outcome)
         self._hub.ring(channels)
-        if not all_rung:
-            self._loop.call_later(_RING_AGAIN, self._connection.hop, self._ring_again)
+        if not all_rung and not self._ringing:
+            self._ringing = True
+            self._ring_later(_RING_AGAIN)
         while self._held_back and len(self._queue) < MOST_WAITING:
             self._queue.append(self._held_back.popleft())
         if last:
@@ -170,14 +182,20 @@ class Writer:
             elif self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
 
-    def _ring_again(self) -> None:
-        if not self._transactor.ring_again():
-            try:
-                self._loop.call_soon_threadsafe(
-                    self._loop.call_later, _RING_AGAIN, self._connection.hop, self._ring_again
-                )
-            except RuntimeError:
-                return
+    def _ring_later(self, delay: float) -> None:
+        """Try again, ever less often: a process that is stopped must not keep us busy. The beat is its backstop."""
+
+        def ring_again() -> None:
+            following = None if self._transactor.ring_again() else min(_RING_SELDOM, delay * 2)
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._rung_again, following)
+
+        self._loop.call_later(delay, self._connection.hop, ring_again)
+
+    def _rung_again(self, following: float | None) -> None:
+        self._ringing = following is not None and not self._closed
+        if following is not None and self._ringing:
+            self._ring_later(following)
 
 
 async def _answered(future: asyncio.Future[T], orphaned: Callable[[T], None]) -> T:

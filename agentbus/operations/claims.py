@@ -1,0 +1,167 @@
+"""Claims: which messages a receiver gets.
+
+A claim first tends its mailboxes: it promotes what has become due, expires what is too old, and takes back leases
+that ran out. So delivery works with no monitor running.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations.leases import Held, Settlement, refusals, take_back
+
+MAILBOX = 13
+"""Where a message's row, as its receiver gets it, has the mailbox."""
+
+_FEW = 32
+"""How many messages a request may want without being asked for apart."""
+
+Queue: TypeAlias = deque[tuple[int, int]]
+"""What is ready in a mailbox, most urgent first: (minus the priority, id)."""
+
+
+class ClaimRequest(Settlement, frozen=True):
+    """Up to ``limit`` messages from these mailboxes, most urgent first, leased for ``duration`` milliseconds.
+
+    ``own`` are read by this agent alone, ``pools`` by others too. ``leases`` are acknowledged in the same commit.
+    ``counted``: the messages are handed to the code at once, so
+    the attempt counts; otherwise they are only reserved.
+    """
+
+    own: tuple[int, ...]
+    pools: tuple[int, ...]
+    limit: int
+    duration: int
+    counted: bool = True
+
+    @property
+    def mailboxes(self) -> tuple[int, ...]:
+        return self.own + self.pools
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a claim got. ``more``: something is left in these mailboxes. ``next_wall`` and ``next_awake``: when
+    the next scheduled message is due, and when the next lease runs out."""
+
+    rows: Sequence[Row]
+    more: bool
+    next_wall: int | None
+    next_awake: int | None
+
+
+@operation(durable=False, last=True)
+def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]]:
+    """Lease the most urgent messages of each request's mailboxes. No message is given to two requests."""
+    errors, _ = yield from refusals(requests)
+    granted = [request for index, request in enumerate(requests) if index not in errors]
+    done = [id for request in granted for id, _ in request.leases]
+    if done:
+        yield Query("message_ack", (now.wall, done))
+
+    wanted: dict[int, int] = {}
+    for request in granted:
+        for mailbox in request.mailboxes:
+            wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
+    horizon = yield from tend(list(wanted), now)
+    ready = yield from _ready(wanted)
+    shares = [None if index in errors else _most_urgent(request, ready) for index, request in enumerate(requests)]
+    rows: dict[int, Row] = {}
+    taken = [id for share in shares for id in share or ()]
+    if taken:
+        rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
+        for (holder, duration, counted), ids in _alike(requests, shares, rows).items():
+            yield Query("message_lease", (holder, now.awake + duration, counted, ids))
+    left = {mailbox for mailbox, queue in ready.items() if queue}
+    return [
+        errors[index]
+        if share is None
+        else Claim(
+            [rows[id] for id in share],
+            bool(left) and not left.isdisjoint(request.mailboxes),
+            *_earliest(request.mailboxes, horizon),
+        )
+        for index, (request, share) in enumerate(zip(requests, shares, strict=True))
+    ]
+
+
+def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
+    """Promote, expire and take back what is due in these mailboxes; answer when each has something due next."""
+    horizon = yield from _horizon(mailboxes)
+    expired = [box for box, (_, _, expires) in horizon.items() if expires is not None and expires <= now.wall]
+    lapsed = [box for box, (_, until, _) in horizon.items() if until is not None and until <= now.awake]
+    due = [box for box, (due, _, _) in horizon.items() if due is not None and due <= now.wall]
+    if due:
+        yield Query("message_promote", (now.wall, due))
+    if lapsed:
+        rows = yield Query("message_lapsed", (now.awake, lapsed))
+        yield from take_back([Held(*row) for row in rows], "its lease ran out", now)
+    if expired or lapsed:
+        # Last: what was taken back may be too old by now.
+        yield Query("message_expire", (now.wall, expired + lapsed))
+    return (yield from _horizon(mailboxes)) if expired or due or lapsed else horizon
+
+
+def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
+    """The most urgent messages of each mailbox, one more than wanted, to know whether something is left.
+
+    Mailboxes from which much is wanted are asked apart, so that the others need not read as much.
+    """
+    ready: dict[int, Queue] = {}
+    few = [mailbox for mailbox, limit in wanted.items() if limit <= _FEW]
+    many = [mailbox for mailbox, limit in wanted.items() if limit > _FEW]
+    for mailboxes in (few, many):
+        if mailboxes:
+            most = max(wanted[mailbox] for mailbox in mailboxes)
+            for mailbox, priority, id in (yield Query("message_ready", (mailboxes, most + 1))):
+                ready.setdefault(mailbox, deque()).append((-priority, id))
+    return ready
+
+
+def _most_urgent(request: ClaimRequest, ready: dict[int, Queue]) -> list[int]:
+    """Take the request's share from the queues."""
+    queues = [ready[mailbox] for mailbox in request.mailboxes if mailbox in ready]
+    share: list[int] = []
+    while len(share) < request.limit:
+        queue = min((queue for queue in queues if queue), key=_head, default=None)
+        if queue is None:
+            break
+        share.append(queue.popleft()[1])
+    return share
+
+
+def _head(queue: Queue) -> tuple[int, int]:
+    return queue[0]
+
+
+def _alike(
+    requests: Sequence[ClaimRequest], shares: Sequence[list[int] | None], rows: dict[int, Row]
+) -> dict[tuple[str | None, int, bool], list[int]]:
+    """The messages that can be leased by one statement: same holder, same duration.
+
+    A message of an own mailbox needs no holder told: it is the mailbox's owner.
+    """
+    groups: dict[tuple[str | None, int, bool], list[int]] = {}
+    for request, share in zip(requests, shares, strict=True):
+        for id in share or ():
+            holder = request.actor.agent if rows[id][MAILBOX] in request.pools else None
+            groups.setdefault((holder, request.duration, request.counted), []).append(id)
+    return groups
+
+
+def _horizon(mailboxes: Sequence[int]) -> Op[dict[int, Row]]:
+    rows = yield Query("mailbox_horizon", (list(mailboxes),))
+    return {row[0]: row[1:] for row in rows}
+
+
+def _earliest(mailboxes: Iterable[int], horizon: dict[int, Row]) -> tuple[int | None, int | None]:
+    found = [horizon[mailbox] for mailbox in mailboxes if mailbox in horizon]
+    return (
+        min((due for due, _, _ in found if due is not None), default=None),
+        min((until for _, until, _ in found if until is not None), default=None),
+    )
