@@ -12,6 +12,7 @@ import msgspec
 
 from agentbus import receiving
 from agentbus.addresses import Address, topic
+from agentbus.drafting import draft
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
 from agentbus.handle import Handle
 from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_names, check_range, check_seconds, check_text
@@ -61,20 +62,12 @@ class Agent(Handle):
         >>> await agent.send("executor-1", "task_assignment", {"phase": "design"}, priority=9)   # doctest: +SKIP
         >>> await agent.send(agentbus.pool("executors"), "task_assignment", {"n": 1})            # doctest: +SKIP
         """
-        return await self.send_draft(
-            self.draft(
-                to,
-                type,
-                payload,
-                priority=priority,
-                delay=delay,
-                ttl=ttl,
-                message_id=message_id,
-                max_attempts=max_attempts,
-                correlation=correlation,
-                session=session,
-            )
-        )
+        message = draft(
+            to, type, payload, self._limit, priority, delay, ttl, message_id, max_attempts, correlation,
+            session or self.session,
+        )  # fmt: skip
+        (receipt,) = await self.send_drafts(message)
+        return receipt
 
     async def send_many(self, messages: Iterable[dict[str, Any] | Sequence[Any]]) -> list[Receipt]:
         """Send many messages in one commit: all, or none. An error has the position of the bad one as ``item``.
@@ -100,14 +93,15 @@ class Agent(Handle):
         if not drafts:
             return []
         check_range(len(drafts), "number of messages", 1, MAX_BATCH)
-        return await self.send_drafts(tuple(drafts))
+        return await self.send_drafts(*drafts)
 
     async def publish(self, name: str, type: str, payload: Any = None, **options: Any) -> Receipt:
         """Send a copy to each subscriber of a topic; the receipt's ``delivered`` says how many there are.
 
         >>> await agent.publish("plans", "note", {"plan": 3})                         # doctest: +SKIP
         """
-        return await self.send_draft(self.draft(topic(name), type, payload, **options))
+        (receipt,) = await self.send_drafts(self.draft(topic(name), type, payload, **options))
+        return receipt
 
     async def request(
         self, to: str | Address, type: str, payload: Any = None, *, timeout: float, **options: Any
@@ -123,13 +117,13 @@ class Agent(Handle):
         unique = secrets.token_hex(12) if message_id is None else sha256(str(message_id).encode()).hexdigest()[:24]
         correlation = options.pop("correlation", None) or f"r-{unique}"
         options.setdefault("ttl", timeout)
-        draft = self.draft(to, type, payload, correlation=correlation, **options)
-        message = msgspec.structs.replace(draft, reply_to=self.replies)
+        question = self.draft(to, type, payload, correlation=correlation, **options)
+        message = msgspec.structs.replace(question, reply_to=self.replies)
         ear = self.engine.hub.listen((reply_channel(self.replies, correlation),))
         self.waiting += 1
         try:
             deadline = self.engine.clock.now().awake + duration
-            receipt = await self.send_draft(message)
+            (receipt,) = await self.send_drafts(message)
             if not receipt.delivered:
                 raise RequestDied(recipient=str(to), reason="the topic has no subscriber")
             look = receipt.duplicate

@@ -19,7 +19,7 @@ from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
-from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse
+from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, UnknownType
 from agentbus.explaining import explained
 from agentbus.handle import Handle, unheeded
 from agentbus.limits import (
@@ -226,7 +226,10 @@ class Bus:
             profile(self.max_payload, **about),
             session=None if session is None else check_name(session, "session"),
         )
-        await explained(self.engine, self.engine.write(register, request))
+        try:
+            await self.engine.write(register, request)
+        except UnknownType as error:
+            raise await explained(self.engine, error) from None
 
     async def declare(self, *addresses: Address) -> None:
         """Make pools and topics exist before anyone joins them.
@@ -268,7 +271,10 @@ class Bus:
         self._handles.discard(agent)
 
     async def _register(self, request: RegisterRequest) -> Registration:
-        return await explained(self.engine, self.engine.write(register, request, orphaned=self._stop_orphan))
+        try:
+            return await self.engine.write(register, request, orphaned=self._stop_orphan)
+        except UnknownType as error:
+            raise await explained(self.engine, error) from None
 
     def _stop_orphan(self, registration: Registration) -> None:
         """Whoever registered it was cancelled: nobody has a handle that could end it."""

@@ -20,8 +20,7 @@ from agentbus.operations.messages import Draft
 def draft(
     to: str | Address,
     type: str,
-    payload: Any = None,
-    *,
+    payload: Any,
     limit: int,
     priority: int = Priority.NORMAL,
     delay: float | None = None,

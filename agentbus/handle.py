@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.addresses import Address
 from agentbus.drafting import draft
+from agentbus.errors import UnknownRecipient, UnknownType
 from agentbus.explaining import explained
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
 from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
@@ -57,14 +58,14 @@ class Handle:
     def draft(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> Draft:
         if options.get("session") is None:
             options["session"] = self.session
-        return draft(to, type, payload, limit=self._limit, **options)
+        return draft(to, type, payload, self._limit, **options)
 
-    async def send_draft(self, message: Draft) -> Receipt:
-        receipts = await self.send_drafts((message,))
-        return receipts[0]
-
-    async def send_drafts(self, messages: tuple[Draft, ...]) -> list[Receipt]:
-        return await explained(self.engine, self.write(send, SendRequest(self.actor, messages)))
+    async def send_drafts(self, *messages: Draft) -> list[Receipt]:
+        try:
+            receipts: list[Receipt] = await self.write(send, SendRequest(self.actor, messages))
+        except (UnknownRecipient, UnknownType) as error:
+            raise await explained(self.engine, error) from None
+        return receipts
 
     async def commit(self, parts: tuple[Part, ...]) -> None:
         if len(parts) == 1:
@@ -73,7 +74,10 @@ class Handle:
         else:
             request = UnitRequest(parts)
             writing = self.write(unit, request, durable=request.durable)
-        await explained(self.engine, writing)
+        try:
+            await writing
+        except (UnknownRecipient, UnknownType) as error:
+            raise await explained(self.engine, error) from None
 
     async def settle(self, request: AckRequest) -> bool:
         return bool(await self.write(ack, request))

@@ -155,7 +155,8 @@ class Message:
 
         >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
         """
-        return await self._agent.send_draft(self.reply_draft(type, payload, options))
+        (receipt,) = await self._agent.send_drafts(self.reply_draft(type, payload, options))
+        return receipt
 
     def reply_draft(self, type: str, payload: Any, options: dict[str, Any]) -> Draft:
         options.setdefault("session", self.session)

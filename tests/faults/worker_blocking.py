@@ -16,7 +16,8 @@ from agentbus.errors import AgentBusError
 from agentbus.limits import MAX_PAYLOAD
 from agentbus.operations import Actor
 from agentbus.operations.agents import Profile, RegisterRequest, register
-from agentbus.operations.leases import AckRequest, ClaimRequest, ack, claim
+from agentbus.operations.claims import ClaimRequest, claim
+from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import SendRequest, send
 from agentbus.operations.processes import EnterRequest, LeaveRequest, enter, leave
 from agentbus.operations.reading import get_agent
@@ -60,7 +61,7 @@ def main(path: str, count: str) -> None:
     say("status", record.status)
     # An error is the same named error as elsewhere, and nothing is written.
     try:
-        bus.write(send, SendRequest(actor, (draft("nobody", "note", limit=MAX_PAYLOAD),)))
+        bus.write(send, SendRequest(actor, (draft("nobody", "note", None, MAX_PAYLOAD),)))
     except AgentBusError as error:
         say("error", error.code)
     bus.write(leave, LeaveRequest((process,), False, "done"))
