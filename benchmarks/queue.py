@@ -89,8 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     base: Path = options.directory or place()
     directory = Path(tempfile.mkdtemp(prefix="agentbus-bench-", dir=base))
     machine = describe(directory)
-    for warning in doubts(directory):
-        print(f"doubtful: {warning}", file=sys.stderr)
+    doubtful = doubts(directory)
+    for doubt in doubtful:
+        print(f"doubtful: {doubt}", file=sys.stderr)
     progress = Progress()
     results = Results()
     try:
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     kept = report.checks(results, TASKS, BATCH)
     titles = {workload.key: workload.title for workload in ENTRIES}
-    print(report.markdown(results, kept, machine, titles, NOTES))
+    print(report.markdown(results, kept, machine, titles, NOTES, doubtful))
     if options.json is not None:
         settings = {
             "quick": options.quick,

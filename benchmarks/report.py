@@ -76,11 +76,12 @@ def markdown(
     machine: Machine,
     titles: dict[str, str],
     notes: Iterable[str],
+    doubts: Iterable[str],
 ) -> str:
-    """The whole report; ``titles`` are the headings of the workloads."""
+    """The whole report; ``titles`` are the headings of the workloads, ``doubts`` reasons not to publish it."""
     rates = [series for series in results.series if series.unit == RATE and series.values]
     costs = [series for series in results.series if series.unit != RATE and series.values]
-    parts = [f"Measured on {sentence(machine)}."]
+    parts = [" ".join([f"Measured on {sentence(machine)}.", *(f"**Doubtful: {doubt}.**" for doubt in doubts)])]
     if rates:
         parts += [_rates(rates, titles), "\n".join(f"- {note}" for note in notes)]
     if costs:
@@ -124,5 +125,5 @@ def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
 
 def _spread(series: Series) -> str:
     """The median, and the range where there is one."""
-    shown = [f"{value:,.0f}" if value >= 100 else f"{value:.2g}" for value in (series.median, series.low, series.high)]
+    shown = [f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}" for value in (series.median, series.low, series.high)]
     return shown[0] if len(series.values) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"

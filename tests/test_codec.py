@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentbus.codec import check, decode, encode, plain_payload
@@ -18,6 +18,9 @@ from agentbus.errors import InvalidPayload, NotADatabase, PayloadTooLarge
 from agentbus.limits import MAX_DEPTH
 
 LIMIT = 1_000_000
+
+# The same values in every run, however slow the machine.
+thorough = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 whole = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -71,6 +74,7 @@ def nested(depth: int, kind: str = "list") -> Any:
     return value
 
 
+@thorough
 @given(good)
 def test_json_comes_back_exactly_as_it_was(value: Any) -> None:
     encoded, crc = encode(value, LIMIT)
@@ -79,6 +83,7 @@ def test_json_comes_back_exactly_as_it_was(value: Any) -> None:
     check(encoded, crc, "it")
 
 
+@thorough
 @given(anything)
 def test_anything_comes_back_exactly_or_raises_a_named_error(value: Any) -> None:
     try:
@@ -88,6 +93,7 @@ def test_anything_comes_back_exactly_or_raises_a_named_error(value: Any) -> None
     assert same(value, decode(encoded))
 
 
+@thorough
 @given(good)
 def test_sqlite_takes_for_json_what_we_take_for_json(value: Any) -> None:
     connection = sqlite3.connect(":memory:")
@@ -97,6 +103,7 @@ def test_sqlite_takes_for_json_what_we_take_for_json(value: Any) -> None:
         connection.close()
 
 
+@thorough
 @given(bad)
 def test_what_is_not_json_is_refused_at_any_place(value: Any) -> None:
     for place in (value, [value], {"k": value}, [1, {"k": (value,)}]):

@@ -164,6 +164,7 @@ INTERNAL = {
     "Message.begin",
     "Message.lose",
     "Message.reply_draft",
+    "Unit.close",
     "Unit.commit",
     "Unit.empty",
     "Unit.parts",

@@ -13,7 +13,7 @@ import pytest
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentFenced, BusClosed
 from agentbus.operations import Actor, Operation
-from agentbus.operations.leases import Claim, ClaimRequest, claim
+from agentbus.operations.claims import Claim, ClaimRequest, claim
 from agentbus.operations.messages import send
 from agentbus.operations.processes import BeatRequest, beat
 from agentbus.operations.vocabulary import define

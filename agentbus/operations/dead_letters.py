@@ -96,7 +96,7 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
             outcomes.append(WrongState(what="message", name=alive[0], status=status, action="requeue it"))
             continue
         rows = [(message_id, *row) for message_id, found in messages.items() for row in found]
-        nobody = next((row for row in rows if not _is_read(row[6], row[8])), None)
+        nobody = next((row for row in rows if not _is_read(*row[6:])), None)
         if nobody is not None:
             outcomes.append(AgentEnded(agent=nobody[7], status=nobody[8] or "been deleted", message_id=nobody[0]))
             continue
@@ -121,13 +121,15 @@ def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[in
     return outcomes
 
 
-def _is_read(kind: str, owner_status: str | None) -> bool:
+def _is_read(kind: str, owner: str, status: str | None, subscription: int | None) -> bool:
     """Whether anybody will read a mailbox: a pool somebody may join, an agent's as long as it may come back."""
-    return kind == "pool" or owner_status not in {None, "completed", "stopped"}
+    if kind == "subscription" and subscription is None:
+        return False
+    return kind == "pool" or status not in {None, "completed", "stopped"}
 
 
 def _find(message_ids: Sequence[str]) -> Op[dict[str, list[Row]]]:
-    """The rows (id, status, mailbox, attempts, error, its mailbox's kind, owner, owner's status) behind public ids."""
+    """The rows (id, status, mailbox, attempts, error; kind, owner, its status, subscription) by public ids."""
     own = {generated_id(message_id): message_id for message_id in message_ids}
     own.pop(None, None)
     rows = yield Query("message_find", ([id for id in own if id is not None], list(message_ids)))

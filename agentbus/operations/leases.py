@@ -125,7 +125,7 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
     errors, held = yield from refusals(requests)
     back: list[Row] = []
     endings: list[Ending] = []
-    channels: list[str] = []
+    mailboxes: list[int] = []
     for index, request in enumerate(requests):
         if index in errors:
             continue
@@ -138,8 +138,8 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
                 continue
             due = now.wall + request.delay if request.delay else None
             back.append(("scheduled" if due else "queued", due, attempts, request.error, id))
-            channels.append(mailbox_channel(message.mailbox))
-    yield from _give_back(back, channels)
+            mailboxes.append(message.mailbox)
+    yield from _give_back(back, mailboxes, now)
     yield from bury(endings, now)
     return [errors.get(index) for index in range(len(requests))]
 
@@ -165,7 +165,8 @@ def take_back(messages: Sequence[Held], reason: str, now: Now) -> Op[None]:
     back = [message for message in messages if message.attempts < message.max_attempts]
     yield from _give_back(
         [("queued", None, message.attempts, f"{message.holder}: {reason}", message.id) for message in back],
-        [mailbox_channel(message.mailbox) for message in back],
+        [message.mailbox for message in back],
+        now,
     )
     yield from bury(
         [
@@ -253,7 +254,11 @@ def _lost(lease: Lease, message: Held | None) -> LeaseLost:
     )
 
 
-def _give_back(rows: Sequence[Row], channels: Sequence[str]) -> Op[None]:
+def _give_back(rows: Sequence[Row], mailboxes: Sequence[int], now: Now) -> Op[None]:
+    """Put messages back into these mailboxes. What goes back to a subscription that has ended expires."""
     if rows:
         yield Each("message_release", rows)
-        yield Wake(channels)
+        ended = yield Query("mailbox_unsubscribed", (list(mailboxes),))
+        if ended:
+            yield Query("message_expire_all", (now.wall, "the subscription ended", [box for (box,) in ended]))
+        yield Wake([mailbox_channel(box) for box in mailboxes])

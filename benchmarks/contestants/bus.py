@@ -29,6 +29,9 @@ class AgentBox:
     async def ack(self, message: Message) -> None:
         await message.ack()
 
+    async def ack_many(self, messages: Sequence[Message]) -> None:
+        await self._agent.ack(messages)
+
     async def send_many(self, payloads: Sequence[Any]) -> None:
         to = self._agent.id
         await self._agent.send_many([(to, "note", payload) for payload in payloads])

@@ -87,6 +87,9 @@ class FolderBox:
     async def ack(self, message: Claimed) -> None:
         await self._call(self._folder.ack, (message,))
 
+    async def ack_many(self, messages: Sequence[Claimed]) -> None:
+        await self._call(self._folder.ack, messages)
+
     async def send_many(self, payloads: Sequence[Any]) -> None:
         await self._call(self._folder.send_many, payloads)
 

@@ -68,6 +68,11 @@ class PlainBox:
             await self._connection.execute(ACK, (now(), message[0]))
             await self._connection.commit()
 
+    async def ack_many(self, messages: Sequence[Claimed]) -> None:
+        async with self._lock:
+            await self._connection.executemany(ACK, [(now(), id) for id, _ in messages])
+            await self._connection.commit()
+
     async def send_many(self, payloads: Sequence[Any]) -> None:
         async with self._lock:
             await self._connection.executemany(INSERT, [self._row(payload) for payload in payloads])

@@ -42,8 +42,11 @@ class RawBox:
         return self.receive_many(1, ())[0]
 
     def ack(self, message: Any) -> None:
+        self.ack_many([message])
+
+    def ack_many(self, messages: Sequence[Any]) -> None:
         self._begin("NORMAL")
-        self._acknowledge([message])
+        self._acknowledge(messages)
         self._connection.execute("COMMIT")
 
     def send_many(self, payloads: Sequence[Any]) -> None:

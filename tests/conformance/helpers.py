@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import pytest
 
 from agentbus import Address, Agent, AgentRecord, Bus, Message, MessageRecord
 from agentbus.errors import AgentBusError
+from tests.support.clock import FakeClock
 
 T = TypeVar("T")
 E = TypeVar("E", bound=AgentBusError)
@@ -21,6 +22,14 @@ async def soon(awaitable: Awaitable[T]) -> T:
     """Wait for something that must come without time passing on the bus's clock."""
     with anyio.fail_after(10):
         return await awaitable
+
+
+async def eventually(clock: FakeClock, done: Callable[[], bool]) -> None:
+    """Let the bus work until this holds, and until it has come to rest, without time passing on its clock."""
+    with anyio.fail_after(30):
+        while not done():
+            await clock.settle()
+    await clock.settle()
 
 
 @asynccontextmanager

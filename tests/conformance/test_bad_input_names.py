@@ -9,7 +9,7 @@ import pytest
 
 import agentbus
 from agentbus import Agent, Bus
-from agentbus.errors import InvalidName, UnknownRecipient
+from agentbus.errors import InvalidInput, InvalidName, UnknownRecipient
 from tests.conformance.helpers import known, refusing, take, worker
 
 BAD = ["", " ", "two words", "tab\t", "newline\n", "nul\0", "x" * 129, "ü", "a\u200bb", "\ud800", "a*b", "a\\b", "a#1"]
@@ -64,11 +64,22 @@ def test_an_address_with_a_bad_name_cannot_be_made(make: Callable[[Any], agentbu
             make(name)
 
 
+async def test_an_address_made_by_hand_is_as_good_as_any(bus: Bus) -> None:
+    a = await worker(bus, "a", pools=["p"])
+    await a.send(agentbus.Address("agent", "a"), "note", 1)
+    await a.send(agentbus.Address("pool", "p"), "note", 2)
+    assert [(await take(a)).payload for _ in range(2)] == [1, 2]
+
+
 async def test_an_address_made_by_hand_is_checked_too(bus: Bus) -> None:
     a = await worker(bus, "a")
+    make: Any = agentbus.Address
+    for kind in ("bus", "replies", "subscription", "", None):
+        async with refusing(bus, a, (InvalidInput, UnknownRecipient)):
+            await a.send(make(kind, "a"), "note")
     for kind in ("agent", "pool", "topic"):
         async with refusing(bus, a, (InvalidName, UnknownRecipient)):
-            await a.send(agentbus.Address(kind, "two words"), "note")
+            await a.send(make(kind, "two words"), "note")
 
 
 @pytest.mark.parametrize("name", GOOD)

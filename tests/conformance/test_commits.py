@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
 
 import anyio
 import pytest
 
 import agentbus
-from agentbus import Bus
-from agentbus.errors import UnknownRecipient
+from agentbus import Agent, Bus, Message, Unit
+from agentbus.errors import AgentFenced, BusClosed, UnknownRecipient
 from tests.conformance.helpers import count, known, nothing_for, running, soon, stored, take, worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock
@@ -152,12 +155,61 @@ async def test_closing_the_bus_frees_what_its_agents_held(engine: Engine) -> Non
         assert (await take(b)).payload == 1
 
 
-async def test_whoever_waits_for_a_message_hears_that_the_bus_closes(engine: Engine, clock: FakeClock) -> None:
-    bus = engine.connect()
-    async with bus:
+async def _first(agent: Agent) -> None:
+    async for _ in agent.inbox(prefetch=3):
+        pytest.fail("there is nothing to receive")
+
+
+async def _ignore(message: Message, unit: Unit) -> None:
+    pytest.fail("there is nothing to handle")
+
+
+@pytest.mark.parametrize("way", ["receive", "receive_many", "inbox", "serve", "request"])
+async def test_whoever_waits_for_a_message_hears_that_the_bus_closes(
+    engine: Engine, clock: FakeClock, way: str
+) -> None:
+    ways: dict[str, Callable[[Agent], Coroutine[Any, Any, object]]] = {
+        "receive": lambda a: a.receive(),
+        "receive_many": lambda a: a.receive_many(5),
+        "inbox": _first,
+        "serve": lambda a: a.serve(_ignore, concurrency=3),
+        "request": lambda a: a.request("b", "coordination_request", timeout=60),
+    }
+    async with engine.connect() as bus:
         a = await worker(bus, "a")
-        waiting = asyncio.create_task(a.receive())
+        await bus.expect("b", type="worker")
+        waiting = asyncio.create_task(ways[way](a))
         await clock.settle()
         assert not waiting.done()
-    with pytest.raises(agentbus.errors.BusClosed):
+    with pytest.raises((BusClosed, AgentFenced)):
         await soon(waiting)
+
+
+async def test_closing_the_bus_under_a_handler_gives_its_message_back(engine: Engine, clock: FakeClock) -> None:
+    go_on = asyncio.Event()
+
+    async def handle(agent: Agent) -> None:
+        async with await take(agent) as unit:
+            unit.send("a", "note", "must not be sent")
+            await go_on.wait()
+
+    async with engine.connect() as bus:
+        a = await worker(bus, "a")
+        await a.send("a", "note", "unfinished")
+        working = asyncio.create_task(handle(a))
+        await clock.settle()
+    go_on.set()
+    with pytest.raises((BusClosed, AgentFenced)):
+        await soon(working)
+    async with engine.connect() as bus:
+        again = await take(await worker(bus, "a"))
+        assert again.payload == "unfinished"
+        assert await count(bus) == 1
+
+
+async def test_many_buses_open_at_once(engine: Engine) -> None:
+    async with AsyncExitStack() as stack:
+        buses = await asyncio.gather(*(stack.enter_async_context(engine.connect()) for _ in range(8)))
+        agents = await asyncio.gather(*(worker(bus, f"w{n}") for n, bus in enumerate(buses)))
+        await asyncio.gather(*(agent.send("w0", "note", agent.id) for agent in agents))
+        assert len(await agents[0].receive_many(20)) == 8

@@ -126,6 +126,14 @@ async def test_purging_takes_only_the_status_and_age_it_is_told(bus: Bus, clock:
     assert await count(bus) == 0
 
 
+async def test_purging_takes_any_number(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    await a.send_many(("a", "note", n) for n in range(6000))
+    await a.ack(await a.receive_many(6000))
+    assert await bus.messages.purge() == 6000
+    assert await count(bus) == 0
+
+
 async def test_message_ids_are_not_used_again_after_a_purge(bus: Bus) -> None:
     a = await worker(bus, "a")
     receipt = await a.send("a", "note")

@@ -99,6 +99,16 @@ async def test_a_message_given_back_after_its_time_expires(bus: Bus, clock: Fake
     assert (await stored(bus, receipt.message_id)).status == "expired"
 
 
+async def test_a_message_whose_lease_ran_out_after_its_time_expires(bus: Bus, clock: FakeClock) -> None:
+    """Also in the very claim that takes the lease back."""
+    a = await worker(bus, "a")
+    receipt = await a.send("a", "note", ttl=5)
+    await take(a, lease=10)
+    clock.advance(10)
+    assert await nothing_for(a)
+    assert (await stored(bus, receipt.message_id)).status == "expired"
+
+
 async def test_a_message_that_waits_for_its_retry_expires_too(bus: Bus, clock: FakeClock) -> None:
     a = await worker(bus, "a")
     receipt = await a.send("a", "note", ttl=5)

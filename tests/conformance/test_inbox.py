@@ -11,7 +11,7 @@ import pytest
 
 from agentbus import Agent, Bus, Message, pool
 from agentbus.errors import AgentFenced, OutOfRange
-from tests.conformance.helpers import nothing_for, running, soon, stored, take, take_all, worker
+from tests.conformance.helpers import eventually, nothing_for, running, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -192,6 +192,25 @@ async def test_an_exception_in_a_block_leaves_the_loop_but_the_message_comes_bac
     clock.advance(60)
     again = await take(a)
     assert (again.payload, again.attempts) == (0, 2)
+
+
+async def test_two_inboxes_of_one_agent_share_what_comes(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    seen: list[list[int]] = [[], []]
+
+    async def read(number: int) -> None:
+        async for message in a.inbox(prefetch=2):
+            async with message:
+                seen[number].append(message.payload)
+                await asyncio.sleep(0)
+
+    async with running(read(0)), running(read(1)):
+        await clock.settle()
+        for n in range(40):
+            await a.send("a", "note", n)
+        await eventually(clock, lambda: len(seen[0] + seen[1]) == 40)
+    assert sorted(seen[0] + seen[1]) == list(range(40))
+    assert (await bus.stats()).messages == {"acked": 40}
 
 
 async def test_an_inbox_of_an_ended_agent_raises(bus: Bus) -> None:

@@ -109,6 +109,18 @@ async def test_a_takeover_fences_the_old_life(bus: Bus, engine: Engine) -> None:
         await new.send("a", "note", "still works")
 
 
+async def test_of_many_takeovers_at_once_the_last_lives(bus: Bus) -> None:
+    lives = await asyncio.gather(*(worker(bus, "a", takeover=True) for _ in range(10)))
+    assert sorted(life.epoch for life in lives) == list(range(1, 11))
+    for life in lives:
+        if life.epoch == 10:
+            await life.send("a", "note")
+        else:
+            with pytest.raises(AgentFenced):
+                await life.send("a", "note")
+    assert await queued(bus, "a") == [None]
+
+
 async def test_a_takeover_inherits_mailbox_and_what_the_old_life_held(bus: Bus, engine: Engine) -> None:
     old = await worker(bus, "a", pools=["p"])
     for n in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -90,6 +91,12 @@ async def test_agents_are_found_by_capability(bus: Bus) -> None:
     assert [record.id for record in await bus.agents.find("python", status="completed")] == ["d"]
     assert [record.id for record in await bus.agents.find("sql")] == ["a"]
     assert list(await bus.agents.find("cobol")) == []
+
+
+async def test_agents_are_found_however_many_there_are(bus: Bus) -> None:
+    await asyncio.gather(*(bus.expect(f"w{n:04}", type="worker", capabilities=["python"]) for n in range(1005)))
+    found = await bus.agents.find("python")
+    assert [record.id for record in found] == [f"w{n:04}" for n in range(1005)]
 
 
 async def test_what_is_known_of_an_agent_can_be_changed(bus: Bus, clock: FakeClock) -> None:

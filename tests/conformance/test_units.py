@@ -131,6 +131,17 @@ async def test_an_exception_in_the_block_of_a_unit_writes_nothing(bus: Bus) -> N
     assert await count(bus) == 0
 
 
+async def test_a_unit_can_be_committed_before_its_end(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    with pytest.raises(ValueError, match="stop"):
+        async with a.unit() as unit:
+            unit.send("a", "note", 1)
+            await unit.commit()
+            unit.send("a", "note", 2)
+            raise ValueError("stop")
+    assert [message.payload for message in await take_all(a)] == [1]
+
+
 async def test_an_empty_unit_is_fine(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with a.unit():

@@ -1,7 +1,10 @@
-"""What the database itself says, read with plain sqlite3 beside the bus."""
+"""What the database itself says, read with plain sqlite3 beside the bus; and its write lock, held by the test."""
 
+import fcntl
+import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +32,14 @@ def nobody_writes(bus: Path) -> None:
     with closing(sqlite3.connect(bus / "bus.db", timeout=0, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
+
+
+@contextmanager
+def lock_held(bus: Path) -> Iterator[None]:
+    """As if another process had the write lock. A worker that is stopped meanwhile is not in the middle of a write."""
+    descriptor = os.open(bus / "bus.lock", os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -31,7 +31,7 @@ def test_48_processes_open_a_new_bus_at_once(tmp_path: Path, team: Team) -> None
     print(f"{OPENERS} processes: 0 errors, {there} messages there, the slowest had it open after {slowest:.2f} s")
     assert there == OPENERS
     assert sorted(answer["id"] for answer in answers) == list(range(1, OPENERS + 1))
-    assert dict(rows(bus, "SELECT status, count(*) FROM processes GROUP BY status")) == {"ended": OPENERS}
+    assert dict(rows(bus, "SELECT status, count(*) FROM agents GROUP BY status")) == {"completed": OPENERS}
     assert integrity(bus) == "ok"
 
 

@@ -1,16 +1,13 @@
 """Every way out of a process that has a bus open takes less than two seconds, and the orderly ones leave no bell."""
 
-import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.faults.rows import integrity, nobody_writes, rows
+from tests.faults.rows import integrity, lock_held, nobody_writes, rows
 from tests.support.processes import Team, Worker
 
 SOON = 2.0
@@ -25,17 +22,6 @@ def bells(bus: Path) -> list[str]:
 def seconds_until_end(worker: Worker, since: float) -> float:
     worker.wait(SOON + 40)
     return time.monotonic() - since
-
-
-@contextmanager
-def lock_held(bus: Path) -> Iterator[None]:
-    """Another process that has the write lock, and does not let go."""
-    descriptor = os.open(bus / "bus.lock", os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,11 @@ async def test_a_child_that_lives_on_does_not_make_its_dead_parent_look_alive(sh
             await message.ack()
 
 
-@pytest.mark.parametrize("how", ["at once", "queued"])
+@pytest.mark.parametrize("how", ["at once", "queued", "waiting"])
 def test_a_child_that_lives_on_does_not_keep_its_dead_parents_lock(short: Path, team: Team, how: str) -> None:
     bus = short / "bus"
     worker = team.start("worker_fork", bus, how)
-    worker.expect("forked")
+    assert sorted((worker.line(), worker.line())) == ["forked", "holding"]
     worker.kill()
     lock = FileLock(bus / "bus.lock", timeout=1)
     try:

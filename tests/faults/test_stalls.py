@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from tests.faults.rows import rows
+from tests.faults.rows import lock_held, rows
 from tests.support.processes import Team
 
 
@@ -20,7 +20,8 @@ async def test_a_stalled_loop_loses_its_lease_and_writes_nothing(tmp_path: Path,
         stalling = team.start("worker_stall", tmp_path, how)
         _, lease = map(int, stalling.expect("holding").split())
         if how == "frozen":
-            stalling.stop()
+            with lock_held(tmp_path):
+                stalling.stop()
             stalling.tell("go on")
 
         async with bus.agent("other", type="worker", pools=["jobs"]) as other:
@@ -59,7 +60,8 @@ async def test_a_stall_shorter_than_the_lease_keeps_it(tmp_path: Path, team: Tea
         await driver.send(agentbus.pool("jobs"), "task_assignment", {"number": 1}, message_id="job")
         holding = team.start("worker_hold", tmp_path, "holder")
         holding.expect("holding")
-        holding.stop()
+        with lock_held(tmp_path):
+            holding.stop()
         async with bus.agent("other", type="worker", pools=["jobs"]) as other:
             assert await other.receive(timeout=0) is None
         holding.go_on()

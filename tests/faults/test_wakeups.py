@@ -16,6 +16,7 @@ import pytest
 import agentbus
 from agentbus import SystemClock
 from agentbus.clock import Timer
+from tests.faults.rows import lock_held
 from tests.support.processes import Team
 
 REQUESTS = 100
@@ -134,7 +135,8 @@ async def test_bells_that_found_the_queue_full_are_rung_again(short: Path, team:
         # One message has gone the whole way, so all that came before it waits: agents receive in the order they came.
         await sender.send(f"agent-{count - 1}", "note", "warm")
         assert many.expect("got").split()[0] == str(count - 1)
-        many.stop()
+        with lock_held(path):
+            many.stop()
         for number in range(count - 1):
             await sender.send(f"agent-{number}", "note", number)
         many.go_on()
@@ -144,4 +146,29 @@ async def test_bells_that_found_the_queue_full_are_rung_again(short: Path, team:
         print(f"{count - 1} commits to a frozen process: {len(got)} received, {took * 1000:.0f} ms after it went on")
         assert sorted(int(line.split()[0]) for line in got) == list(range(count - 1))
         assert took < 2
+    many.finish()
+
+
+async def test_a_frozen_neighbour_costs_the_sender_nothing(short: Path, team: Team) -> None:
+    """Its bell stays full for as long as it is frozen; ringing it again must not keep a core busy."""
+    path = short / "bus"
+    many = team.start("worker_many", path, 300)
+    for _ in range(300):
+        many.expect("waiting")
+    async with (
+        agentbus.connect(path, beat_every=3600) as bus,
+        bus.agent("sender", type="worker") as sender,
+    ):
+        with lock_held(path):
+            many.stop()
+        for number in range(300):
+            await sender.send(f"agent-{number}", "note", number)
+        begun = time.process_time()
+        assert await sender.receive(timeout=1) is None
+        busy = time.process_time() - begun
+        print(f"300 commits to a frozen process: then {busy * 100:.1f} % of a core")
+        assert busy < 0.1
+        many.go_on()
+        for _ in range(300):
+            await asyncio.to_thread(many.expect, "got", 10)
     many.finish()

@@ -87,16 +87,27 @@ async def _send_when_told(path: str) -> None:
     say("closed")
 
 
-def holding_the_lock(path: str, *, queued: bool) -> NoReturn:
-    """The child is forked while the parent has the write lock: taken at once, or after a wait in the queue."""
+def holding_the_lock(path: str, how: str) -> NoReturn:
+    """The child is forked while the parent has the write lock, taken at once or after a wait, or waits for it."""
     Path(path).mkdir()
     lock, other = (FileLock(Path(path) / "bus.lock", 10) for _ in range(2))
-    if queued:
+    if how != "at once":
         other.acquire()
+    if how == "queued":
         threading.Timer(0.05, other.release).start()
-    lock.acquire()
+    taking = threading.Thread(target=lock.acquire)
+    taking.start()
+    if how == "waiting":
+        while "agentbus-lock" not in {thread.name for thread in threading.enumerate()}:
+            taking.join(0.001)
+    else:
+        taking.join()
     if os.fork() == 0:
         child()
+    if how == "waiting":
+        other.release()
+        taking.join()
+    say("holding")
     live_on()
 
 
@@ -106,7 +117,7 @@ def main(path: str, what: str) -> None:
     elif what == "opened anew":
         asyncio.run(opened_anew(path))
     else:
-        holding_the_lock(path, queued=what == "queued")
+        holding_the_lock(path, what)
 
 
 main(*sys.argv[1:])

@@ -3,14 +3,15 @@
 import asyncio
 import sys
 from itertools import count
+from typing import Literal
 
 import agentbus
 from tests.support.processes import say
 
 
-async def main(path: str, first: str) -> None:
+async def main(path: str, first: str, durability: Literal["disk", "process"] = "disk") -> None:
     async with (
-        agentbus.connect(path) as bus,
+        agentbus.connect(path, durability=durability) as bus,
         bus.agent("sender", type="worker") as sender,
     ):
         await bus.expect("receiver", type="worker")
@@ -19,4 +20,4 @@ async def main(path: str, first: str) -> None:
             say("sent", number)
 
 
-asyncio.run(main(*sys.argv[1:]))
+asyncio.run(main(*sys.argv[1:]))  # type: ignore[arg-type]

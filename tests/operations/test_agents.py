@@ -26,8 +26,8 @@ from agentbus.operations.fencing import LIVE
 from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play
 
 FENCED = Actor("a", 7)
-NOWHERE = (None, None, None, None, None)
-LIFE: tuple[Answer, ...] = (("agent_life", [(1, 10, 11)]), ("agent_mailboxes", []), ("counter_take", [(1,)]))
+NOWHERE = (None, None, None, None, None, None)
+LIFE: tuple[Answer, ...] = (("agent_life", [(1, 10, 11, "s-1")]), ("agent_mailboxes", []), ("counter_take", [(1,)]))
 
 
 def test_progress_is_noted_for_all_that_may_act() -> None:
@@ -117,9 +117,9 @@ def test_clearing_deletes_all_that_finished_before_a_time_and_names_them() -> No
         ("message_waiting_for", []),
         ("agent_delete", [("a",), ("b",)]),
     ]
-    played = play(delete.run([DeleteRequest(None, 900_000)], NOW), *answers)
+    played = play(delete.run([DeleteRequest(None, 900_000, 50)], NOW), *answers)
     assert played.outcomes == [["a", "b"]]
-    assert played.parameters("agent_finished_before") == (900_000,)
+    assert played.parameters("agent_finished_before") == (900_000, 50)
     assert played.written("agent_delete") == [(["a", "b"],)]
 
 
@@ -127,12 +127,12 @@ def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:
     answers: list[Answer] = [
         ALIVE,
         ("mailbox_find", [(30,)]), ("mailbox_find", [(40,)]), ("mailbox_find", [(31,)]),
-        ("agent_life", [(1, 10, 11)]),
+        ("agent_life", [(1, 10, 11, "s-1")]),
         ("agent_mailboxes", [("pool", "p", 30), ("subscription", "t", 31)]),
         ("counter_take", [(1,)]),
     ]  # fmt: skip
     played = play(change_membership.run([MembershipRequest(A, 3, ("p",), ("t",))], NOW), *answers)
-    assert played.outcomes == [Registration("a", 1, 10, 11, {"p": 30}, {"t": 31})]
+    assert played.outcomes == [Registration("a", 1, 10, 11, "s-1", {"p": 30}, {"t": 31})]
     assert played.written("pool_join") == [(30, "a", NOW.wall)]
     assert played.written("subscription_insert") == [(40, "a", 31, NOW.wall)]
     assert {(mailbox_channel(30), 3), (mailbox_channel(31), 3)} <= set(played.written("listener_insert"))
@@ -140,7 +140,7 @@ def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:
 
 def test_leaving_a_pool_leaves_its_messages_to_the_others() -> None:
     played = play(change_membership.run([MembershipRequest(A, 3, ("p",), leave=True)], NOW), ALIVE, *LIFE)
-    assert played.outcomes == [Registration("a", 1, 10, 11, {}, {})]
+    assert played.outcomes == [Registration("a", 1, 10, 11, "s-1", {}, {})]
     assert played.written("pool_leave") == [("p", "a")]
     assert played.written("message_expire_all") == []
 
@@ -155,7 +155,7 @@ def test_what_waits_in_a_subscription_expires_when_it_ends() -> None:
 def test_ending_a_subscription_that_is_not_there_is_no_error() -> None:
     answers: list[Answer] = [ALIVE, ("subscription_end", []), *LIFE]
     played = play(change_membership.run([MembershipRequest(A, 3, topics=("t",), leave=True)], NOW), *answers)
-    assert played.outcomes == [Registration("a", 1, 10, 11, {}, {})]
+    assert played.outcomes == [Registration("a", 1, 10, 11, "s-1", {}, {})]
     assert played.written("message_expire_all") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentbus.errors import AgentFenced, LeaseLost
 from agentbus.operations import Actor
-from agentbus.operations.leases import Claim, ClaimRequest, claim
+from agentbus.operations.claims import Claim, ClaimRequest, claim
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, row
 
 QUIET: Answer = ("mailbox_horizon", [(box, None, None, None) for box in (10, 20, 30)])
@@ -163,7 +163,7 @@ def test_acknowledgements_travel_with_the_claim() -> None:
 def test_a_lost_lease_excludes_its_request_and_nobody_else() -> None:
     found = ready((10, 5, 3), (20, 5, 4))
     requests = [request(A, leases=((1, 1), (2, 1))), request(B, own=(20,), leases=((5, 1),))]
-    answers: Answer = ("message_held", [held(1), held(2, lease=2, holder="c"), held(5)])
+    answers: Answer = ("message_held", [held(1), held(2, lease=2, holder="c"), held(5, holder="b")])
     played = play(claim.run(requests, NOW), ALIVE, answers, QUIET, *found)
     error, other = played.outcomes
     assert isinstance(error, LeaseLost)
@@ -186,7 +186,7 @@ def test_a_fenced_agent_claims_nothing() -> None:
 
 def test_when_all_are_refused_nothing_is_leased() -> None:
     played = play(
-        claim.run([request(Actor("a", 9))], NOW), ALIVE, ("mailbox_horizon", []), ("message_ready", [])
+        claim.run([request(Actor("a", 9))], NOW), ALIVE, ("mailbox_horizon", [])
     )  # fmt: skip
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.statements == []

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentbus.codec import decode
-from agentbus.errors import UnknownMessage, WrongState
+from agentbus.errors import AgentEnded, UnknownMessage, WrongState
 from agentbus.operations import mailbox_channel
 from agentbus.operations.dead_letters import FINISHED, PurgeRequest, RequeueRequest, bury, purge, requeue
 from tests.operations.script import NOW, Answer, play
 
+LIVE = ("agent", "a", "running")
+"""The kind of a mailbox, its owner, and how that stands."""
 
-def found(*rows: tuple[int, str | None, str, int]) -> Answer:
-    """Rows of message_find: (id, message_id, status, mailbox), each after 5 attempts."""
-    return "message_find", [(*row, 5, "no model") for row in rows]
+
+def found(*rows: tuple[int, str | None, str, int], owner: tuple[str, str, str | None] = LIVE) -> Answer:
+    """Rows of message_find: (id, message_id, status, mailbox), each after 5 attempts, in a mailbox of ``owner``."""
+    subscription = rows[0][3] if rows and owner[0] == "subscription" else None
+    return "message_find", [(*row, 5, "no model", *owner, subscription) for row in rows]
 
 
 def test_dead_letters_go_back_to_their_mailboxes() -> None:
@@ -63,6 +69,27 @@ def test_what_is_not_dead_cannot_be_requeued() -> None:
         assert isinstance(error, WrongState)
         assert (error.what, error.name, error.status) == ("message", "m-2", status)
         assert played.statements == []
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [("agent", "a", "pending"), ("agent", "a", "failed"), ("subscription", "a", "running"), ("pool", "", None)],
+)
+def test_a_dead_letter_is_requeued_where_somebody_may_read_it(owner: tuple[str, str, str | None]) -> None:
+    played = play(requeue.run([RequeueRequest(("m-1",))], NOW), found((1, None, "dead", 10), owner=owner))
+    assert played.outcomes == [1]
+
+
+@pytest.mark.parametrize("status", ["completed", "stopped", None])
+def test_a_dead_letter_that_nobody_would_read_stays_dead(status: str | None) -> None:
+    played = play(
+        requeue.run([RequeueRequest(("m-1",))], NOW), found((1, None, "dead", 10), owner=("agent", "gone", status))
+    )
+    (error,) = played.outcomes
+    assert isinstance(error, AgentEnded)
+    assert (error.agent, error.message_id) == ("gone", "m-1")
+    assert error.status == (status or "been deleted")
+    assert played.statements == []
 
 
 def test_purging_takes_one_status_or_all_finished_ones() -> None:

@@ -13,12 +13,10 @@ from agentbus.operations.processes import (
     EnterRequest,
     Entry,
     LeaveRequest,
-    ListenRequest,
     Neighbour,
     beat,
     enter,
     leave,
-    listen,
 )
 from tests.operations.script import ALIVE, NOW, Answer, Played, held, play
 
@@ -95,18 +93,6 @@ def test_one_beat_serves_all_agents_of_a_process() -> None:
 
 def test_a_beat_of_idle_agents_touches_none_of_them() -> None:
     assert play(beat.run([BeatRequest(3, ())], NOW)).wrote == ["process_beat"]
-
-
-def test_listening_changes_the_topology_so_that_others_look_again() -> None:
-    requests = [ListenRequest(3, ("events", "mailbox/1")), ListenRequest(4, ("events",))]
-    played = play(listen.run(requests, NOW), TOPOLOGY)
-    assert played.outcomes == [None, None]
-    assert played.written("listener_insert") == [("events", 3), ("mailbox/1", 3), ("events", 4)]
-    assert played.written("counter_take") == [("topology", 1)]
-
-
-def test_listening_to_nothing_changes_nothing() -> None:
-    assert play(listen.run([ListenRequest(3, ())], NOW)).statements == []
 
 
 @pytest.mark.parametrize(("dead", "status", "process"), [(False, "stopped", "ended"), (True, "failed", "dead")])

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from agentbus.errors import NotADatabase
 from agentbus.operations import Row
 from agentbus.operations.reading import (
     AgentFilter,
     MessageFilter,
     count,
     get_agent,
+    get_message,
     list_agents,
+    list_dead,
     list_messages,
+    near_matches,
     pending,
     recipient,
 )
@@ -81,17 +83,57 @@ def test_a_message_is_shown_decoded() -> None:
     assert (record.priority, record.status, record.created) == (5, "queued", 100)
 
 
-def test_stored_bytes_that_do_not_match_their_checksum_are_not_shown() -> None:
-    with pytest.raises(NotADatabase, match="m-9"):
-        play(list_messages(MessageFilter(), NOW), ("message_list", [message(9, crc=1)]))
+def test_one_damaged_payload_does_not_hide_the_others() -> None:
+    found = [message(9), message(8, crc=1)]
+    whole, damaged = play(list_messages(MessageFilter(), NOW), ("message_list", found)).outcomes.items
+    assert whole.payload == {"x": 1}
+    assert damaged.payload is None
+    assert damaged.error is not None
+    assert "m-8" in damaged.error
 
 
-@pytest.mark.parametrize(("wanted", "row_ids", "own"), [("m-7", [7], None), ("id-7", None, "id-7")])
-def test_a_message_is_found_by_row_or_by_its_own_id(wanted: str, row_ids: Any, own: Any) -> None:
-    played = play(list_messages(MessageFilter(message_id=wanted), NOW), ("message_list", []))
-    parameters = played.parameters("message_list")
-    assert (row_ids in parameters) or row_ids is None
-    assert (own in parameters) or own is None
+@pytest.mark.parametrize(("wanted", "parameters"), [("m-7", (7, None)), ("id-7", (None, "id-7"))])
+def test_a_message_is_found_by_row_or_by_its_own_id(wanted: str, parameters: tuple[Any, ...]) -> None:
+    played = play(get_message(wanted, NOW), ("message_get", [message(7, "id-7")]))
+    assert played.outcomes is not None
+    assert played.outcomes.id == 7
+    assert played.parameters("message_get") == parameters
+
+
+def test_a_message_that_is_not_there_is_none() -> None:
+    assert play(get_message("id-7", NOW), ("message_get", [])).outcomes is None
+
+
+def test_message_filters_reach_the_query() -> None:
+    wanted = MessageFilter("queued", "note", "b", "s-1", "r-1", ("pool", "p"), 50, 5)
+    played = play(list_messages(wanted, NOW), ("message_list", []))
+    assert played.parameters("message_list") == (50, "queued", "note", "b", "s-1", "r-1", "pool", "p", 6)
+
+
+def test_dead_letters_are_paged_like_the_rest() -> None:
+    found = [message(id) for id in (9, 8, 7)]
+    played = play(list_dead(MessageFilter(cursor=10, limit=2), NOW), ("message_list_dead", found))
+    assert [record.id for record in played.outcomes.items] == [9, 8]
+    assert played.outcomes.cursor == "8"
+    assert played.parameters("message_list_dead") == (10, 3)
+
+
+@pytest.mark.parametrize(
+    ("what", "question", "parameters"),
+    [
+        (("type", "message", "task_asignment"), "type_names", ("message",)),
+        (("recipient", "agent", "executer-1"), "agent_names", ()),
+        (("recipient", "pool", "executers"), "mailbox_names", ("pool",)),
+    ],
+)
+def test_names_that_could_have_been_meant_are_found(
+    what: tuple[str, str, str], question: str, parameters: tuple[str, ...]
+) -> None:
+    names = [("executor-1",), ("executors",), ("task_assignment",), ("zzz",)]
+    played = play(near_matches(what, NOW), (question, names))
+    assert played.outcomes
+    assert "zzz" not in played.outcomes
+    assert played.parameters(question) == parameters
 
 
 def test_numbers_are_counted_and_ages_are_told_in_milliseconds() -> None:

@@ -38,6 +38,10 @@ def ids(last: int) -> Answer:
     return "counter_take", [(last,)]
 
 
+AGAIN = ids(6)
+"""What a batch of nothing but repetitions is answered."""
+
+
 def test_a_new_id_is_kept_in_the_row_and_in_the_receipt() -> None:
     played = play(send.run([SendRequest(A, (draft(),))], NOW), ALIVE, KNOWN, before(), ids(7))
     assert played.outcomes == [[Receipt(7, "id-1")]]
@@ -45,14 +49,26 @@ def test_a_new_id_is_kept_in_the_row_and_in_the_receipt() -> None:
 
 
 def test_the_same_id_with_the_same_content_gives_the_first_receipt_again() -> None:
-    played = play(send.run([SendRequest(A, (draft(),))], NOW), ALIVE, KNOWN, before(sent()))
+    played = play(send.run([SendRequest(A, (draft(),))], NOW), ALIVE, KNOWN, before(sent()), AGAIN)
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
-    assert played.statements == []
+    assert played.written("message_insert") == []
     assert played.woken == []
 
 
+def test_a_repetition_is_a_commit_of_its_own_that_takes_no_id() -> None:
+    # Whoever sent it first may have died before its fsync: only a commit that writes something makes that durable too.
+    played = play(send.run([SendRequest(A, (draft(),))], NOW), ALIVE, KNOWN, before(sent()), AGAIN)
+    assert played.written("counter_take") == [("message", 0)]
+
+
+def test_beside_something_new_a_repetition_needs_no_write_of_its_own() -> None:
+    drafts = (draft(), draft(message_id=None))
+    played = play(send.run([SendRequest(A, drafts)], NOW), ALIVE, KNOWN, before(sent()), ids(8))
+    assert played.written("counter_take") == [("message", 1)]
+
+
 def test_priority_and_times_are_no_part_of_the_content() -> None:
-    played = play(send.run([SendRequest(A, (draft(priority=9),))], NOW), ALIVE, KNOWN, before(sent()))
+    played = play(send.run([SendRequest(A, (draft(priority=9),))], NOW), ALIVE, KNOWN, before(sent()), AGAIN)
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
 
 
@@ -85,7 +101,7 @@ def test_the_same_id_with_other_content_is_a_conflict_that_names_the_difference(
 def test_the_order_of_keys_is_no_part_of_the_content() -> None:
     again = draft(payload='{"b":2,"a":1}')
     first = ("id-1", 3, 20, "note", '{"a":1,"b":2}', None, None)
-    played = play(send.run([SendRequest(A, (again,))], NOW), ALIVE, KNOWN, before(first))
+    played = play(send.run([SendRequest(A, (again,))], NOW), ALIVE, KNOWN, before(first), AGAIN)
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
 
 
@@ -115,10 +131,11 @@ def test_another_pool_is_another_recipient() -> None:
 def test_a_publication_sent_again_counts_its_first_copies_whoever_subscribes_now() -> None:
     copies = before(sent(31, 3, "t"), sent(32, 4, "t"))
     played = play(
-        send.run([SendRequest(A, (draft(topic("t")),))], NOW), ALIVE, KNOWN, copies, ("topic_mailboxes", [("t", 33)])
-    )
+        send.run([SendRequest(A, (draft(topic("t")),))], NOW),
+        ALIVE, KNOWN, copies, ("topic_mailboxes", [("t", 33)]), AGAIN,
+    )  # fmt: skip
     assert played.outcomes == [[Receipt(3, "id-1", delivered=2, duplicate=True)]]
-    assert played.statements == []
+    assert played.written("message_insert") == []
 
 
 def test_all_copies_of_a_publication_share_its_id() -> None:
@@ -133,7 +150,7 @@ def test_all_copies_of_a_publication_share_its_id() -> None:
 def test_a_duplicate_to_an_agent_that_ended_meanwhile_still_gives_its_receipt() -> None:
     # The first send was acknowledged to nobody; its retry must not look as if it had failed.
     alive: Answer = ("agent_standing", [standing("a"), standing("b", "completed", mailbox=20)])
-    played = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN, before(sent()))
+    played = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN, before(sent()), AGAIN)
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
 
 

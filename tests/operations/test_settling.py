@@ -8,9 +8,11 @@ import pytest
 
 from agentbus.codec import decode
 from agentbus.errors import AgentFenced, LeaseLost
-from agentbus.operations import Actor, Operation, Separately, mailbox_channel, reply_channel
+from agentbus.operations import BUS, Actor, Operation, Separately, mailbox_channel, reply_channel
 from agentbus.operations.leases import (
     AckRequest,
+    Beginning,
+    BeginRequest,
     ExtendRequest,
     RejectRequest,
     ReleaseRequest,
@@ -27,7 +29,7 @@ Settling = tuple[Operation[Any, Any], type[Settlement], tuple[Any, ...], str]
 
 EVERY: list[Settling] = [
     (ack, AckRequest, (), "message_ack"),
-    (begin, Settlement, (), "message_begin"),
+    (begin, BeginRequest, (2,), "message_begin"),
     (extend, ExtendRequest, (1_000,), "message_extend"),
     (release, ReleaseRequest, (), "message_release"),
     (reject, RejectRequest, ("bad",), "message_bury"),
@@ -46,7 +48,7 @@ def test_it_settles_all_leases_of_all_requests(
     operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
 ) -> None:
     requests = [kind(A, ((1, 1), (2, 3)), *rest), kind(B, ((3, 1),), *rest)]
-    played = play(operation.run(requests, NOW), ALIVE, held_rows(held(1), held(2, 3), held(3)))
+    played = play(operation.run(requests, NOW), ALIVE, held_rows(held(1), held(2, 3), held(3, holder="b")))
     assert errors(played.outcomes) == []
     assert played.ids(query) == [1, 2, 3]
 
@@ -72,7 +74,7 @@ def test_one_lost_lease_refuses_its_whole_request_and_no_other(
     facts: dict[str, str],
 ) -> None:
     requests = [kind(A, ((1, 1), (2, 1)), *rest), kind(B, ((3, 1),), *rest)]
-    rows = [held(1), held(3)] + ([] if found is None else [found])
+    rows = [held(1), held(3, holder="b")] + ([] if found is None else [found])
     played = play(operation.run(requests, NOW), ALIVE, held_rows(*rows))
     lost, fine = played.outcomes
     assert isinstance(lost, LeaseLost)
@@ -86,7 +88,7 @@ def test_a_fenced_agent_settles_nothing(
     operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
 ) -> None:
     requests = [kind(Actor("a", 7), ((1, 1),), *rest), kind(B, ((3, 1),), *rest)]
-    played = play(operation.run(requests, NOW), ALIVE, held_rows(held(1), held(3)))
+    played = play(operation.run(requests, NOW), ALIVE, held_rows(held(1), held(3, holder="b")))
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.ids(query) == [3]
 
@@ -101,6 +103,23 @@ def test_when_all_are_refused_no_message_changes(
     assert played.woken == []
 
 
+@each
+def test_only_its_holder_settles_a_message(
+    operation: Operation[Any, Any], kind: type[Settlement], rest: tuple[Any, ...], query: str
+) -> None:
+    played = play(operation.run([kind(B, ((1, 1),), *rest)], NOW), ALIVE, held_rows(held(1, holder="a")))
+    (lost,) = played.outcomes
+    assert isinstance(lost, LeaseLost)
+    assert lost.holder == "a"
+    assert played.ids(query) == []
+
+
+def test_beginning_tells_the_attempts_and_does_not_count_them_up() -> None:
+    # Two who begin the same message, one of them in vain, count one attempt.
+    played = play(begin.run([BeginRequest(A, ((1, 1),), 3)], NOW), ALIVE, held_rows(held(1, attempts=2)))
+    assert played.written("message_begin") == [(3, 1)]
+
+
 def test_an_acknowledged_message_is_finished_now() -> None:
     played = play(ack.run([AckRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1)))
     assert played.outcomes == [True]
@@ -108,41 +127,43 @@ def test_an_acknowledged_message_is_finished_now() -> None:
 
 
 def test_acknowledging_one_begins_the_next_in_the_same_commit() -> None:
-    played = play(ack.run([AckRequest(A, ((1, 1),), (2, 4))], NOW), ALIVE, held_rows(held(1), held(2, 4)))
+    played = play(ack.run([AckRequest(A, ((1, 1),), Beginning((2, 4), 3))], NOW), ALIVE, held_rows(held(1), held(2, 4)))
     assert played.outcomes == [True]
     assert played.ids("message_ack") == [1]
-    assert played.ids("message_begin") == [2]
+    assert played.written("message_begin") == [(3, 2)]
 
 
 def test_a_next_one_that_is_lost_does_not_undo_the_acknowledgement() -> None:
-    played = play(ack.run([AckRequest(A, ((1, 1),), (2, 4))], NOW), ALIVE, held_rows(held(1), held(2, 5)))
+    played = play(ack.run([AckRequest(A, ((1, 1),), Beginning((2, 4), 3))], NOW), ALIVE, held_rows(held(1), held(2, 5)))
     assert played.outcomes == [False]
     assert played.ids("message_ack") == [1]
     assert played.ids("message_begin") == []
 
 
 def test_a_refused_acknowledgement_begins_nothing() -> None:
-    played = play(ack.run([AckRequest(A, ((1, 1),), (2, 4))], NOW), ALIVE, held_rows(held(1, 9), held(2, 4)))
+    played = play(
+        ack.run([AckRequest(A, ((1, 1),), Beginning((2, 4), 3))], NOW), ALIVE, held_rows(held(1, 9), held(2, 4))
+    )
     assert isinstance(played.outcomes[0], LeaseLost)
     assert played.ids("message_begin") == []
 
 
 def test_a_lease_is_extended_in_awake_time_from_now() -> None:
     requests = [ExtendRequest(A, ((1, 1),), 1_000), ExtendRequest(B, ((2, 1),), 9_000)]
-    played = play(extend.run(requests, NOW), ALIVE, held_rows(held(1), held(2)))
+    played = play(extend.run(requests, NOW), ALIVE, held_rows(held(1), held(2, holder="b")))
     assert played.written("message_extend") == [(NOW.awake + 1_000, 1), (NOW.awake + 9_000, 2)]
 
 
 def test_a_message_given_back_is_ready_at_once_and_wakes_its_mailbox() -> None:
     played = play(release.run([ReleaseRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1, attempts=2)))
-    assert played.written("message_release") == [(None, 2, None, 1)]
+    assert played.written("message_release") == [("queued", None, 2, None, 1)]
     assert played.woken == [mailbox_channel(10)]
 
 
 def test_a_message_given_back_with_a_delay_is_due_later_and_keeps_its_error() -> None:
     request = ReleaseRequest(A, ((1, 1),), delay=3_000, error="overloaded")
     played = play(release.run([request], NOW), ALIVE, held_rows(held(1, attempts=2)))
-    assert played.written("message_release") == [(NOW.wall + 3_000, 2, "overloaded", 1)]
+    assert played.written("message_release") == [("scheduled", NOW.wall + 3_000, 2, "overloaded", 1)]
     # Its receivers must learn when it is due.
     assert played.woken == [mailbox_channel(10)]
 
@@ -156,7 +177,7 @@ def test_there_is_one_wake_for_each_message_given_back() -> None:
 def test_a_hand_over_that_shall_not_count_restores_the_attempts() -> None:
     request = ReleaseRequest(A, ((1, 1), (2, 1)), restore=(2, 0))
     played = play(release.run([request], NOW), ALIVE, held_rows(held(1, attempts=3), held(2, attempts=1)))
-    assert played.written("message_release") == [(None, 2, None, 1), (None, 0, None, 2)]
+    assert played.written("message_release") == [("queued", None, 2, None, 1), ("queued", None, 0, None, 2)]
 
 
 def test_a_last_attempt_that_shall_not_count_makes_no_dead_letter() -> None:
@@ -170,7 +191,7 @@ def test_a_reserved_message_goes_back_without_an_attempt() -> None:
     played = play(
         release.run([ReleaseRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1, attempts=4, max_attempts=5))
     )
-    assert played.written("message_release") == [(None, 4, None, 1)]
+    assert played.written("message_release") == [("queued", None, 4, None, 1)]
 
 
 def test_giving_back_the_last_attempt_makes_a_dead_letter_with_the_error() -> None:
@@ -214,7 +235,7 @@ def test_the_requester_of_a_dead_request_is_told(operation: str) -> None:
     played = play(op, ALIVE, rows, ("counter_take", [(9,)]))
     (report,) = played.written("message_insert")
     id, message_id, mailbox, sender, type, payload = report[:6]
-    assert (id, message_id, mailbox, sender, type) == (9, None, 77, "agentbus", "error_report")
+    assert (id, message_id, mailbox, sender, type) == (9, None, 77, BUS, "error_report")
     assert decode(payload) == {"request": "m-1", "dead": "bad"}
     assert "r-1" in report
     assert reply_channel(77, "r-1") in played.woken
@@ -248,3 +269,11 @@ def test_a_single_request_never_asks_to_be_run_by_itself(
 ) -> None:
     played = play(operation.run([kind(A, ((1, 1), (1, 1)), *rest)], NOW), ALIVE, held_rows(held(1)))
     assert errors(played.outcomes) == []
+
+
+def test_what_goes_back_to_a_subscription_that_has_ended_expires() -> None:
+    request = ReleaseRequest(A, ((1, 1), (2, 1)))
+    messages = ("message_held", [held(1, mailbox=10), held(2, mailbox=30)])
+    played = play(release.run([request], NOW), ALIVE, messages, ("mailbox_unsubscribed", [(30,)]))
+    assert played.outcomes == [None]
+    assert played.written("message_expire_all") == [(NOW.wall, "the subscription ended", [30])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentbus.operations import mailbox_channel
-from agentbus.operations.leases import Claim, ClaimRequest, claim
+from agentbus.operations.claims import Claim, ClaimRequest, claim
 from tests.operations.script import ALIVE, NOW, A, Answer, Played, held, play
 
 NOTHING: Answer = ("message_ready", [])
@@ -51,9 +51,15 @@ def test_what_is_too_old_now_expires() -> None:
     assert played.written("message_expire") == [(NOW.wall, [10])]
 
 
-def test_what_is_too_old_expires_before_it_could_be_promoted() -> None:
+def test_what_became_ready_and_too_old_meanwhile_expires() -> None:
     played = play_claim(horizon(due=NOW.wall - 9, expires=NOW.wall - 1), horizon())
-    assert played.wrote == ["message_expire", "message_promote"]
+    assert played.wrote == ["message_promote", "message_expire"]
+
+
+def test_what_is_taken_back_may_be_too_old_by_then() -> None:
+    played = play_claim(horizon(lapses=NOW.awake), ("message_lapsed", [held(1)]), horizon())
+    assert played.wrote == ["message_release", "message_expire"]
+    assert played.written("message_expire") == [(NOW.wall, [10])]
 
 
 def test_only_mailboxes_with_something_due_are_tended() -> None:
@@ -70,7 +76,7 @@ def test_after_tending_the_claim_hears_what_is_due_next() -> None:
 def test_a_lease_that_ran_out_goes_back_to_the_queue_with_its_attempts() -> None:
     lapsed: Answer = ("message_lapsed", [held(1, holder="dead-one", attempts=2)])
     played = play_claim(horizon(lapses=NOW.awake), lapsed, horizon())
-    assert played.written("message_release") == [(None, 2, "dead-one: its lease ran out", 1)]
+    assert played.written("message_release") == [("queued", None, 2, "dead-one: its lease ran out", 1)]
     assert played.woken == [mailbox_channel(10)]
 
 

@@ -49,7 +49,7 @@ def test_when_the_first_part_is_refused_its_error_is_the_outcome() -> None:
 
 def test_when_a_later_part_is_refused_the_unit_raises_so_that_it_is_undone() -> None:
     request = UnitRequest((acks(1), sends("nobody")))
-    answers: list[Answer] = [ALIVE, ("message_held", [held(1)]), ALIVE, KNOWN, ("agent_names", [])]
+    answers: list[Answer] = [ALIVE, ("message_held", [held(1)]), ALIVE, KNOWN]
     with pytest.raises(UnknownRecipient):
         play(unit.run([request], NOW), *answers)
 
@@ -59,7 +59,7 @@ def test_units_that_wait_together_each_get_their_own_results() -> None:
         UnitRequest((acks(1), sends(), sends())),
         UnitRequest((acks(2, B), sends("a", B), notes(10, B))),
     ]
-    answers: list[Answer] = [ALIVE, ("message_held", [held(1), held(2)]), ALIVE, KNOWN, ids(9), ALIVE]
+    answers: list[Answer] = [ALIVE, ("message_held", [held(1), held(2, holder="b")]), ALIVE, KNOWN, ids(9), ALIVE]
     played = play(unit.run(requests, NOW), *answers)
     assert played.outcomes == [
         [True, [Receipt(7, "m-7")], [Receipt(8, "m-8")]],
@@ -72,7 +72,7 @@ def test_units_that_wait_together_each_get_their_own_results() -> None:
 def test_beside_a_unit_that_fails_all_must_run_by_themselves(bad: Part) -> None:
     requests = [UnitRequest((acks(1), sends())), UnitRequest((bad,))]
     answers: list[Answer] = [
-        ALIVE, ("message_held", [held(1), held(2)]), ALIVE, KNOWN, ("agent_names", []), ids(9),
+        ALIVE, ("message_held", [held(1), held(2, holder="b")]), ALIVE, KNOWN, ids(9),
     ]  # fmt: skip
     with pytest.raises(Separately):
         play(unit.run(requests, NOW), *answers)

@@ -112,6 +112,16 @@ WHERE EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = '
     OR EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'scheduled' AND due <= $2)
     OR EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'leased' AND lease_until <= $3);
 
+-- name: mailbox_unsubscribed
+-- Those of these mailboxes that belong to a subscription which has ended. Differs: lists by json_each.
+SELECT id FROM mailboxes
+WHERE id IN (SELECT value FROM json_each($1))
+    AND kind = 'subscription'
+    AND NOT EXISTS (
+        SELECT 1 FROM subscriptions
+        WHERE subscriptions.agent = mailboxes.owner AND subscriptions.mailbox = mailboxes.id
+    );
+
 -- name: message_promote
 -- Scheduled messages whose time has come. Differs: lists by json_each.
 UPDATE messages SET status = 'queued'
@@ -141,10 +151,11 @@ WHERE status = 'leased' AND lease_until <= $1 AND mailbox IN (SELECT value FROM 
 -- name: message_find
 -- Messages by row id or by message_id, and who reads their mailbox. Differs: lists by json_each.
 SELECT messages.id, messages.message_id, messages.status, messages.mailbox, messages.attempts, messages.error,
-    mailboxes.kind, mailboxes.owner, agents.status
+    mailboxes.kind, mailboxes.owner, agents.status, subscriptions.mailbox
 FROM messages
 JOIN mailboxes ON mailboxes.id = messages.mailbox
 LEFT JOIN agents ON agents.id = mailboxes.owner
+LEFT JOIN subscriptions ON subscriptions.agent = mailboxes.owner AND subscriptions.mailbox = mailboxes.id
 WHERE messages.id IN (
     SELECT value FROM json_each($1)
     UNION SELECT id FROM messages WHERE message_id IN (SELECT value FROM json_each($2))
