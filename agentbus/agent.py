@@ -64,7 +64,7 @@ class Agent(Handle):
         """
         message = draft(
             to, type, payload, self._limit, priority, delay, ttl, message_id, max_attempts, correlation,
-            session or self.session,
+            self.session if session is None else session,
         )  # fmt: skip
         (receipt,) = await self.send_drafts(message)
         return receipt

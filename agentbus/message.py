@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import msgspec
 
 from agentbus.codec import check, decode
@@ -16,7 +16,7 @@ from agentbus.limits import check_seconds, check_text, error_text
 from agentbus.operations import Actor, Row
 from agentbus.operations.leases import AckRequest, Beginning, Lease
 from agentbus.operations.messages import Draft, Receipt
-from agentbus.parting import parting
+from agentbus.parting import is_stray, parting
 from agentbus.unit import Unit
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Message:
     __slots__ = (
         "_agent",
         "_loss",
-        "_scope",
+        "_task",
         "_unit",
         "attempts",
         "before",
@@ -98,7 +98,7 @@ class Message:
         self.following: Message | None = None
         self._agent = agent
         self._unit: Unit | None = None
-        self._scope: anyio.CancelScope | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._loss: AgentBusError | None = None
 
     def __repr__(self) -> str:
@@ -177,38 +177,38 @@ class Message:
     def lose(self, error: AgentBusError) -> None:
         """The lease is gone: end the block, which then raises ``error``."""
         self._loss = error
-        if self._scope is not None:
-            self._scope.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def __aenter__(self) -> Unit:
         if self.settled:
             raise LeaseLost(message_id=self.message_id, status="settled", holder="nobody")
+        if self._task is not None:
+            raise Misuse(reason=f"the block of {self.message_id} is open already")
+        # Not a cancel scope: the block may be left by another task than it was entered by (a generator that is closed).
+        self._task = asyncio.current_task()
         self._unit = Unit(self._agent, self.session)
-        self._scope = anyio.CancelScope()
-        self._scope.__enter__()
         self._agent.hold(self)
         return self._unit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
         self._agent.let_go(self)
-        scope, self._scope = self._scope, None
+        task, self._task = self._task, None
         unit, self._unit = self._unit, None
-        assert scope is not None  # noqa: S101 - set on entering
+        assert task is not None  # noqa: S101 - set on entering
         assert unit is not None  # noqa: S101
         unit.close()
-        swallow = scope.__exit__(kind, error, trace)
-        if self._loss is not None and (error is None or swallow):
-            raise self._loss
-        if error is not None:
+        if self._loss is not None:
+            others = task.uncancel()
+            if error is None or (isinstance(error, asyncio.CancelledError) and not others):
+                raise self._loss
+        elif error is not None:
             if not self.settled:
                 await self._give_back(error)
-            return swallow
-        if self.deferred and unit.empty:
-            return None  # serve() acknowledges with its next claim
-        await self._finish(unit)
-        return None
+        elif not (self.deferred and unit.empty):  # then serve() acknowledges with its next claim
+            await self._finish(unit)
 
     async def _finish(self, unit: Unit) -> None:
         """Commit the acknowledgement with everything in the unit; if that is refused, give the message back."""
@@ -230,7 +230,7 @@ class Message:
         """After an exception the attempt counts; a cancelled or interrupted one does not."""
         with parting(self._agent.engine):
             try:
-                if isinstance(error, Exception):
+                if isinstance(error, Exception) or is_stray(error):
                     await self.nack(error=error_text(error))
                 else:
                     await self._agent.release([self], counted=False)

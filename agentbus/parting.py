@@ -6,6 +6,7 @@ that waits in vain is the last that waits for long.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,3 +28,9 @@ def parting(engine: Engine) -> Iterator[anyio.CancelScope]:
         yield scope
     if scope.cancelled_caught:
         engine.waited_in_vain = time.monotonic()
+
+
+def is_stray(error: BaseException) -> bool:
+    """Whether a cancellation is not meant for this task: its code awaited something else that was cancelled."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from agentbus.operations.leases import (
     reject,
     release,
 )
-from agentbus.parting import parting
+from agentbus.parting import is_stray, parting
 from agentbus.renewal import renewal
 from agentbus.unit import Unit
 
@@ -136,9 +137,10 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
             try:
                 async with message as unit:
                     await handler(message, unit)
-            except AgentFenced:
-                raise
-            except Exception:
+            except (Exception, asyncio.CancelledError) as error:
+                ours = isinstance(error, AgentFenced) and error.agent == agent.id
+                if ours or (isinstance(error, asyncio.CancelledError) and not is_stray(error)):
+                    raise
                 log.exception("%s: the handler failed on %s", agent.id, message.message_id)
             else:
                 done = () if message.settled else (message.lease,)

@@ -23,6 +23,8 @@ class Series:
     title: str = ""
     """How the contestant is called in a table."""
     durability: str = ""
+    slices: list[list[float]] = field(default_factory=list)
+    """What the values are means of."""
 
     @property
     def median(self) -> float:
@@ -47,6 +49,7 @@ class Series:
             "low": self.low,
             "high": self.high,
             "rounds": self.values,
+            "slices": self.slices,
         }
 
 
@@ -72,6 +75,11 @@ class Results:
         if left is None or right is None:
             return None
         return statistics.median(ours / theirs for ours, theirs in zip(left.values, right.values, strict=True))
+
+    def ratio_of_medians(self, workload: str, ours: str, theirs: str) -> float | None:
+        """For many short rounds, each of which a neighbour may disturb on one side only."""
+        left, right = self.find(workload, ours), self.find(workload, theirs)
+        return None if left is None or right is None else left.median / right.median
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progre
                     slice_figures.append(case.run())
             for case, slice_figures in zip(contestants, figures, strict=True):
                 case.series.values.append(statistics.fmean(slice_figures))
+                case.series.slices.append(slice_figures)
 
 
 class Progress:

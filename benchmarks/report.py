@@ -63,7 +63,7 @@ def checks(results: Results, tasks: int, batch: int) -> list[Check]:
             series = results.find(workload, key)
             if series is not None:
                 name = f"claim + ack {how}: {series.title}, against few"
-                add(name, results.ratio(workload, key, "few"), "x", most=1.3)
+                add(name, results.ratio_of_medians(workload, key, "few"), "x", most=1.3)
     for workload, most in (("beats", 1.0), ("idle", 0.5)):
         for series in results.of(workload):
             add(f"{series.title}: CPU of one core", series.median, " %", most=most)

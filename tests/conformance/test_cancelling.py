@@ -40,7 +40,7 @@ async def test_a_cancelled_claim_gives_its_message_back_at_once_without_counting
 
 async def test_a_cancelled_claim_of_many_gives_all_back(bus: Bus) -> None:
     a = await worker(bus, "a")
-    await a.send_many(("a", "note", n) for n in range(20))
+    await a.send_many({"to": "a", "type": "note", "payload": n, "max_attempts": 100} for n in range(20))
     for turns in range(12):
         task = asyncio.create_task(a.receive_many(20))
         await _turns(turns)

@@ -34,7 +34,7 @@ class Gate:
         assert await asyncio.to_thread(self.entered.wait, 10)
 
 
-@operation(durable=False)
+@operation(durable=True)
 def pause(requests: Sequence[Gate], now: Now) -> Op[list[Outcome[None]]]:
     for gate in requests:
         gate.entered.set()

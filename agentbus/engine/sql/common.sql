@@ -223,8 +223,9 @@ WHERE id = $5;
 UPDATE messages SET status = 'dead', error = $1, finished = $2, lease_until = NULL WHERE id = $3;
 
 -- name: message_requeue
--- A dead letter gets another chance.
-UPDATE messages SET status = 'queued', attempts = 0, due = NULL, expires = NULL, finished = NULL, holder = NULL
+-- A dead letter gets another chance. If it was a request, nobody waits for the reply any more.
+UPDATE messages SET
+    status = 'queued', attempts = 0, due = NULL, expires = NULL, finished = NULL, holder = NULL, reply_to = NULL
 WHERE id = $1;
 
 -- name: message_leased

@@ -106,7 +106,8 @@ class SQLiteEngine:
         self._check()
         if self._writer is None:
             raise BusClosed
-        return self._writer.write(operation, request, operation.durable if durable is None else durable, orphaned)
+        durable = self._disk and (operation.durable if durable is None else durable)
+        return self._writer.write(operation, request, durable, orphaned)
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._check()

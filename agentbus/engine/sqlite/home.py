@@ -69,18 +69,24 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     if url is None:
         return Home(_nearest() or Path.cwd() / NAME)
     text = os.fspath(url)
-    if not text or "\0" in text:
-        raise InvalidUrl(url=text, reason="it is empty or has a NUL in it")
+    if not isinstance(text, str):
+        raise InvalidUrl(url=text, reason="it is not a text")
     if text.startswith("sqlite://"):
-        text = text.removeprefix("sqlite://")
         # As in other tools: sqlite:///relative, sqlite:////absolute.
-        text = text.removeprefix("/")
+        text = text.removeprefix("sqlite://").removeprefix("/")
     elif "://" in text:
         raise InvalidUrl(url=text.split("://", maxsplit=1)[0] + "://…", reason="no engine knows this scheme")
-    path = Path(text).expanduser().absolute()
-    if path.name == "bus.db":
-        path = path.parent
-    if path.exists() and not path.is_dir():
+    if not text or "\0" in text:
+        raise InvalidUrl(url=text, reason="it is empty or has a NUL in it")
+    try:
+        path = Path(text).expanduser().absolute()
+        if path.name == "bus.db":
+            path = path.parent
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:
+        # A name that is too long, a home that nobody has, bytes that are no Unicode.
+        raise InvalidUrl(url=ascii(text[:200]), reason=str(error)) from None
+    if is_file:
         raise InvalidUrl(url=text, reason="it is a file, and a bus is a directory")
     return Home(path)
 

@@ -43,14 +43,19 @@ class FileLock:
 
     def acquire(self, timeout: float | None = None) -> None:
         """Take the lock, or raise LockTimeout with the pid that holds it."""
+        if not self.try_acquire():
+            self._held = self._queue(self.timeout if timeout is None else timeout)
+            self._sign(self._held)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody has it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._held = self._fd
         except BlockingIOError:
-            self._held = self._queue(self.timeout if timeout is None else timeout)
-        with suppress(OSError):
-            # Only for the error message of whoever waits: a full disk must not keep anybody from the lock.
-            os.pwrite(self._held, b"%-15d\n" % os.getpid(), 0)
+            return False
+        self._held = self._fd
+        self._sign(self._fd)
+        return True
 
     def release(self) -> None:
         held, self._held = self._held, None
@@ -87,6 +92,12 @@ class FileLock:
             if descriptor is not None and descriptor >= 0:
                 with suppress(OSError):
                     os.close(descriptor)
+
+    @staticmethod
+    def _sign(descriptor: int) -> None:
+        """Only for the error message of whoever waits: a full disk must not keep anybody from the lock."""
+        with suppress(OSError):
+            os.pwrite(descriptor, b"%-15d\n" % os.getpid(), 0)
 
     def _open(self) -> int:
         try:

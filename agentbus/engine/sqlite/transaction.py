@@ -27,6 +27,8 @@ from agentbus.operations import Each, Op, Operation, Query, Rows
 log = logging.getLogger("agentbus.engine")
 
 _WIDTH = 16
+_LOG_PAGES = 1000
+"""The commit that makes the log this long moves it into the database."""
 
 
 class Call:
@@ -54,6 +56,7 @@ class Transactor:
         self._queries = load("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous = True
+        self._autocheckpoint = True
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
@@ -75,14 +78,26 @@ class Transactor:
             except _Busy:
                 channels = self._commit_patiently(calls)
         except Exception as error:
-            # Whatever it is, every caller must hear of it: an exception that left this thread would hang them all.
-            for call in calls:
-                call.outcome = self._problem(error)
-            return [], True
-        if log.isEnabledFor(logging.DEBUG):
-            names = ", ".join(sorted({call.operation.name for call in calls}))
-            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
-        return channels, self._ring(channels)
+            return self._failed(calls, error)
+        return self._committed(calls, channels, begun)
+
+    def run_at_once(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
+        """The same for calls that need no fsync, without waiting for anything: no checkpoint, and None, with nothing
+        done, where another process would have to be waited for."""
+        if not self._lock.try_acquire():
+            return None
+        begun = time.perf_counter()
+        try:
+            self._still_there()
+            self._set_autocheckpoint(False)
+            channels = self._commit_locked(calls)
+        except _Busy:
+            return None
+        except Exception as error:
+            return self._failed(calls, error)
+        finally:
+            self._lock.release()
+        return self._committed(calls, channels, begun)
 
     def ring_again(self) -> bool:
         return self._ringer.ring_again()
@@ -112,15 +127,31 @@ class Transactor:
                 with suppress(OSError):
                     os.rename(name, f"{name}.of-{self._file[1]}")
 
+    def _failed(self, calls: Sequence[Call], error: Exception) -> tuple[list[str], bool]:
+        """Whatever it is, every caller must hear of it: an exception that left this thread would hang them all."""
+        for call in calls:
+            call.outcome = self._problem(error)
+        return [], True
+
+    def _committed(self, calls: Sequence[Call], channels: list[str], begun: float) -> tuple[list[str], bool]:
+        if log.isEnabledFor(logging.DEBUG):
+            names = ", ".join(sorted({call.operation.name for call in calls}))
+            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
+        return channels, self._ring(channels)
+
     def _commit_all(self, calls: Sequence[Call]) -> list[str]:
         with self._lock.held():
-            self._rollback()
-            # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
-            self._set_synchronous(self._disk and any(call.durable for call in calls))
-            try:
-                return self._together(calls)
-            except _Undone:
-                return self._one_by_one(calls)
+            self._set_autocheckpoint(True)
+            return self._commit_locked(calls)
+
+    def _commit_locked(self, calls: Sequence[Call]) -> list[str]:
+        self._rollback()
+        # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
+        self._set_synchronous(self._disk and any(call.durable for call in calls))
+        try:
+            return self._together(calls)
+        except _Undone:
+            return self._one_by_one(calls)
 
     def _commit_patiently(self, calls: Sequence[Call]) -> list[str]:
         """Another program writes to our file without our lock: try again, without keeping ours meanwhile."""
@@ -304,6 +335,11 @@ class Transactor:
         if full != self._synchronous:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
             self._synchronous = full
+
+    def _set_autocheckpoint(self, on: bool) -> None:
+        if on != self._autocheckpoint:
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if on else 0:d}")
+            self._autocheckpoint = on
 
     def _still_there(self) -> None:
         if _identity(self._path) != self._file:
