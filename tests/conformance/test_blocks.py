@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import anyio
 import pytest
 
 from agentbus import Bus, pool
-from agentbus.errors import AgentFenced, LeaseLost, UnknownRecipient
+from agentbus.errors import AgentFenced, LeaseLost, Misuse, UnknownRecipient
 from tests.conformance.helpers import nothing_for, queued, running, soon, stored, take, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -258,3 +259,42 @@ async def test_the_lease_can_be_extended_inside_the_block(bus: Bus, clock: FakeC
         clock.stall(599)
         assert await nothing_for(a)
     assert (await stored(bus, message.message_id)).status == "acked"
+
+
+async def test_a_block_that_is_open_cannot_be_entered_again(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note")
+    message = await take(a)
+    async with message:
+        with pytest.raises(Misuse):
+            async with message:
+                pytest.fail("this block must not run")
+    assert (await stored(bus, message.message_id)).status == "acked"
+
+
+async def test_a_generator_that_is_closed_in_the_block_gives_the_message_back(bus: Bus) -> None:
+    """Its last step is run by another task than its first."""
+    a = await worker(bus, "a")
+    receipt = await a.send("a", "note", 7)
+
+    async def payloads() -> AsyncGenerator[object, None]:
+        message = await take(a)
+        async with message:
+            yield message.payload
+
+    generator = payloads()
+    assert await anext(generator) == 7
+    await asyncio.create_task(generator.aclose())
+    record = await stored(bus, receipt.message_id)
+    assert (record.status, record.attempts) == ("queued", 0)
+
+
+async def test_blocks_may_be_left_in_another_order_than_they_were_entered(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    await a.send_many([("a", "note", 1), ("a", "note", 2)])
+    first, second = await take(a), await take(a)
+    await first.__aenter__()
+    await second.__aenter__()
+    await first.__aexit__(None, None, None)
+    await second.__aexit__(None, None, None)
+    assert (await bus.stats()).messages == {"acked": 2}

@@ -250,3 +250,20 @@ async def test_between_two_buses_a_request_needs_no_time_to_pass(bus: Bus, engin
         async with answering(b):
             for n in range(10):
                 assert (await soon(a.request("b", "coordination_request", n, timeout=30))).payload == n
+
+
+async def test_the_reply_to_a_requeued_request_comes_as_an_ordinary_message(bus: Bus) -> None:
+    """Whoever asked has been told that it died, and waits no more."""
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+    async with running(a.request("b", "coordination_request", "?", timeout=30)) as asking:
+        question = await soon(b.receive())
+        assert question is not None
+        await question.reject("not now")
+        with pytest.raises(RequestDied):
+            await soon(asking)
+    await bus.messages.requeue(question.message_id)
+    again = await take(b)
+    async with again as unit:
+        unit.reply(again, "coordination_response", "!")
+    answer = await take(a)
+    assert (answer.payload, answer.correlation) == ("!", question.correlation)

@@ -261,3 +261,48 @@ async def test_a_concurrency_out_of_range_is_refused(bus: Bus, concurrency: int)
 
     with pytest.raises(OutOfRange):
         await soon(a.serve(handle, concurrency=concurrency))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_cancellation_that_is_not_ours_fails_the_handler_and_not_the_loop(
+    bus: Bus, clock: FakeClock, concurrency: int
+) -> None:
+    """The handler awaited something else that was cancelled: an attempt, as any other failure."""
+    a = await worker(bus, "a")
+    seen: list[Any] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        if message.payload == "poison":
+            other = asyncio.create_task(asyncio.Event().wait())
+            other.cancel()
+            await other
+        seen.append(message.payload)
+
+    async with running(a.serve(handle, concurrency=concurrency)) as serving:
+        receipt = await a.send("a", "note", "poison", max_attempts=2)
+        await clock.settle()
+        await clock.pass_time(400)
+        await a.send("a", "note", "after")
+        await eventually(clock, lambda: "after" in seen)
+        assert not serving.done()
+    record = await stored(bus, receipt.message_id)
+    assert (record.status, record.attempts) == ("dead", 2)
+    assert record.error is not None
+    assert "CancelledError" in record.error
+
+
+async def test_another_agent_that_is_fenced_does_not_end_the_loop(bus: Bus, clock: FakeClock) -> None:
+    a, other = await worker(bus, "a"), await worker(bus, "other")
+    await other.stop()
+    seen: list[Any] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        seen.append(message.payload)
+        if message.payload == 1:
+            await other.send("a", "note", "never")
+
+    async with running(a.serve(handle)) as serving:
+        await a.send("a", "note", 1)
+        await a.send("a", "note", 2)
+        await eventually(clock, lambda: seen == [1, 2])
+        assert not serving.done()

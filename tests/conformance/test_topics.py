@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentbus import Bus, topic
-from agentbus.errors import UnknownRecipient
+from agentbus.errors import AgentEnded, UnknownRecipient
 from tests.conformance.helpers import count, nothing_for, running, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -137,3 +137,24 @@ async def test_the_copies_are_listed_under_their_topic(bus: Bus) -> None:
     page = await bus.messages.list(to=topic("t"))
     assert [record.recipient for record in page.items] == ["topic:t", "topic:t"]
     assert {record.message_id for record in page.items} == {"news"}
+
+
+async def test_a_copy_given_back_after_its_subscription_ended_expires(bus: Bus) -> None:
+    a = await worker(bus, "a", topics=["t"])
+    await a.publish("t", "note", 1)
+    message = await take(a)
+    await a.unsubscribe("t")
+    await message.nack(delay=0)
+    assert (await stored(bus, message.message_id)).status == "expired"
+    await a.subscribe("t")
+    assert await nothing_for(a)
+
+
+async def test_a_dead_copy_of_an_ended_subscription_cannot_be_requeued(bus: Bus) -> None:
+    a = await worker(bus, "a", topics=["t"])
+    await a.publish("t", "note", 1)
+    message = await take(a)
+    await message.reject("no")
+    await a.unsubscribe("t")
+    with pytest.raises(AgentEnded):
+        await bus.messages.requeue(message.message_id)

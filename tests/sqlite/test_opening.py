@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +118,28 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidUrl) as refused:
         agentbus.connect(tmp_path / "file")
     assert refused.value.code == "invalid_url"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "~nobody-has-this-name/bus",
+        "x" * 300,
+        "x/" * 3000,
+        "lone \ud800",
+        b"bytes",
+        "sqlite://",
+        "sqlite:///",
+        "ftp://x",
+    ],
+    ids=["empty", "no such home", "name too long", "path too long", "surrogate", "bytes", "sqlite", "sqlite/", "ftp"],
+)
+def test_what_names_no_bus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUrl):
+        agentbus.connect(place)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_directory_below_a_file_is_refused(tmp_path: Path) -> None:

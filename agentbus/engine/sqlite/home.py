@@ -79,6 +79,7 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     if not text or "\0" in text:
         raise InvalidUrl(url=text, reason="it is empty or has a NUL in it")
     try:
+        os.fsencode(text)
         path = Path(text).expanduser().absolute()
         if path.name == "bus.db":
             path = path.parent
