@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from agentbus.errors import InvalidName
 from agentbus.limits import check_name
 
 AddressKind = Literal["agent", "pool", "topic"]
@@ -44,4 +46,29 @@ def topic(name: str) -> Address:
 
 
 def address(recipient: str | Address) -> Address:
-    return recipient if isinstance(recipient, Address) else Address("agent", check_name(recipient, "recipient"))
+    """An address as people write it: an agent's id, ``pool:executors``, ``topic:plans``."""
+    if isinstance(recipient, Address):
+        return recipient
+    name = check_name(recipient, "recipient")
+    if name.startswith("pool:"):
+        return pool(name.removeprefix("pool:"))
+    if name.startswith("topic:"):
+        return topic(name.removeprefix("topic:"))
+    return Address("agent", name)
+
+
+def check_agent(agent: object) -> str:
+    """An agent's id; one that reads like a pool or a topic would never get its messages."""
+    checked = check_name(agent, "agent")
+    if checked.startswith(("pool:", "topic:")):
+        raise InvalidName(what="agent", name=agent, rule="pool: and topic: are for addresses of pools and topics")
+    return checked
+
+
+def plain_names(addresses: Iterable[str | Address], kind: AddressKind) -> tuple[str, ...]:
+    """The names of pools, or of topics, given as names or as addresses."""
+    if isinstance(addresses, str | Address):
+        raise InvalidName(what=f"{kind}s", name=str(addresses), rule="give a list of names")
+    return tuple(
+        one.name if isinstance(one, Address) and one.kind == kind else check_name(one, kind) for one in addresses
+    )

@@ -11,11 +11,11 @@ import anyio
 import msgspec
 
 from agentbus import receiving
-from agentbus.addresses import Address, topic
+from agentbus.addresses import Address, plain_names, topic
 from agentbus.drafting import draft
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
 from agentbus.handle import Handle
-from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_names, check_range, check_seconds, check_text
+from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_range, check_seconds, check_text
 from agentbus.message import Message
 from agentbus.operations import BUS, reply_channel
 from agentbus.operations.agents import BusyRequest, ProgressRequest, busy, progress
@@ -107,6 +107,8 @@ class Agent(Handle):
         self, to: str | Address, type: str, payload: Any = None, *, timeout: float, **options: Any
     ) -> Message:
         """Send a message and wait for its reply. Raises RequestTimedOut, or RequestDied when it is a dead letter.
+
+        The reply needs no acknowledgement. A request that nobody has taken when the time is up expires.
 
         >>> answer = await agent.request("executor-1", "coordination_request", {"q": "ready?"}, timeout=30)
         ...                                                                           # doctest: +SKIP
@@ -211,6 +213,7 @@ class Agent(Handle):
         >>> await agent.serve(handle, concurrency=4)                                  # doctest: +SKIP
         """
         check_range(concurrency, "concurrency", 1, MAX_BATCH)
+        receiving.check_handler(handler)
         duration = check_seconds(lease, "lease")
         if concurrency == 1:
             return await receiving.serve(self, handler, duration)
@@ -244,33 +247,33 @@ class Agent(Handle):
 
     # Mailboxes
 
-    async def join(self, *pools: str) -> None:
+    async def join(self, *pools: str | Address) -> None:
         """Take work from these pools too.
 
         >>> await agent.join("executors")                                             # doctest: +SKIP
         """
-        await self._change(pools=check_names(pools, "pool"))
+        await self._change(pools=plain_names(pools, "pool"))
 
-    async def leave(self, *pools: str) -> None:
+    async def leave(self, *pools: str | Address) -> None:
         """Take no more work from these pools.
 
         >>> await agent.leave("executors")                                            # doctest: +SKIP
         """
-        await self._change(pools=check_names(pools, "pool"), leave=True)
+        await self._change(pools=plain_names(pools, "pool"), leave=True)
 
-    async def subscribe(self, *topics: str) -> None:
+    async def subscribe(self, *topics: str | Address) -> None:
         """Get a copy of everything that is published to these topics from now on.
 
         >>> await agent.subscribe("plans")                                            # doctest: +SKIP
         """
-        await self._change(topics=check_names(topics, "topic"))
+        await self._change(topics=plain_names(topics, "topic"))
 
-    async def unsubscribe(self, *topics: str) -> None:
+    async def unsubscribe(self, *topics: str | Address) -> None:
         """Get no more copies; those that wait expire.
 
         >>> await agent.unsubscribe("plans")                                          # doctest: +SKIP
         """
-        await self._change(topics=check_names(topics, "topic"), leave=True)
+        await self._change(topics=plain_names(topics, "topic"), leave=True)
 
     # Its own life
 

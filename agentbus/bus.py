@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
 
 import anyio
 
-from agentbus.addresses import Address
+from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine import presence
@@ -26,7 +26,6 @@ from agentbus.limits import (
     MAX_PAYLOAD,
     check_choice,
     check_name,
-    check_names,
     check_range,
     check_seconds,
     check_text,
@@ -44,7 +43,7 @@ from agentbus.operations.agents import (
     register,
 )
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
-from agentbus.operations.reading import count, pending
+from agentbus.operations.reading import count, neighbours, pending
 from agentbus.operations.vocabulary import DefineRequest, define
 from agentbus.parting import parting
 from agentbus.records import Stats
@@ -83,7 +82,7 @@ def connect(
 
 
 class Bus:
-    """An open bus. Made by ``connect``.
+    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.messages`` all messages.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -181,8 +180,8 @@ class Bus:
         *,
         type: str,
         session: str | None = None,
-        pools: Sequence[str] = (),
-        topics: Sequence[str] = (),
+        pools: Iterable[str | Address] = (),
+        topics: Iterable[str | Address] = (),
         takeover: bool = False,
         **about: Any,
     ) -> Agent:
@@ -195,13 +194,13 @@ class Bus:
         >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
         """
         request = RegisterRequest(
-            check_name(id, "agent"),
+            check_agent(id),
             check_name(type, "agent type"),
             self.engine.process,
-            profile(self.max_payload, **about),
+            profile(self.max_payload, about),
             session=None if session is None else check_name(session, "session"),
-            pools=check_names(pools, "pool"),
-            topics=check_names(topics, "topic"),
+            pools=plain_names(pools, "pool"),
+            topics=plain_names(topics, "topic"),
             takeover=takeover,
         )
         try:
@@ -220,10 +219,10 @@ class Bus:
         >>> await bus.expect("executor-1", type="executor")                           # doctest: +SKIP
         """
         request = RegisterRequest(
-            check_name(id, "agent"),
+            check_agent(id),
             check_name(type, "agent type"),
             None,
-            profile(self.max_payload, **about),
+            profile(self.max_payload, about),
             session=None if session is None else check_name(session, "session"),
         )
         try:
@@ -311,7 +310,7 @@ class Bus:
                 self.renewer.close()
 
     async def _beat(self) -> None:
-        """Beat for all agents of this process, and look for messages whose bell was missed."""
+        """Beat for all agents of this process; look for messages whose bell was missed, and for dead neighbours."""
         pulse = self.engine.hub.listen(())
         while True:
             await pulse.wait(self._beat_every)
@@ -322,6 +321,7 @@ class Bus:
             try:
                 await self.engine.write(beat, BeatRequest(self.engine.process, calls))
                 await self._listen_again()
+                await self._bury(await self.engine.read(neighbours, self.engine.process))
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
             except Exception:

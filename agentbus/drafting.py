@@ -44,3 +44,7 @@ def draft(
         None,
         None if session is None else check_name(session, "session"),
     )
+
+
+OPTIONS = ("priority", "delay", "ttl", "message_id", "max_attempts", "correlation", "session")
+"""What a message may be sent with, besides recipient, type and payload."""

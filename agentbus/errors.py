@@ -114,7 +114,10 @@ class InvalidName(InvalidInput):
 
     code = "invalid_name"
     text = "{what} {name!r} is not a name"
-    fix_text = "use 1 to 128 of A-Z a-z 0-9 . _ : @ / -"
+    fix_text = "{rule}"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{"rule": "use 1 to 128 of A-Z a-z 0-9 . _ : @ / -", **facts})
 
 
 class InvalidPayload(InvalidInput):
@@ -144,7 +147,7 @@ class UnknownType(InvalidInput):
 
     code = "unknown_type"
     text = "{kind} type {name!r} is not in the vocabulary{hint}"
-    fix_text = "use a known type, or add this one with bus.define()"
+    fix_text = "use a known type, or add this one with bus.define({name!r}, kind={kind!r})"
 
 
 class InvalidUrl(InvalidInput):
@@ -209,7 +212,7 @@ class AgentEnded(Conflict):
 
     code = "agent_ended"
     text = "agent {agent!r} has {status}"
-    fix_text = "send to another agent, or to a pool"
+    fix_text = "send to another agent or to a pool, or announce with bus.expect() that it comes back"
 
 
 class AgentFenced(Conflict):

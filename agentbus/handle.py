@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.addresses import Address
-from agentbus.drafting import draft
+from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import UnknownRecipient, UnknownType
 from agentbus.explaining import explained
+from agentbus.limits import check_options
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
 from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
 from agentbus.operations.leases import (
@@ -56,6 +57,7 @@ class Handle:
         return self.engine.write(operation, request, **options)
 
     def draft(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> Draft:
+        check_options(options, OPTIONS)
         if options.get("session") is None:
             options["session"] = self.session
         return draft(to, type, payload, self._limit, **options)

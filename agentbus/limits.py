@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from enum import IntEnum
 
-from agentbus.errors import InvalidName, OutOfRange
+from agentbus.errors import InvalidInput, InvalidName, OutOfRange
 
 MAX_PAYLOAD = 1024 * 1024
 MAX_DEPTH = 128
@@ -42,7 +43,7 @@ def check_name(name: object, what: str) -> str:
 
 def check_names(names: Iterable[object], what: str) -> tuple[str, ...]:
     if isinstance(names, str):
-        raise InvalidName(what=f"{what}s (a list is wanted, not one text)", name=names)
+        raise InvalidName(what=f"{what}s", name=names, rule="give a list of names")
     return tuple(check_name(name, what) for name in names)
 
 
@@ -50,7 +51,7 @@ def check_message_id(message_id: object) -> str:
     """A caller's own message id; those that the bus makes (m-123) are not for callers."""
     checked = check_name(message_id, "message_id")
     if _generated_message_id(checked):
-        raise InvalidName(what="message_id (m-<number> is the bus's own form)", name=message_id)
+        raise InvalidName(what="message_id", name=message_id, rule="m-<number> is the bus's own form, choose another")
     return checked
 
 
@@ -79,6 +80,15 @@ def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise OutOfRange(what=what, value=value, allowed=f"one of {', '.join(choices)}")
     return str(value)
+
+
+def check_options(given: Iterable[str], allowed: Sequence[str]) -> None:
+    """Refuse options that nobody knows, by the name that was probably meant."""
+    for name in given:
+        if name not in allowed:
+            near = get_close_matches(name, allowed, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(allowed)}"
+            raise InvalidInput(reason=f"there is no option {name!r}; {hint}")
 
 
 def error_text(error: BaseException) -> str:

@@ -80,7 +80,7 @@ class Mailroom:
         return await self._engine.write(requeue, RequeueRequest(ids)) if ids else 0
 
     async def purge(self, *, status: Finished | None = None, older_than: float = 0) -> int:
-        """Delete finished messages that are older than so many seconds; says how many.
+        """Delete finished messages that are older than so many seconds; says how many. Dead letters only if asked for.
 
         >>> await bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
         """

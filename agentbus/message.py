@@ -40,6 +40,10 @@ def backoff(attempts: int) -> float:
 class Message:
     """A message that was handed to this agent, under a lease.
 
+    ``payload`` is its content, ``type``, ``sender`` and ``recipient`` say what it is and between whom, ``message_id``
+    names it, ``priority``, ``attempts`` (this hand-over included), ``session``, ``correlation`` and ``created`` (wall
+    milliseconds) are what they say.
+
     Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end
     the acknowledgement and everything done through the unit are one commit.
 
@@ -113,6 +117,8 @@ class Message:
 
         >>> await message.ack()                                                       # doctest: +SKIP
         """
+        if self.duration == 0:
+            return  # the reply to a request: it was handed over and done in one step
         following = self.following
         begin = None
         if following is not None and not following.begun:

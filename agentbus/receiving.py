@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from itertools import pairwise
 
 from msgspec import DecodeError
 
-from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload, LeaseLost, LockTimeout, Misuse
+from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload, InvalidInput, LeaseLost, LockTimeout, Misuse
 from agentbus.handle import Handle, unheeded
 from agentbus.limits import check_seconds
 from agentbus.message import Message
@@ -113,6 +114,18 @@ async def inbox(agent: Handle, prefetch: int, duration: int) -> AsyncIterator[Me
         if reserved:
             with parting(agent.engine), suppress(LeaseLost, AgentFenced, Misuse, LockTimeout):
                 await _return(agent, reserved)
+
+
+def check_handler(handler: object) -> None:
+    """A handler that cannot be called with a message and a unit would fail on every message there is."""
+    if not callable(handler):
+        raise InvalidInput(reason="the handler is not callable")
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError:
+        raise InvalidInput(reason="the handler must take two arguments: handler(message, unit)") from None
+    except ValueError:
+        return  # not everything that can be called says how
 
 
 async def serve(agent: Handle, handler: Handler, duration: int) -> None:

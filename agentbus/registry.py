@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentbus.addresses import check_agent
 from agentbus.codec import encode
 from agentbus.engine.interface import Engine
 from agentbus.errors import InvalidInput
@@ -14,6 +15,7 @@ from agentbus.limits import (
     check_choice,
     check_name,
     check_names,
+    check_options,
     check_range,
     check_seconds,
     check_text,
@@ -24,35 +26,30 @@ from agentbus.operations.reading import AgentFilter, get_agent, list_agents
 from agentbus.records import AgentRecord, Page
 
 
-def profile(
-    limit: int,
-    *,
-    name: str | None = None,
-    milestone: str | None = None,
-    parent: str | None = None,
-    capabilities: Sequence[str] | None = None,
-    model: str | None = None,
-    prompt: str | None = None,
-    load: int | None = None,
-    estimate: float | None = None,
-    metadata: dict[str, Any] | None = None,
-    patience: float | None = None,
-) -> Profile:
+def profile(limit: int, about: dict[str, Any]) -> Profile:
     """What an agent says of itself, checked."""
-    if metadata is not None and not isinstance(metadata, dict):
+    check_options(about, Profile.__struct_fields__)
+    return Profile(**{name: _CHECKS[name](value, limit) for name, value in about.items() if value is not None})
+
+
+def _metadata(value: object, limit: int) -> str:
+    if not isinstance(value, dict):
         raise InvalidInput(reason="metadata must be a dict")
-    return Profile(
-        None if name is None else check_text(name, "name", 200, low=1),
-        None if milestone is None else check_name(milestone, "milestone"),
-        None if parent is None else check_name(parent, "parent"),
-        None if capabilities is None else check_names(capabilities, "capability"),
-        None if model is None else check_text(model, "model", 200),
-        None if prompt is None else check_text(prompt, "prompt", limit),
-        None if load is None else check_range(load, "load", 0, 100),
-        None if estimate is None else check_seconds(estimate, "estimate", zero=True),
-        None if metadata is None else encode(metadata, limit)[0],
-        None if patience is None else check_seconds(patience, "patience"),
-    )
+    return encode(value, limit)[0]
+
+
+_CHECKS: dict[str, Callable[[Any, int], Any]] = {
+    "name": lambda value, _: check_text(value, "name", 200, low=1),
+    "milestone": lambda value, _: check_name(value, "milestone"),
+    "parent": lambda value, _: check_agent(value),
+    "capabilities": lambda value, _: check_names(value, "capability"),
+    "model": lambda value, _: check_text(value, "model", 200),
+    "prompt": lambda value, limit: check_text(value, "prompt", limit),
+    "load": lambda value, _: check_range(value, "load", 0, 100),
+    "estimate": lambda value, _: check_seconds(value, "estimate", zero=True),
+    "metadata": _metadata,
+    "patience": lambda value, _: check_seconds(value, "patience"),
+}
 
 
 class Registry:
@@ -111,7 +108,7 @@ class Registry:
 
         >>> await bus.agents.update("planner-1", load=80, capabilities=["python", "sql"])   # doctest: +SKIP
         """
-        request = UpdateRequest(check_name(agent, "agent"), profile(self._limit, **changes))
+        request = UpdateRequest(check_name(agent, "agent"), profile(self._limit, changes))
         await self._engine.write(update, request)
 
     async def delete(self, agent: str) -> None:

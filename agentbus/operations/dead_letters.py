@@ -115,7 +115,8 @@ def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[in
     """Delete finished messages, oldest first; ask again, after the last, while it deletes as many as its limit."""
     outcomes: list[Outcome[list[int]]] = []
     for request in requests:
-        statuses = [request.status] if request.status else list(FINISHED)
+        # Dead letters are there to be looked at: they go only when they are named.
+        statuses = [request.status] if request.status else ["acked", "expired"]
         rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
         outcomes.append([id for (id,) in rows])
     return outcomes

@@ -64,7 +64,7 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
             "process_insert",
             (request.host, now.boot, request.pid, request.started, request.bell, now.awake, now.wall),
         )
-        rows = yield Query("process_neighbours", (request.host, process))
+        rows = yield Query("process_neighbours", (process,))
         outcomes.append(Entry(process, [Neighbour(*row) for row in rows]))
     return outcomes
 

@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 import agentbus
 from agentbus import Agent, Bus, Message
-from agentbus.errors import BusClosed, Misuse, WrongLoop
-from tests.conformance.helpers import take, worker
+from agentbus.errors import BusClosed, InvalidInput, Misuse, WrongLoop
+from tests.conformance.helpers import running, soon, take, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -198,3 +199,35 @@ def test_what_does_not_name_a_bus_is_refused(url: str) -> None:
     with pytest.raises(agentbus.errors.InvalidUrl) as invalid:
         agentbus.connect(url)
     assert invalid.value.code == "invalid_url"
+
+
+async def test_a_misspelt_option_is_named_with_what_was_meant(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    for attempt in (
+        bus.register("b", type="worker", capabilites=["python"]),
+        bus.agents.update("a", capabilites=["python"]),
+        bus.expect("b", type="worker", capabilites=["python"]),
+    ):
+        with pytest.raises(InvalidInput, match="did you mean capabilities"):
+            await attempt
+    with pytest.raises(InvalidInput, match="did you mean priority"):
+        await a.publish("t", "note", 1, prioritee=3)
+
+
+@pytest.mark.parametrize("handler", [None, lambda: None, lambda message: None, lambda message, unit, more: None])
+async def test_a_handler_that_can_never_be_called_is_refused_at_once(bus: Bus, handler: Any) -> None:
+    a = await worker(bus, "a")
+    with pytest.raises(InvalidInput):
+        await a.serve(handler)
+
+
+async def test_the_reply_to_a_request_may_be_acknowledged_but_need_not(bus: Bus) -> None:
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+    async with running(a.request("b", "coordination_request", timeout=30)) as asking:
+        question = await soon(b.receive())
+        assert question is not None
+        async with question as unit:
+            unit.reply(question, "coordination_response", "!")
+        answer = await soon(asking)
+    await answer.ack()
+    assert (await bus.stats()).messages == {"acked": 2}

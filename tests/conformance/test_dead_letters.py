@@ -106,8 +106,9 @@ async def test_purging_deletes_what_is_finished_and_nothing_else(bus: Bus, clock
     await (await take(a)).reject("no")
     await take(a)
     await a.send("a", "note", "later", delay=60)
-    assert await bus.messages.purge() == 2
-    assert (await bus.stats()).messages == {"leased": 1, "queued": 2, "scheduled": 1}
+    assert await bus.messages.purge() == 1
+    assert (await bus.stats()).messages == {"dead": 1, "leased": 1, "queued": 2, "scheduled": 1}
+    assert await bus.messages.purge(status="dead") == 1, "dead letters go only when they are named"
 
 
 async def test_purging_takes_only_the_status_and_age_it_is_told(bus: Bus, clock: FakeClock) -> None:

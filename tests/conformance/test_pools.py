@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentbus import Agent, Bus, pool
-from agentbus.errors import UnknownRecipient
+from agentbus.errors import InvalidName, UnknownRecipient
 from tests.conformance.helpers import count, eventually, nothing_for, running, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -189,3 +189,19 @@ async def test_leaving_a_pool_twice_or_joining_twice_is_harmless(bus: Bus) -> No
     await a.leave("p", "never-joined")
     await a.send(pool("p"), "note", 2)
     assert await nothing_for(a)
+
+
+async def test_an_address_may_be_written_as_it_is_printed(bus: Bus) -> None:
+    a = await worker(bus, "a", pools=[pool("p")], topics=["t"])
+    await a.send("pool:p", "note", 1)
+    await a.send("topic:t", "note", 2)
+    messages = await take_all(a)
+    assert [(message.recipient, message.payload) for message in messages] == [("pool:p", 1), ("topic:t", 2)]
+    assert [record.payload for record in (await bus.messages.list(to="pool:p")).items] == [1]
+
+
+@pytest.mark.parametrize("id", ["pool:p", "topic:t"])
+async def test_an_agent_cannot_be_named_like_a_pool_or_a_topic(bus: Bus, id: str) -> None:
+    for attempt in (bus.register(id, type="worker"), bus.expect(id, type="worker")):
+        with pytest.raises(InvalidName, match="for addresses"):
+            await attempt

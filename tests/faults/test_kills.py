@@ -1,5 +1,6 @@
 """kill -9 at any moment: nothing acknowledged is lost, and no message is under two live leases."""
 
+import asyncio
 import random
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import agentbus
 from tests.faults.rows import integrity, nobody_writes, rows, value
 from tests.support.processes import Team, Worker
 
@@ -201,3 +203,26 @@ def test_a_killed_worker_counts_as_dead_whether_it_was_reaped_or_not(tmp_path: P
     # Whoever opens the bus next strikes the dead one off; its message is the oldest again.
     second = team.start("worker_hold", bus, "second")
     assert second.expect("holding", 10) == held
+
+
+async def test_a_killed_worker_is_noticed_by_its_neighbours_within_a_beat(tmp_path: Path, team: Team) -> None:
+    """Nobody opens the bus anew, and the lease is long: those who are there look after each other."""
+    path = tmp_path / "bus"
+    async with (
+        agentbus.connect(path, beat_every=0.2) as bus,
+        bus.agent("second", type="worker", pools=["jobs"]) as second,
+    ):
+        first = team.start("worker_hold", path, "first")
+        await asyncio.to_thread(first.expect, "ready")
+        await second.send(agentbus.pool("jobs"), "task_assignment", {"number": 1})
+        held = await asyncio.to_thread(first.expect, "holding")
+        first.kill()
+        begun = time.monotonic()
+        message = await second.receive(timeout=20)
+        print(f"noticed after {time.monotonic() - begun:.2f} s")
+        assert message is not None
+        assert message.message_id == held
+        await message.ack()
+        record = await bus.agents.get("first")
+        assert record is not None
+        assert (record.status, record.error) == ("failed", "its process died")

@@ -92,13 +92,13 @@ def test_a_dead_letter_that_nobody_would_read_stays_dead(status: str | None) -> 
     assert played.statements == []
 
 
-def test_purging_takes_one_status_or_all_finished_ones() -> None:
+def test_purging_takes_one_status_or_all_finished_but_dead_letters() -> None:
     requests = [PurgeRequest("acked", 900, 50), PurgeRequest(None, 800, 50, after=3)]
     played = play(purge.run(requests, NOW), ("message_purge", [(1,), (2,)]), ("message_purge", []))
     assert played.outcomes == [[1, 2], []]
     first, second = played.written("message_purge")
     assert first == (["acked"], 900, 50, 0)
-    assert second == (list(FINISHED), 800, 50, 3)
+    assert second == (["acked", "expired"], 800, 50, 3)
 
 
 def test_only_what_is_finished_is_ever_purged() -> None:

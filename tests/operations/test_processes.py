@@ -35,7 +35,7 @@ def test_a_process_gets_a_number_and_hears_of_its_neighbours() -> None:
     played = play(enter.run([ME], NOW), SAME_BOOT, ("process_insert", [(3,)]), neighbours)
     assert played.outcomes == [Entry(3, [Neighbour(1, "host", 40, "66", None)])]
     assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", NOW.awake, NOW.wall)]
-    assert played.parameters("process_neighbours") == ("host", 3)
+    assert played.parameters("process_neighbours") == (3,)
 
 
 def test_the_first_process_ever_notes_the_boot_and_voids_nothing() -> None:

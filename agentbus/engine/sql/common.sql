@@ -23,8 +23,9 @@ INSERT INTO processes (host, boot, pid, started, bell, beat, created) VALUES ($1
 RETURNING id;
 
 -- name: process_neighbours
--- The other live processes of a host.
-SELECT id, host, pid, started, bell FROM processes WHERE status = 'live' AND host = $1 AND id <> $2;
+-- The other live processes of a process's host.
+SELECT id, host, pid, started, bell FROM processes
+WHERE status = 'live' AND id <> $1 AND host = (SELECT host FROM processes WHERE id = $1);
 
 -- name: process_of_other_boots
 -- Live processes that belong to another boot.
