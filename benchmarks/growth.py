@@ -85,11 +85,13 @@ async def _measure(
         # The first round warms the caches.
         for number in range(rounds + 1):
             progress.say(f"growth: round {number} of {rounds}")
-            for agent, batched, single in zip(agents, many_at_once, one_by_one, strict=True):
-                figures = await _many_at_once(agent), await _one_by_one(agent)
+            for turn in range(len(agents)):
+                # Another one begins in each round, so that none always comes after the same.
+                place = (number + turn) % len(agents)
+                figures = await _many_at_once(agents[place]), await _one_by_one(agents[place])
                 if number:
-                    batched.values.append(figures[0])
-                    single.values.append(figures[1])
+                    many_at_once[place].values.append(figures[0])
+                    one_by_one[place].values.append(figures[1])
 
 
 async def _many_at_once(agent: Agent) -> float:

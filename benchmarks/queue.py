@@ -71,7 +71,7 @@ class Pace:
 
 
 FULL = Pace(seconds=0.5, slices=6, many=1_000_000, growth_rounds=40, upkeep_seconds=20.0)
-QUICK = Pace(seconds=0.25, slices=2, many=100_000, growth_rounds=10, upkeep_seconds=5.0)
+QUICK = Pace(seconds=0.25, slices=2, many=100_000, growth_rounds=20, upkeep_seconds=5.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

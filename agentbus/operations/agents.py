@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -78,6 +78,7 @@ class EndRequest(msgspec.Struct, frozen=True):
 class ProgressRequest(msgspec.Struct, frozen=True):
     """How far an agent is; None leaves the note as it is."""
 
+    small: ClassVar[bool] = True
     actor: Actor
     percent: int
     note: str | None = None
@@ -86,6 +87,7 @@ class ProgressRequest(msgspec.Struct, frozen=True):
 class BusyRequest(msgspec.Struct, frozen=True):
     """The agent will be silent for so many milliseconds, and that is all right; 0 takes it back."""
 
+    small: ClassVar[bool] = True
     actor: Actor
     duration: int
 

@@ -14,7 +14,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Op, Outcome, Query, Row, operation
-from agentbus.operations.leases import Held, Settlement, refusals, take_back
+from agentbus.operations.leases import FEW, Held, Settlement, refusals, take_back
 
 MAILBOX = 13
 """Where a message's row, as its receiver gets it, has the mailbox."""
@@ -30,8 +30,7 @@ class ClaimRequest(Settlement, frozen=True):
     """Up to ``limit`` messages from these mailboxes, most urgent first, leased for ``duration`` milliseconds.
 
     ``own`` are read by this agent alone, ``pools`` by others too. ``leases`` are acknowledged in the same commit.
-    ``counted``: the messages are handed to the code at once, so
-    the attempt counts; otherwise they are only reserved.
+    ``counted``: the messages are handed to the code at once, so the attempt counts; otherwise they are only reserved.
     """
 
     own: tuple[int, ...]
@@ -39,6 +38,10 @@ class ClaimRequest(Settlement, frozen=True):
     limit: int
     duration: int
     counted: bool = True
+
+    @property
+    def small(self) -> bool:
+        return self.limit == 1 and len(self.leases) <= FEW
 
     @property
     def mailboxes(self) -> tuple[int, ...]:

@@ -15,12 +15,20 @@ from agentbus.operations.fencing import fence
 Lease = tuple[int, int]
 """A message's row id, and the number of the hand-out."""
 
+FEW = 4
+"""So many leases are settled in a fraction of a millisecond."""
+
 
 class Settlement(msgspec.Struct, frozen=True):
     """Leases that one caller settles together: all, or none."""
 
     actor: Actor
     leases: tuple[Lease, ...]
+
+    @property
+    def small(self) -> bool:
+        """Whether it may be run where it holds others up."""
+        return len(self.leases) <= FEW
 
 
 class Beginning(msgspec.Struct, frozen=True):

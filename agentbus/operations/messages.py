@@ -25,6 +25,8 @@ from agentbus.operations import (
 )
 from agentbus.operations.fencing import Standing, fenced, standings
 
+_SMALL = 4096
+
 
 class Draft(msgspec.Struct, frozen=True):
     """A message before it has a row. ``to`` is an address, or the mailbox that a reply goes to; times are
@@ -70,6 +72,11 @@ class SendRequest(msgspec.Struct, frozen=True):
 
     actor: Actor
     drafts: tuple[Draft, ...]
+
+    @property
+    def small(self) -> bool:
+        """Whether it may be run where it holds others up."""
+        return len(self.drafts) == 1 and len(self.drafts[0].payload[0]) <= _SMALL
 
     @property
     def weight(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from agentbus.operations.fencing import fence
 class ReplyRequest(msgspec.Struct, frozen=True):
     """Is there a reply to the request with this correlation?"""
 
+    small: ClassVar[bool] = True
     actor: Actor
     mailbox: int
     correlation: str

@@ -122,7 +122,7 @@ class Poll:
 def sweep(directory: Path, keep: Container[str | None]) -> None:
     """Remove the bells that no process answers to."""
     for bell in directory.iterdir():
-        if str(bell) in keep:
+        if str(bell) in keep or not bell.is_socket():
             continue
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             try:

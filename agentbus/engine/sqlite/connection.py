@@ -113,7 +113,8 @@ def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) ->
     path = str(home.database)
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
-    if primary == sqlite3.SQLITE_FULL:
+    # Shared memory that cannot grow is SQLite's other way to say that the disk is full.
+    if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFull(path=path)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return LockTimeout(path=path, pid="of another program", waited="the allowed time")

@@ -88,8 +88,10 @@ class SQLiteEngine:
         """Hang up the doorbell; where there can be none, look at the database's version instead."""
         assert self._loop is not None  # noqa: S101 - set on opening
         try:
-            self._bell = bells.Bell(home.prepare_bells(self._home))
-        except (NotWritable, OSError) as error:
+            directory = home.prepare_bells(self._home)
+            str(directory).encode()
+            self._bell = bells.Bell(directory)
+        except (NotWritable, OSError, UnicodeEncodeError) as error:
             log.warning("no doorbell, looking for changes every %g s instead: %s", bells.POLL, error)
             self._poll = bells.Poll(open_reader(self._home, self._lock_timeout), self._loop, self.hub.ring_all)
         else:

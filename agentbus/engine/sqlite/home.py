@@ -67,7 +67,10 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     if url is None:
         url = os.environ.get("AGENTBUS_URL") or None
     if url is None:
-        return Home(_nearest() or Path.cwd() / NAME)
+        try:
+            return Home(_nearest() or Path.cwd() / NAME)
+        except OSError as error:
+            raise InvalidUrl(url=NAME, reason=str(error)) from None
     text = os.fspath(url)
     if not isinstance(text, str):
         raise InvalidUrl(url=text, reason="it is not a text")

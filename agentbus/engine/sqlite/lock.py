@@ -111,7 +111,11 @@ class FileLock:
         The descriptor is the helper's own. On ours, a grant that comes after we gave up would be taken for, and
         released with, a lock that we took since.
         """
-        ticket = self._ticket = _Ticket(self._open())
+        try:
+            ticket = self._ticket = _Ticket(self._open())
+        except NotWritable:
+            # No descriptor left to wait with: that passes, as the wait itself would.
+            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=0) from None
         threading.Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
         begun = time.monotonic()
         ticket.over.wait(min(timeout, _HURRY) if self.hurried else timeout)

@@ -18,7 +18,7 @@ from agentbus.codec import plain
 from agentbus.engine.queries import bound, load, widened
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
-from agentbus.engine.sqlite.connection import identity, translated
+from agentbus.engine.sqlite.connection import BUSY, identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
@@ -56,7 +56,7 @@ class Transactor:
         self._queries = load("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous = True
-        self._autocheckpoint = True
+        self._patient = True
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
@@ -89,13 +89,15 @@ class Transactor:
         begun = time.perf_counter()
         try:
             self._still_there()
-            self._set_autocheckpoint(False)
+            self._set_patience(False)
             channels = self._commit_locked(calls)
         except _Busy:
             return None
         except Exception as error:
             return self._failed(calls, error)
         finally:
+            # Also when a signal handler raised in the middle of it.
+            self._rollback()
             self._lock.release()
         return self._committed(calls, channels, begun)
 
@@ -141,7 +143,7 @@ class Transactor:
 
     def _commit_all(self, calls: Sequence[Call]) -> list[str]:
         with self._lock.held():
-            self._set_autocheckpoint(True)
+            self._set_patience(True)
             return self._commit_locked(calls)
 
     def _commit_locked(self, calls: Sequence[Call]) -> list[str]:
@@ -336,10 +338,12 @@ class Transactor:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
             self._synchronous = full
 
-    def _set_autocheckpoint(self, on: bool) -> None:
-        if on != self._autocheckpoint:
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if on else 0:d}")
-            self._autocheckpoint = on
+    def _set_patience(self, patient: bool) -> None:
+        """Whether a commit may checkpoint the log, and wait for another program."""
+        if patient != self._patient:
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if patient else 0:d}")
+            self._connection.execute(f"PRAGMA busy_timeout = {BUSY * 1000 if patient else 0:.0f}")
+            self._patient = patient
 
     def _still_there(self) -> None:
         if _identity(self._path) != self._file:

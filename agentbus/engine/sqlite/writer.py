@@ -18,7 +18,7 @@ import aiosqlite
 
 from agentbus.engine.hub import Hub
 from agentbus.engine.sqlite.transaction import Call, Transactor
-from agentbus.errors import BusClosed
+from agentbus.errors import BusClosed, OutcomeUnknown
 from agentbus.operations import Operation
 
 R = TypeVar("R")
@@ -63,7 +63,7 @@ class WriterConnection(DaemonConnection):
 class _Waiting(Call):
     """A call whose caller awaits the future."""
 
-    __slots__ = ("future", "orphaned", "weight")
+    __slots__ = ("future", "orphaned", "small", "weight")
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class _Waiting(Call):
         self.future = future
         self.orphaned = orphaned
         self.weight: int = getattr(request, "weight", 0)
+        self.small: bool = not durable and getattr(request, "small", False)
 
 
 class Writer:
@@ -133,7 +134,10 @@ class Writer:
         self._closed = True
         while self._running:
             self._idle = self._loop.create_future()
-            await self._idle
+            await asyncio.wait([self._idle], timeout=1)
+            if not self._idle.done():
+                # Busy, or a signal handler cut somebody off between queueing and starting; then this starts it.
+                self._connection.hop(self._work)
         await self._connection.run(self._transactor.close)
         await self._connection.close()
 
@@ -143,16 +147,26 @@ class Writer:
         The hop to the thread and back costs as much as such a call itself (some 100 µs each). Now and then the thread
         has its turn all the same: only its commits checkpoint the log.
         """
-        if self._here > 0 and len(self._queue) == 1 and not self._ringing and not self._queue[0].durable:
+        if self._here > 0 and len(self._queue) == 1 and not self._ringing and self._queue[0].small:
             self._here -= 1
             batch = self._take()
-            done = self._transactor.run_at_once(batch) if batch else ([], True)
+            done = self._run_here(batch) if batch else ([], True)
             if done is not None:
                 self._deliver(batch, *done, not self._queue)
                 return
-            self._queue.extendleft(batch)
+            self._queue.extend(batch)
         self._here = _MOST_HERE
         self._connection.hop(self._work)
+
+    def _run_here(self, batch: deque[_Waiting]) -> tuple[list[str], bool] | None:
+        try:
+            return self._transactor.run_at_once(batch)
+        except BaseException:
+            # A signal handler raised in the middle of it: the program wants to end, and must not wait for us.
+            for call in batch:
+                call.outcome = OutcomeUnknown(path="the bus", reason="interrupted")
+            self._deliver(batch, [], True, True)
+            raise
 
     def _work(self) -> None:
         """On the thread: batch after batch until nothing waits."""
@@ -167,8 +181,8 @@ class Writer:
             if last:
                 return
 
-    def _take(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
+    def _take(self) -> deque[_Waiting]:
+        batch: deque[_Waiting] = deque()
         weight = 0
         while self._queue and len(batch) < MOST_CALLS and weight < MOST_BYTES:
             call = self._queue.popleft()
@@ -178,9 +192,20 @@ class Writer:
                 weight += call.weight
         return batch
 
-    def _deliver(self, batch: list[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
+    def _deliver(self, batch: deque[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
         """On the loop: answer every caller, wake who waits here, go on if more has come."""
-        for call in batch:
+        try:
+            self._answer(batch)
+        finally:
+            # Also when a signal handler raised in the middle of it.
+            self._answer(batch)
+            self._hub.ring(channels)
+            self._go_on(all_rung, last)
+
+    @staticmethod
+    def _answer(batch: deque[_Waiting]) -> None:
+        while batch:
+            call = batch[0]
             outcome = call.outcome
             if call.future.done():
                 if call.orphaned is not None and not isinstance(outcome, BaseException):
@@ -189,7 +214,9 @@ class Writer:
                 call.future.set_exception(outcome)
             else:
                 call.future.set_result(outcome)
-        self._hub.ring(channels)
+            batch.popleft()
+
+    def _go_on(self, all_rung: bool, last: bool) -> None:
         if not all_rung and not self._ringing:
             self._ringing = True
             self._ring_later(_RING_AGAIN)
