@@ -147,7 +147,9 @@ class Writer:
         The hop to the thread and back costs as much as such a call itself (some 100 µs each). Now and then the thread
         has its turn all the same: only its commits checkpoint the log.
         """
-        if self._here > 0 and len(self._queue) == 1 and not self._ringing and self._queue[0].small:
+        # Not while the thread may use the connection too: to ring bells again, or at the call of close().
+        alone = not self._ringing and not self._closed
+        if alone and self._here > 0 and len(self._queue) == 1 and self._queue[0].small:
             self._here -= 1
             batch = self._take()
             done = self._run_here(batch) if batch else ([], True)
