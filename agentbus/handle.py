@@ -71,7 +71,7 @@ class Handle:
 
     async def commit(self, parts: tuple[Part, ...]) -> None:
         if len(parts) == 1:
-            # By itself an operation shares its statements with its neighbours; in a unit it does not.
+            # One operation is all or nothing by itself.
             writing = self.write(parts[0].operation, parts[0].request)
         else:
             request = UnitRequest(parts)

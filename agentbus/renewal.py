@@ -10,7 +10,7 @@ import anyio.abc
 
 from agentbus.clock import Timer
 from agentbus.engine.interface import Engine
-from agentbus.errors import AgentBusError, AgentFenced, LeaseLost
+from agentbus.errors import AgentFenced, LeaseLost
 from agentbus.operations.leases import ExtendRequest, extend
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Renewer:
             if message in self._held:
                 self._held.discard(message)
                 message.lose(error)
-        except AgentBusError as error:
+        except Exception as error:
+            # Whatever it is, the other leases must go on being renewed.
             log.warning("the lease on %s could not be renewed, trying again: %s", message.message_id, error)
             message.renew_at = self._engine.clock.now().awake + max(100, message.duration // 10)
         else:

@@ -255,7 +255,7 @@ class Transactor:
         return channels
 
     def _problem(self, error: Exception) -> Exception:
-        """What a caller is told; each gets an exception of its own."""
+        """What a caller is told. Our own errors are made anew for each, because each is raised somewhere else."""
         if isinstance(error, sqlite3.Error):
             return translated(error, self._home)
         if isinstance(error, AgentBusError):
