@@ -24,8 +24,13 @@ def run_mounted(mount: str, script: str, directory: Path) -> Any:
     if not _possible():
         pytest.skip("mounting needs root or user namespaces, and the unshare command")
     command = [*_unshare(), "sh", "-e", "-c", f'{mount}\nexec "$0" -c "$2" "$1"']
+    return ran([*command, sys.executable, str(directory), script])
+
+
+def ran(command: list[str]) -> Any:
+    """Run a command that uses the bus; what it prints is JSON."""
     done = subprocess.run(
-        [*command, sys.executable, str(directory), script],
+        command,
         env={**os.environ, "PYTHONPATH": _SOURCE},
         capture_output=True,
         text=True,

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import agentbus
-
-_SOURCE = str(Path(agentbus.__file__).resolve().parents[1])
+from tests.sqlite.mounted import ran
 
 _PARENT = """
 import asyncio, json, os, sys
@@ -77,16 +72,7 @@ asyncio.run(main())
 
 
 def _run(script: str, directory: Path) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(directory)],
-        env={**os.environ, "PYTHONPATH": _SOURCE},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return json.loads(done.stdout)
+    return ran([sys.executable, "-c", script, str(directory)])
 
 
 def test_a_forked_child_may_not_use_its_parent_s_bus_but_another(tmp_path: Path) -> None:
