@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
@@ -15,7 +14,6 @@ import anyio
 from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
 from agentbus.clock import Clock, SystemClock
-from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
@@ -42,10 +40,11 @@ from agentbus.operations.agents import (
     finish,
     register,
 )
-from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
-from agentbus.operations.reading import count, neighbours, pending
+from agentbus.operations.processes import LeaveRequest, Neighbour, leave
+from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import DefineRequest, define
 from agentbus.parting import parting
+from agentbus.pulse import Pulse, strike_off
 from agentbus.records import Stats
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
@@ -96,21 +95,17 @@ class Bus:
         self.max_payload = max_payload
         self.agents = Registry(engine, max_payload)
         self.messages = Mailroom(engine)
-        self._beat_every = beat_every
-        self._handles: set[Handle] = set()
-        self._background: asyncio.Task[None] | None = None
+        self._pulse = Pulse(engine, beat_every)
+        self._opened = False
 
     async def __aenter__(self) -> Bus:
-        if self._background is not None:
+        if self._opened:
             raise Misuse(reason="this bus was opened before; connect() again")
+        self._opened = True
         try:
             entry = await self.engine.open()
-            await self._bury(entry.neighbours)
-            # A task of its own, not a task group around the caller's block: that would wrap the caller's exceptions,
-            # and demand that the bus is closed by the task that opened it.
-            started = asyncio.Event()
-            self._background = asyncio.create_task(self._alongside(started), name="agentbus")
-            await started.wait()
+            await strike_off(self.engine, entry.neighbours)
+            self.renewer = await self._pulse.start()
         except BaseException:
             await self._close()
             raise
@@ -125,11 +120,8 @@ class Bus:
 
     async def _close(self) -> BaseException | None:
         """Stop everything, whatever happened; what ended the background, if something did."""
-        ending: BaseException | None = None
         with anyio.CancelScope(shield=True):
-            if self._background is not None:
-                self._background.cancel()
-                (ending,) = await asyncio.gather(self._background, return_exceptions=True)
+            ending = await self._pulse.stop()
             if self.engine.process:
                 with parting(self.engine) as leaving, suppress(AgentBusError):
                     request = LeaveRequest((self.engine.process,), False, "the bus was closed")
@@ -206,11 +198,11 @@ class Bus:
         try:
             registration = await self._register(request)
         except AgentExists as exists:
-            if exists.process is None or not await self._bury([Neighbour(**exists.process)]):
+            if exists.process is None or not await strike_off(self.engine, [Neighbour(**exists.process)]):
                 raise
             registration = await self._register(request)
         agent = Agent(self, registration)
-        self._handles.add(agent)
+        self._pulse.handles.add(agent)
         return agent
 
     async def expect(self, id: str, *, type: str, session: str | None = None, **about: Any) -> None:
@@ -267,7 +259,7 @@ class Bus:
 
     def forget(self, agent: Handle) -> None:
         """An agent ended: the process no longer beats for it."""
-        self._handles.discard(agent)
+        self._pulse.handles.discard(agent)
 
     async def _register(self, request: RegisterRequest) -> Registration:
         try:
@@ -281,59 +273,3 @@ class Bus:
         request = EndRequest(actor, "stopped", "cancelled while registering")
         with suppress(AgentBusError):
             unheeded(self.engine.write(finish, request))
-
-    async def _bury(self, neighbours: Sequence[Neighbour]) -> bool:
-        """Strike off processes of this host that are gone, so that what they held can go on at once."""
-        host = presence.host_key()
-        gone = [
-            other
-            for other in neighbours
-            if other.host == host and presence.is_gone(other.pid, other.started, other.bell)
-        ]
-        if gone:
-            request = LeaveRequest(tuple(other.process for other in gone), True, "its process died")
-            agents = await self.engine.write(leave, request)
-            self.engine.remove_bells(other.bell for other in gone)
-            if agents:
-                log.warning("found dead: the process of %s", ", ".join(agents))
-        return bool(gone)
-
-    async def _alongside(self, started: asyncio.Event) -> None:
-        """The background work of this process."""
-        async with anyio.create_task_group() as tasks:
-            self.renewer = Renewer(self.engine, tasks)
-            try:
-                tasks.start_soon(self._beat)
-                started.set()
-                await anyio.sleep_forever()
-            finally:
-                self.renewer.close()
-
-    async def _beat(self) -> None:
-        """Beat for all agents of this process; look for messages whose bell was missed, and for dead neighbours."""
-        pulse = self.engine.hub.listen(())
-        while True:
-            await pulse.wait(self._beat_every)
-            awake = self.engine.clock.now().awake
-            calls = tuple((agent.id, agent.epoch, awake) for agent in self._handles if agent.active or agent.waiting)
-            for agent in self._handles:
-                agent.active = False
-            try:
-                await self.engine.write(beat, BeatRequest(self.engine.process, calls))
-                await self._listen_again()
-                await self._bury(await self.engine.read(neighbours, self.engine.process))
-            except AgentBusError as error:
-                log.warning("no beat: %s", error)
-            except Exception:
-                log.exception("no beat")
-
-    async def _listen_again(self) -> None:
-        """A sender killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
-        hub = self.engine.hub
-        mailboxes: dict[int, list[str]] = {}
-        for channel in hub.channels:
-            if channel.startswith("mailbox/"):
-                mailboxes.setdefault(int(channel[8:].partition("#")[0]), []).append(channel)
-        if mailboxes:
-            for mailbox in await self.engine.read(pending, tuple(mailboxes)):
-                hub.ring(mailboxes[mailbox])

@@ -17,7 +17,7 @@ from agentbus.errors import AgentBusError
 def below(kind: type[AgentBusError]) -> Iterator[type[AgentBusError]]:
     yield kind
     for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
+        if child.__module__.startswith(errors.__name__):
             yield from below(child)
 
 

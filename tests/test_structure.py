@@ -46,7 +46,7 @@ def layer(module: str) -> str:
     parts = module.split(".")
     if len(parts) > 1 and parts[1] in BELOW:
         return parts[1]
-    return "leaves" if len(parts) == 2 and parts[1] in LEAVES else "api"
+    return "leaves" if len(parts) > 1 and parts[1] in LEAVES else "api"
 
 
 @cache

@@ -1,0 +1,137 @@
+"""Everything that can go wrong, as named errors with the facts in them.
+
+    AgentBusError
+    ├── InvalidInput (ValueError)     the call itself is wrong; nothing was written
+    │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
+    │   ├── InvalidPayload            not JSON as the bus understands it: NaN, lone surrogates, too deep …
+    │   ├── PayloadTooLarge
+    │   ├── OutOfRange                priority, progress, ttl, delay …
+    │   ├── UnknownType               an agent or message type that is not in the vocabulary
+    │   └── InvalidUrl                connect() was given something that is not a bus
+    ├── NotFound (LookupError)        it names something that is not there
+    │   ├── UnknownRecipient
+    │   ├── UnknownAgent
+    │   ├── UnknownMessage
+    │   └── UnknownSession
+    ├── Conflict                      right call, wrong moment
+    │   ├── AgentExists               the id is alive elsewhere
+    │   ├── AgentEnded                the recipient completed or stopped
+    │   ├── AgentFenced               this agent was taken over, failed or ended
+    │   ├── LeaseLost                 the message is no longer ours
+    │   ├── MessageIdConflict         the same message_id with other content
+    │   └── WrongState                this transition is not allowed
+    ├── RequestFailed                 request() got no answer
+    │   ├── RequestTimedOut (TimeoutError)
+    │   └── RequestDied               the request became a dead letter
+    ├── Misuse (RuntimeError)         the bus object was used in a way that cannot work
+    │   ├── BusClosed
+    │   ├── BusForked
+    │   └── WrongLoop
+    └── StoreError                    the database or its surroundings
+        ├── NotADatabase
+        │   └── DamagedPayload        the stored bytes do not match their checksum
+        ├── SchemaTooNew
+        ├── SQLiteTooOld
+        ├── UnsupportedFileSystem
+        ├── NotWritable
+        ├── DatabaseGone              unlinked or replaced while open
+        ├── LockTimeout               transient: another process holds the write lock
+        ├── DiskFull
+        ├── FormatRefused             a CHECK constraint or a trigger refused the row
+        └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
+
+Each class has a stable ``code`` (used by the command line and by wire formats), each error its ``facts`` and,
+where there is one, a ``fix``. Facts can be read as attributes:
+
+    >>> error = LeaseLost(message_id="m-7", holder="executor-2")
+    >>> error.code, error.holder
+    ('lease_lost', 'executor-2')
+"""
+
+from __future__ import annotations
+
+from agentbus.errors.base import AgentBusError
+from agentbus.errors.calls import (
+    AgentEnded,
+    AgentExists,
+    AgentFenced,
+    BusClosed,
+    BusForked,
+    Conflict,
+    InvalidInput,
+    InvalidName,
+    InvalidPayload,
+    InvalidUrl,
+    LeaseLost,
+    MessageIdConflict,
+    Misuse,
+    NotFound,
+    OutOfRange,
+    PayloadTooLarge,
+    RequestDied,
+    RequestFailed,
+    RequestTimedOut,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownRecipient,
+    UnknownSession,
+    UnknownType,
+    WrongLoop,
+    WrongState,
+)
+from agentbus.errors.store import (
+    DamagedPayload,
+    DatabaseGone,
+    DiskFull,
+    FormatRefused,
+    LockTimeout,
+    NotADatabase,
+    NotWritable,
+    OutcomeUnknown,
+    SchemaTooNew,
+    SQLiteTooOld,
+    StoreError,
+    UnsupportedFileSystem,
+)
+
+__all__ = [
+    "AgentBusError",
+    "AgentEnded",
+    "AgentExists",
+    "AgentFenced",
+    "BusClosed",
+    "BusForked",
+    "Conflict",
+    "DamagedPayload",
+    "DatabaseGone",
+    "DiskFull",
+    "FormatRefused",
+    "InvalidInput",
+    "InvalidName",
+    "InvalidPayload",
+    "InvalidUrl",
+    "LeaseLost",
+    "LockTimeout",
+    "MessageIdConflict",
+    "Misuse",
+    "NotADatabase",
+    "NotFound",
+    "NotWritable",
+    "OutOfRange",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "RequestDied",
+    "RequestFailed",
+    "RequestTimedOut",
+    "SQLiteTooOld",
+    "SchemaTooNew",
+    "StoreError",
+    "UnknownAgent",
+    "UnknownMessage",
+    "UnknownRecipient",
+    "UnknownSession",
+    "UnknownType",
+    "UnsupportedFileSystem",
+    "WrongLoop",
+    "WrongState",
+]

@@ -1,0 +1,200 @@
+"""Errors of a call: its arguments, what it names, the moment it came at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbus.errors.base import AgentBusError
+
+
+class InvalidInput(AgentBusError, ValueError):
+    """The call itself is wrong; nothing was written."""
+
+    code = "invalid_input"
+
+
+class InvalidName(InvalidInput):
+    """A name with characters or a length that the bus does not take."""
+
+    code = "invalid_name"
+    text = "{what} {name!r} is not a name"
+    fix_text = "{rule}"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{"rule": "use 1 to 128 of A-Z a-z 0-9 . _ : @ / -", **facts})
+
+
+class InvalidPayload(InvalidInput):
+    """A payload that is not JSON as the bus understands it."""
+
+    code = "invalid_payload"
+    text = "the payload cannot be sent as JSON: {reason}"
+
+
+class PayloadTooLarge(InvalidInput):
+    """A payload over the limit of the bus."""
+
+    code = "payload_too_large"
+    text = "the payload has {size} bytes, the limit is {limit}"
+    fix_text = "send a reference to a file instead, or raise max_payload in connect()"
+
+
+class OutOfRange(InvalidInput):
+    """A number outside its range."""
+
+    code = "out_of_range"
+    text = "{what} is {value!r}, it must be {allowed}"
+
+
+class UnknownType(InvalidInput):
+    """An agent or message type that is not in the vocabulary."""
+
+    code = "unknown_type"
+    text = "{kind} type {name!r} is not in the vocabulary{hint}"
+    fix_text = "use a known type, or add this one with bus.define({name!r}, kind={kind!r})"
+
+
+class InvalidUrl(InvalidInput):
+    """connect() was given something that does not name a bus."""
+
+    code = "invalid_url"
+    text = "{url!r} does not name a bus: {reason}"
+    fix_text = "give the path of a directory, or nothing to use .agentbus/"
+
+
+class NotFound(AgentBusError, LookupError):
+    """Something that is not there."""
+
+    code = "not_found"
+
+
+class UnknownRecipient(NotFound):
+    """No agent, pool or topic has this name."""
+
+    code = "unknown_recipient"
+    text = "there is no {kind} {name!r}{hint}"
+    fix_text = "register it first, or announce it: bus.expect() for an agent, bus.declare() for a pool or topic"
+
+
+class UnknownAgent(NotFound):
+    """No agent has this id."""
+
+    code = "unknown_agent"
+    text = "there is no agent {agent!r}"
+
+
+class UnknownMessage(NotFound):
+    """No message has this id."""
+
+    code = "unknown_message"
+    text = "there is no message {message_id!r}"
+
+
+class UnknownSession(NotFound):
+    """No session has this id."""
+
+    code = "unknown_session"
+    text = "there is no session {session!r}"
+
+
+class Conflict(AgentBusError):
+    """The right call at the wrong moment."""
+
+    code = "conflict"
+
+
+class AgentExists(Conflict):
+    """The id is alive elsewhere."""
+
+    code = "agent_exists"
+    text = "agent {agent!r} is {status} in process {pid}"
+    fix_text = "end it first, choose another id, or pass takeover=True"
+
+
+class AgentEnded(Conflict):
+    """The recipient completed or stopped; nobody would read the message."""
+
+    code = "agent_ended"
+    text = "agent {agent!r} has {status}"
+    fix_text = "send to another agent or to a pool, or announce with bus.expect() that it comes back"
+
+
+class AgentFenced(Conflict):
+    """This agent was taken over, declared failed, or ended: nothing it does counts any more."""
+
+    code = "agent_fenced"
+    text = "agent {agent!r} (epoch {epoch}) may not act any more: {reason}"
+    fix_text = "register again to go on with its state and mailbox"
+
+
+class LeaseLost(Conflict):
+    """The message is no longer ours: its lease ran out or was given up."""
+
+    code = "lease_lost"
+    text = "the lease on message {message_id} is lost; it is now {status}, held by {holder}"
+    fix_text = "drop the result: the message is someone else's, or done"
+
+
+class MessageIdConflict(Conflict):
+    """The same message_id was used before, with other content."""
+
+    code = "message_id_conflict"
+    text = "message_id {message_id!r} was used before with another {differs}"
+    fix_text = "a message_id names one message: use a new one"
+
+
+class WrongState(Conflict):
+    """This transition is not allowed from the present state."""
+
+    code = "wrong_state"
+    text = "{what} {name!r} is {status}: cannot {action}"
+
+
+class RequestFailed(AgentBusError):
+    """request() got no answer."""
+
+    code = "request_failed"
+
+
+class RequestTimedOut(RequestFailed, TimeoutError):
+    """No reply came in time. The request may still be answered; nobody will read that."""
+
+    code = "request_timed_out"
+    text = "{recipient} did not reply to {type!r} within {timeout} s"
+
+
+class RequestDied(RequestFailed):
+    """The request became a dead letter."""
+
+    code = "request_died"
+    text = "the request to {recipient} became a dead letter: {reason}"
+
+
+class Misuse(AgentBusError, RuntimeError):
+    """The bus object was used in a way that cannot work."""
+
+    code = "misuse"
+
+
+class BusClosed(Misuse):
+    """The bus is closed."""
+
+    code = "bus_closed"
+    text = "the bus is closed"
+    fix_text = "use it inside `async with agentbus.connect()`"
+
+
+class BusForked(Misuse):
+    """The bus was opened before a fork; the child cannot use it."""
+
+    code = "bus_forked"
+    text = "this bus was open in process {parent} when it forked"
+    fix_text = "fork before the bus is opened, or start the process with spawn"
+
+
+class WrongLoop(Misuse):
+    """The bus belongs to another event loop."""
+
+    code = "wrong_loop"
+    text = "this bus belongs to another event loop"
+    fix_text = "open one bus for each event loop"

@@ -1,0 +1,101 @@
+"""Errors of the database and its surroundings."""
+
+from __future__ import annotations
+
+from agentbus.errors.base import AgentBusError
+
+
+class StoreError(AgentBusError):
+    """The database or its surroundings."""
+
+    code = "store_error"
+    text = "{path}: {reason}"
+
+
+class NotADatabase(StoreError):
+    """The file is not a database, or it is damaged."""
+
+    code = "not_a_database"
+    text = "{path} is not a usable database: {reason}"
+    fix_text = "move it away, or restore a backup"
+
+
+class DamagedPayload(NotADatabase):
+    """The stored bytes of one payload do not match their checksum."""
+
+    code = "damaged_payload"
+    text = "the stored bytes of {what} do not match their checksum"
+    fix_text = "check the disk, and restore what is missing from a backup"
+
+
+class SchemaTooNew(StoreError):
+    """The bus was made by a newer agentbus."""
+
+    code = "schema_too_new"
+    text = "{path} has schema {found}, this agentbus knows schemas up to {known}"
+    fix_text = "upgrade agentbus"
+
+
+class SQLiteTooOld(StoreError):
+    """The SQLite library that Python was built with is too old."""
+
+    code = "sqlite_too_old"
+    text = "SQLite {found} is too old, {needed} is needed"
+    fix_text = "use a Python built with a newer SQLite"
+
+
+class UnsupportedFileSystem(StoreError):
+    """SQLite's shared memory does not work on this file system."""
+
+    code = "unsupported_file_system"
+    text = "{path} is on {filesystem}, where several processes cannot share a database"
+    fix_text = "put the bus on a local disk"
+
+
+class NotWritable(StoreError):
+    """The directory or the database cannot be written."""
+
+    code = "not_writable"
+    text = "{path} cannot be written: {reason}"
+
+
+class DatabaseGone(StoreError):
+    """The database file was unlinked or replaced while it was open."""
+
+    code = "database_gone"
+    text = "{path} was removed or replaced while the bus was open"
+    fix_text = "close the bus and open it again; what was written since is in the old file"
+
+
+class LockTimeout(StoreError):
+    """Another process held the write lock for too long. Nothing was written."""
+
+    code = "lock_timeout"
+    text = "{path}: the write lock was not to be had within {waited} s, process {pid} holds it"
+    fix_text = "try again; if process {pid} hangs, end it"
+    transient = True
+
+
+class DiskFull(StoreError):
+    """There is no room on the disk. Nothing was written."""
+
+    code = "disk_full"
+    text = "{path}: the disk is full"
+    fix_text = "make room and try again"
+    transient = True
+
+
+class FormatRefused(StoreError):
+    """A constraint of the tables refused the row. Nothing was written."""
+
+    code = "format_refused"
+    text = "the database refused the row: {reason}"
+
+
+class OutcomeUnknown(StoreError):
+    """An I/O error at commit: it may or may not be written."""
+
+    code = "outcome_unknown"
+    text = "{path}: {reason}; the outcome is unknown"
+    fix_text = "call again with the same message_id"
+    transient = True

@@ -1,0 +1,99 @@
+"""The pulse of a process: one beat for all its agents, and what is looked after with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import anyio
+
+from agentbus.engine import presence
+from agentbus.engine.interface import Engine
+from agentbus.errors import AgentBusError
+from agentbus.handle import Handle
+from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
+from agentbus.operations.reading import neighbours, pending
+from agentbus.renewal import Renewer
+
+log = logging.getLogger("agentbus")
+
+
+class Pulse:
+    """The background work of a process that has the bus open."""
+
+    def __init__(self, engine: Engine, every: float) -> None:
+        self.handles: set[Handle] = set()
+        self._engine = engine
+        self._every = every
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Renewer:
+        # A task of its own, not a task group around the caller's block: that would wrap the caller's exceptions,
+        # and demand that the bus is closed by the task that opened it.
+        started: asyncio.Future[Renewer] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(started), name="agentbus")
+        return await started
+
+    async def stop(self) -> BaseException | None:
+        """Stop everything; what had ended it before, if something did."""
+        if self._task is None:
+            return None
+        self._task.cancel()
+        (ending,) = await asyncio.gather(self._task, return_exceptions=True)
+        return ending
+
+    async def _run(self, started: asyncio.Future[Renewer]) -> None:
+        async with anyio.create_task_group() as tasks:
+            renewer = Renewer(self._engine, tasks)
+            try:
+                tasks.start_soon(self._beat)
+                started.set_result(renewer)
+                await anyio.sleep_forever()
+            finally:
+                renewer.close()
+
+    async def _beat(self) -> None:
+        """Beat for all agents of this process; look for messages whose bell was missed, and for dead neighbours."""
+        engine = self._engine
+        pulse = engine.hub.listen(())
+        while True:
+            await pulse.wait(self._every)
+            awake = engine.clock.now().awake
+            calls = tuple((agent.id, agent.epoch, awake) for agent in self.handles if agent.active or agent.waiting)
+            for agent in self.handles:
+                agent.active = False
+            try:
+                await engine.write(beat, BeatRequest(engine.process, calls))
+                await self._listen_again()
+                await strike_off(engine, await engine.read(neighbours, engine.process))
+            except AgentBusError as error:
+                log.warning("no beat: %s", error)
+            except Exception:
+                log.exception("no beat")
+
+    async def _listen_again(self) -> None:
+        """A sender killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
+        hub = self._engine.hub
+        mailboxes: dict[int, list[str]] = {}
+        for channel in hub.channels:
+            if channel.startswith("mailbox/"):
+                mailboxes.setdefault(int(channel[8:].partition("#")[0]), []).append(channel)
+        if mailboxes:
+            for mailbox in await self._engine.read(pending, tuple(mailboxes)):
+                hub.ring(mailboxes[mailbox])
+
+
+async def strike_off(engine: Engine, neighbours: Sequence[Neighbour]) -> bool:
+    """Strike off processes of this host that are gone, so that what they held can go on at once."""
+    host = presence.host_key()
+    gone = [
+        other for other in neighbours if other.host == host and presence.is_gone(other.pid, other.started, other.bell)
+    ]
+    if gone:
+        request = LeaveRequest(tuple(other.process for other in gone), True, "its process died")
+        agents = await engine.write(leave, request)
+        engine.remove_bells(other.bell for other in gone)
+        if agents:
+            log.warning("found dead: the process of %s", ", ".join(agents))
+    return bool(gone)
