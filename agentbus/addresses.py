@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -49,7 +50,11 @@ def address(recipient: str | Address) -> Address:
     """An address as people write it: an agent's id, ``pool:executors``, ``topic:plans``."""
     if isinstance(recipient, Address):
         return recipient
-    name = check_name(recipient, "recipient")
+    return _address(check_name(recipient, "recipient"))
+
+
+@lru_cache(4096)
+def _address(name: str) -> Address:
     if name.startswith("pool:"):
         return pool(name.removeprefix("pool:"))
     if name.startswith("topic:"):

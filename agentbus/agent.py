@@ -46,7 +46,7 @@ class Agent(Handle):
         type: str,
         payload: Any = None,
         *,
-        priority: int = Priority.NORMAL,
+        priority: int = Priority.NORMAL.value,
         delay: float | None = None,
         ttl: float | None = None,
         message_id: str | None = None,
@@ -82,7 +82,8 @@ class Agent(Handle):
                 if isinstance(message, dict):
                     drafts.append(self.draft(**message))
                 elif isinstance(message, tuple | list) and 2 <= len(message) <= 3:
-                    drafts.append(self.draft(*message))
+                    to, type, payload = (*message, None) if len(message) == 2 else message
+                    drafts.append(draft(to, type, payload, self._limit, session=self.session))
                 else:
                     raise TypeError(f"it is {message!r:.80}")
             except AgentBusError as error:

@@ -22,7 +22,7 @@ def draft(
     type: str,
     payload: Any,
     limit: int,
-    priority: int = Priority.NORMAL,
+    priority: int = Priority.NORMAL.value,
     delay: float | None = None,
     ttl: float | None = None,
     message_id: str | None = None,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
+from functools import lru_cache
 
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange
 
@@ -35,8 +36,13 @@ class Priority(IntEnum):
     URGENT = 9
 
 
+@lru_cache(4096)
+def _is_name(name: str) -> bool:
+    return _name(name) is not None
+
+
 def check_name(name: object, what: str) -> str:
-    if type(name) is not str or _name(name) is None:
+    if type(name) is not str or not _is_name(name):
         raise InvalidName(what=what, name=name)
     return name
 

@@ -5,6 +5,9 @@ per request. Whoever drives it (the group-commit writer, the blocking driver, Po
 reaches a database; the operation decides what holds. Requests of many callers are handed over together, so that
 one set-based statement serves them all.
 
+What a driver may know of a request: ``weight``, the bytes it writes, and ``touches``, about how many rows; one that
+does not say is not run where it would hold others up.
+
 An outcome that is an error means that nothing was written for that request. An operation that has to give up after
 it wrote something raises: the driver then undoes it and runs every request by itself.
 """
@@ -12,6 +15,7 @@ it wrote something raises: the driver then undoes it and runs every request by i
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -139,6 +143,7 @@ def _one_unit(request: UnitRequest, now: Now) -> Op[Outcome[list[Any]]]:
     return results
 
 
+@lru_cache(4096)
 def mailbox_channel(mailbox: int) -> str:
     return f"mailbox/{mailbox}"
 

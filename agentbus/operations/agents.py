@@ -78,7 +78,7 @@ class EndRequest(msgspec.Struct, frozen=True):
 class ProgressRequest(msgspec.Struct, frozen=True):
     """How far an agent is; None leaves the note as it is."""
 
-    small: ClassVar[bool] = True
+    touches: ClassVar[int] = 1
     actor: Actor
     percent: int
     note: str | None = None
@@ -87,7 +87,7 @@ class ProgressRequest(msgspec.Struct, frozen=True):
 class BusyRequest(msgspec.Struct, frozen=True):
     """The agent will be silent for so many milliseconds, and that is all right; 0 takes it back."""
 
-    small: ClassVar[bool] = True
+    touches: ClassVar[int] = 1
     actor: Actor
     duration: int
 

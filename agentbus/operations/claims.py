@@ -14,16 +14,17 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Op, Outcome, Query, Row, operation
-from agentbus.operations.leases import FEW, Held, Settlement, refusals, take_back
-
-MAILBOX = 13
-"""Where a message's row, as its receiver gets it, has the mailbox."""
+from agentbus.operations.fencing import fence
+from agentbus.operations.leases import Held, Settlement, acknowledge, take_back
 
 _FEW = 32
 """How many messages a request may want without being asked for apart."""
 
-Queue: TypeAlias = deque[tuple[int, int]]
-"""What is ready in a mailbox, most urgent first: (minus the priority, id)."""
+Ready: TypeAlias = tuple[int, int, int]
+"""A message that can be claimed: minus its priority, its id, its mailbox. The most urgent is the least."""
+
+Queue: TypeAlias = deque[Ready]
+"""What is ready in a mailbox, most urgent first."""
 
 
 class ClaimRequest(Settlement, frozen=True):
@@ -40,8 +41,8 @@ class ClaimRequest(Settlement, frozen=True):
     counted: bool = True
 
     @property
-    def small(self) -> bool:
-        return self.limit == 1 and len(self.leases) <= FEW
+    def touches(self) -> int:
+        return len(self.leases) + self.limit
 
     @property
     def mailboxes(self) -> tuple[int, ...]:
@@ -49,48 +50,44 @@ class ClaimRequest(Settlement, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a claim got. ``more``: something is left in these mailboxes. ``next_wall`` and ``next_awake``: when
-    the next scheduled message is due, and when the next lease runs out."""
+    """What a claim got. ``more``: something is left in these mailboxes. One that got nothing learns when to look again:
+    ``next_wall``, when the next scheduled message is due, and ``next_awake``, when the next lease runs out."""
 
     rows: Sequence[Row]
     more: bool
-    next_wall: int | None
-    next_awake: int | None
+    next_wall: int | None = None
+    next_awake: int | None = None
 
 
 @operation(durable=False, last=True)
 def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]]:
     """Lease the most urgent messages of each request's mailboxes. No message is given to two requests."""
-    errors, _ = yield from refusals(requests)
-    granted = [request for index, request in enumerate(requests) if index not in errors]
-    done = [id for request in granted for id, _ in request.leases]
-    if done:
-        yield Query("message_ack", (now.wall, done))
-
+    refused = yield from fence(request.actor for request in requests)
+    granted = [request for request in requests if request.actor not in refused] if refused else requests
+    yield from acknowledge(granted, now)
     wanted: dict[int, int] = {}
     for request in granted:
         for mailbox in request.mailboxes:
             wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
     horizon = yield from tend(list(wanted), now)
     ready = yield from _ready(wanted)
-    shares = [None if index in errors else _most_urgent(request, ready) for index, request in enumerate(requests)]
+    shares = [_most_urgent(request, ready) for request in granted]
     rows: dict[int, Row] = {}
-    taken = [id for share in shares for id in share or ()]
+    taken = [id for share in shares for _, id, _ in share]
     if taken:
         rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
-        for (holder, duration, counted), ids in _alike(requests, shares, rows).items():
+        for (holder, duration, counted), ids in _alike(granted, shares).items():
             yield Query("message_lease", (holder, now.awake + duration, counted, ids))
     left = {mailbox for mailbox, queue in ready.items() if queue}
-    return [
-        errors[index]
-        if share is None
-        else Claim(
-            [rows[id] for id in share],
-            bool(left) and not left.isdisjoint(request.mailboxes),
-            *_earliest(request.mailboxes, horizon),
-        )
-        for index, (request, share) in enumerate(zip(requests, shares, strict=True))
-    ]
+    claims = iter(
+        [
+            Claim([rows[id] for _, id, _ in share], bool(left) and not left.isdisjoint(request.mailboxes))
+            if share
+            else Claim([], False, *_earliest(request.mailboxes, horizon))
+            for request, share in zip(granted, shares, strict=True)
+        ]
+    )
+    return [refused[request.actor] if refused and request.actor in refused else next(claims) for request in requests]
 
 
 def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
@@ -122,28 +119,30 @@ def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
         if mailboxes:
             most = max(wanted[mailbox] for mailbox in mailboxes)
             for mailbox, priority, id in (yield Query("message_ready", (mailboxes, most + 1))):
-                ready.setdefault(mailbox, deque()).append((-priority, id))
+                if mailbox not in ready:
+                    ready[mailbox] = deque()
+                ready[mailbox].append((-priority, id, mailbox))
     return ready
 
 
-def _most_urgent(request: ClaimRequest, ready: dict[int, Queue]) -> list[int]:
+def _most_urgent(request: ClaimRequest, ready: dict[int, Queue]) -> list[Ready]:
     """Take the request's share from the queues."""
-    queues = [ready[mailbox] for mailbox in request.mailboxes if mailbox in ready]
-    share: list[int] = []
-    while len(share) < request.limit:
-        queue = min((queue for queue in queues if queue), key=_head, default=None)
-        if queue is None:
-            break
-        share.append(queue.popleft()[1])
+    queues = [queue for mailbox in request.mailboxes if (queue := ready.get(mailbox))]
+    share: list[Ready] = []
+    while queues and len(share) < request.limit:
+        queue = queues[0] if len(queues) == 1 else min(queues, key=_head)
+        share.append(queue.popleft())
+        if not queue:
+            queues.remove(queue)
     return share
 
 
-def _head(queue: Queue) -> tuple[int, int]:
+def _head(queue: Queue) -> Ready:
     return queue[0]
 
 
 def _alike(
-    requests: Sequence[ClaimRequest], shares: Sequence[list[int] | None], rows: dict[int, Row]
+    requests: Sequence[ClaimRequest], shares: Sequence[list[Ready]]
 ) -> dict[tuple[str | None, int, bool], list[int]]:
     """The messages that can be leased by one statement: same holder, same duration.
 
@@ -151,8 +150,8 @@ def _alike(
     """
     groups: dict[tuple[str | None, int, bool], list[int]] = {}
     for request, share in zip(requests, shares, strict=True):
-        for id in share or ():
-            holder = request.actor.agent if rows[id][MAILBOX] in request.pools else None
+        for _, id, mailbox in share:
+            holder = request.actor.agent if mailbox in request.pools else None
             groups.setdefault((holder, request.duration, request.counted), []).append(id)
     return groups
 

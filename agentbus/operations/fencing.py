@@ -31,23 +31,23 @@ def standings(agents: Iterable[str]) -> Op[dict[str, Standing]]:
 
 def fenced(actor: Actor, standing: Standing | None) -> AgentFenced | None:
     """Why this actor may not act, or None."""
+    if standing is not None and standing.epoch == actor.epoch and standing.status in LIVE:
+        return None
     if standing is None:
         reason = "it was deleted"
     elif standing.epoch != actor.epoch:
         reason = f"epoch {standing.epoch} has taken over"
-    elif standing.status not in LIVE:
-        reason = f"it has {standing.status}" if standing.status != "failed" else "it was declared failed"
     else:
-        return None
+        reason = f"it has {standing.status}" if standing.status != "failed" else "it was declared failed"
     return AgentFenced(agent=actor.agent, epoch=actor.epoch, reason=reason)
 
 
 def fence(actors: Iterable[Actor]) -> Op[dict[Actor, AgentFenced]]:
     """The actors that may not act, each with its error."""
-    distinct = set(actors)
-    known = yield from standings({actor.agent for actor in distinct})
+    callers = list(actors)
+    known = yield from standings({actor.agent for actor in callers})
     refused: dict[Actor, AgentFenced] = {}
-    for actor in distinct:
+    for actor in callers:
         error = fenced(actor, known.get(actor.agent))
         if error is not None:
             refused[actor] = error

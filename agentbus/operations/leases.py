@@ -15,9 +15,6 @@ from agentbus.operations.fencing import fence
 Lease = tuple[int, int]
 """A message's row id, and the number of the hand-out."""
 
-FEW = 4
-"""So many leases are settled in a fraction of a millisecond."""
-
 
 class Settlement(msgspec.Struct, frozen=True):
     """Leases that one caller settles together: all, or none."""
@@ -26,9 +23,8 @@ class Settlement(msgspec.Struct, frozen=True):
     leases: tuple[Lease, ...]
 
     @property
-    def small(self) -> bool:
-        """Whether it may be run where it holds others up."""
-        return len(self.leases) <= FEW
+    def touches(self) -> int:
+        return len(self.leases)
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -80,19 +76,57 @@ class RejectRequest(Settlement, frozen=True):
 @operation(durable=False)
 def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Mark messages as done. The outcome says whether ``begin`` is still ours and may be handed to the code."""
-    errors, held = yield from refusals(requests)
-    valid = [request for index, request in enumerate(requests) if index not in errors]
-    yield Query("message_ack", (now.wall, [id for request in valid for id, _ in request.leases]))
-    begun = [
-        request.begin
-        for request in valid
-        if request.begin is not None and _is_held(request.begin.lease, request.actor, held)
-    ]
-    if begun:
-        yield Each("message_begin", [(beginning.attempts, beginning.lease[0]) for beginning in begun])
+    refused = yield from fence(request.actor for request in requests)
+    valid = [request for request in requests if request.actor not in refused] if refused else requests
+    following = {request.begin.lease[0] for request in valid if request.begin is not None}
+    if len(valid) > 1 and following and any(id in following for request in valid for id, _ in request.leases):
+        # What one begins another settles: the order matters.
+        raise Separately
+    yield from acknowledge(valid, now)
+    begun = yield from _begin_following(valid)
     return [
-        errors.get(index, request.begin is None or request.begin in begun) for index, request in enumerate(requests)
+        refused[request.actor]
+        if refused and request.actor in refused
+        else request.begin is None or request.begin in begun
+        for request in requests
     ]
+
+
+def acknowledge(requests: Sequence[Settlement], now: Now) -> Op[None]:
+    """Mark what these requests hold as done, or raise.
+
+    One statement both settles and looks. When it tells of a lease that is lost, it has already settled others, so that
+    the driver must undo it: one request then hears which lease it is, several are run one by one.
+    """
+    wanted = [(id, lease, request.actor.agent) for request in requests for id, lease in request.leases]
+    if not wanted:
+        return
+    rows = yield Query("message_ack", (now.wall, [id for id, _, _ in wanted]))
+    if len(requests) > 1:
+        # Of two that settle the same lease, the second must hear that it is lost.
+        if len(rows) != len(wanted) or set(rows) != set(wanted):
+            raise Separately
+    elif set(rows) != set(wanted):
+        id, lease, _ = next(one for one in wanted if one not in rows)
+        found = yield Query("message_held", ([id],))
+        message = Held(*found[0]) if found else None
+        others = [holder for settled, _, holder in rows if settled == id]
+        if message is not None and others:
+            # It looks settled only because the statement above took it from somebody else.
+            message = msgspec.structs.replace(message, status="leased", holder=others[0])
+        raise _lost((id, lease), message)
+
+
+def _begin_following(requests: Sequence[AckRequest]) -> Op[list[Beginning]]:
+    """Hand the next reserved messages to the code, as far as they are still held."""
+    wanted = [(request.begin, request.actor) for request in requests if request.begin is not None]
+    if not wanted:
+        return []
+    rows = yield Query("message_held", ([beginning.lease[0] for beginning, _ in wanted],))
+    held = {row[0]: Held(*row) for row in rows}
+    begun = [beginning for beginning, actor in wanted if _is_held(beginning.lease, actor, held)]
+    yield Each("message_begin", [(beginning.attempts, beginning.lease[0]) for beginning in begun])
+    return begun
 
 
 @operation(durable=False)
@@ -226,7 +260,6 @@ def refusals(
         index: refused[request.actor] for index, request in enumerate(requests) if request.actor in refused
     }
     ids = [id for request in requests for id, _ in request.leases]
-    ids += [request.begin.lease[0] for request in requests if isinstance(request, AckRequest) and request.begin]
     if not ids:
         return errors, {}
     if len(requests) > 1 and len(set(ids)) < len(ids):

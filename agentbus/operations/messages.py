@@ -25,8 +25,6 @@ from agentbus.operations import (
 )
 from agentbus.operations.fencing import Standing, fenced, standings
 
-_SMALL = 4096
-
 
 class Draft(msgspec.Struct, frozen=True):
     """A message before it has a row. ``to`` is an address, or the mailbox that a reply goes to; times are
@@ -74,9 +72,8 @@ class SendRequest(msgspec.Struct, frozen=True):
     drafts: tuple[Draft, ...]
 
     @property
-    def small(self) -> bool:
-        """Whether it may be run where it holds others up."""
-        return len(self.drafts) == 1 and len(self.drafts[0].payload[0]) <= _SMALL
+    def touches(self) -> int:
+        return len(self.drafts) + self.weight // 1024
 
     @property
     def weight(self) -> int:
@@ -93,6 +90,8 @@ class _Directory(msgspec.Struct):
     sent: dict[str, list[Row]] = {}
     new: dict[str, SendRequest] = {}
     """Ids that this batch is about to use for the first time, and by whom."""
+    copies: int = 0
+    """How many rows this batch needs."""
 
 
 @operation(durable=True)
@@ -107,7 +106,7 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
     rows: list[Row] = []
     channels: list[str] = []
     outcomes: list[Outcome[list[Receipt]]] = []
-    first = yield from _take_ids(sum(_count(plan) for plan in plans))
+    id = yield from _take_ids(directory.copies)
     for request, plan in zip(requests, plans, strict=True):
         if isinstance(plan, AgentBusError):
             outcomes.append(plan)
@@ -116,16 +115,15 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
         for draft, boxes in zip(request.drafts, plan, strict=True):
             if isinstance(boxes, Receipt):
                 receipts.append(boxes)
-                continue
-            id = first + len(rows)
-            values = _values(draft, request.actor.agent, now)
-            for box in boxes:
-                rows.append((first + len(rows), draft.message_id, box, *values))
-                channels.append(_channel(draft, box))
-            if boxes:
-                receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
-            else:
+            elif not boxes:
                 receipts.append(Receipt(None, draft.message_id, 0))
+            else:
+                receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
+                values = _values(draft, request.actor.agent, now)
+                for box in boxes:
+                    rows.append((id, draft.message_id, box, *values))
+                    channels.append(_channel(draft, box))
+                    id += 1
         outcomes.append(receipts)
     if rows:
         yield Each("message_insert", rows)
@@ -185,33 +183,50 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
 def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int] | Receipt]]:
     """For each draft the mailboxes it goes to, or the receipt it already has; or the first thing that is wrong."""
     plan: list[list[int] | Receipt] = []
+    copies = 0
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, item=index)
-        sent = directory.sent.get(draft.message_id) if draft.message_id is not None else None
-        if draft.message_id is not None and directory.new.get(draft.message_id, request) is not request:
-            # Run by itself, the later one finds the row of the earlier one.
-            raise Separately
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
             return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, item=index)
-        if sent is not None:
-            differs = _difference(draft, boxes, sent[0])
-            if differs is not None:
-                return MessageIdConflict(message_id=draft.message_id, differs=differs, item=index)
-            plan.append(Receipt(sent[0][0], draft.message_id, len(sent), duplicate=True))
-            continue
-        if isinstance(draft.to, Address) and draft.to.kind == "agent":
+        if draft.message_id is not None:
+            sent = _sent_before(request, draft, boxes, directory, index)
+            if sent is not None:
+                if isinstance(sent, AgentBusError):
+                    return sent
+                plan.append(sent)
+                continue
+        if isinstance(draft.to, Address) and draft.to.kind == "agent" and not draft.reply:
             status = directory.agents[draft.to.name].status
-            if status in {"completed", "stopped"} and not draft.reply:
+            if status in {"completed", "stopped"}:
                 return AgentEnded(agent=draft.to.name, status=status, item=index)
         if draft.message_id is not None:
-            if draft.message_id in directory.new:
-                return MessageIdConflict(message_id=draft.message_id, differs="place in the same list", item=index)
             directory.new[draft.message_id] = request
         plan.append(boxes)
+        copies += len(boxes)
+    directory.copies += copies
     return plan
+
+
+def _sent_before(
+    request: SendRequest, draft: Draft, boxes: list[int], directory: _Directory, index: int
+) -> Outcome[Receipt] | None:
+    """The receipt of an earlier send under the same id, or why this one is another message; None for a new id."""
+    assert draft.message_id is not None  # noqa: S101 - asked only for those that have one
+    if directory.new.get(draft.message_id, request) is not request:
+        # Run by itself, the later one finds the row of the earlier one.
+        raise Separately
+    sent = directory.sent.get(draft.message_id)
+    if sent is not None:
+        differs = _difference(draft, boxes, sent[0])
+        if differs is None:
+            return Receipt(sent[0][0], draft.message_id, len(sent), duplicate=True)
+        return MessageIdConflict(message_id=draft.message_id, differs=differs, item=index)
+    if draft.message_id in directory.new:
+        return MessageIdConflict(message_id=draft.message_id, differs="place in the same list", item=index)
+    return None
 
 
 def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
@@ -237,12 +252,6 @@ def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
     if payload != draft.payload[0] and canonical(payload) != canonical(draft.payload[0]):
         return "payload"
     return None if correlation == draft.correlation else "correlation"
-
-
-def _count(plan: Outcome[list[list[int] | Receipt]]) -> int:
-    if isinstance(plan, AgentBusError):
-        return 0
-    return sum(len(boxes) for boxes in plan if not isinstance(boxes, Receipt))
 
 
 def _take_ids(count: int) -> Op[int]:

@@ -16,7 +16,7 @@ from agentbus.operations.fencing import fence
 class ReplyRequest(msgspec.Struct, frozen=True):
     """Is there a reply to the request with this correlation?"""
 
-    small: ClassVar[bool] = True
+    touches: ClassVar[int] = 1
     actor: Actor
     mailbox: int
     correlation: str

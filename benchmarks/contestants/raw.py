@@ -83,7 +83,7 @@ class RawBox:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def _acknowledge(self, done: Sequence[Any]) -> None:
-        self._connection.execute(self._ack, (now(), json.dumps([row[ID] for row in done])))
+        self._connection.execute(self._ack, (now(), json.dumps([row[ID] for row in done]))).fetchall()
 
 
 class RawSQLite:

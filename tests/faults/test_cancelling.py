@@ -137,6 +137,8 @@ async def test_a_receive_cancelled_while_its_message_is_on_its_way_gives_it_back
         bus.agent("receiver", type="worker") as receiver,
     ):
         await receiver.send("receiver", "note", 1)
+        # After a batch of several, a call waits for those that come in the same turn of the loop.
+        await asyncio.gather(bus.define("one"), bus.define("two"))
         # A neighbour in the batch, answered just before the claim: its callback runs before the receiver does.
         receiving = asyncio.create_task(receiver.receive())
         neighbour = asyncio.ensure_future(bus.engine.write(*_nothing(receiver)))

@@ -2,13 +2,14 @@
 
 -- name: agent_standing
 -- What operations must know of agents. Differs: lists by json_each; left alone, SQLite prefers the unique index to the
--- covering one and reads the row as well.
-SELECT id, status, epoch, mailbox, replies FROM agents INDEXED BY agents_standing
-WHERE id IN (SELECT value FROM json_each($1));
+-- covering one and reads the row as well. A join, here and below, because IN copies the list into a b-tree first.
+SELECT agents.id, agents.status, agents.epoch, agents.mailbox, agents.replies
+FROM json_each($1) AS wanted CROSS JOIN agents INDEXED BY agents_standing ON agents.id = wanted.value;
 
 -- name: type_known
 -- Which of these types are in the vocabulary. Differs: lists by json_each.
-SELECT name FROM vocabulary WHERE kind = $1 AND name IN (SELECT value FROM json_each($2));
+SELECT vocabulary.name
+FROM json_each($2) AS wanted CROSS JOIN vocabulary ON vocabulary.kind = $1 AND vocabulary.name = wanted.value;
 
 -- name: pool_mailbox
 -- The mailboxes of pools. Differs: lists by json_each.
@@ -45,13 +46,13 @@ ORDER BY ready.priority DESC, ready.id;
 -- name: message_rows
 -- Messages as their receiver gets them; `lease` and `attempts` are those before this hand-out.
 -- Differs: lists by json_each.
-SELECT id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation, reply_to,
-    created, mailbox, expires
-FROM messages WHERE id IN (SELECT value FROM json_each($1));
+SELECT messages.id, message_id, sender, messages.type, payload, checksum, priority, attempts, lease, session,
+    correlation, reply_to, created, mailbox, expires
+FROM json_each($1) AS wanted CROSS JOIN messages ON messages.id = wanted.value;
 
 -- name: message_lease
 -- Lease messages until $2, to $1 or (if that is NULL) to the owner of their mailbox; the attempt counts when they are
--- handed to the code at once. Differs: lists by json_each.
+-- handed to the code at once. Differs: lists by json_each. RETURNING the rows is slower than asking for them first.
 UPDATE messages SET
     status = 'leased',
     lease = lease + 1,
@@ -61,14 +62,16 @@ UPDATE messages SET
 WHERE id IN (SELECT value FROM json_each($4));
 
 -- name: message_ack
--- Messages are done. Differs: lists by json_each.
-UPDATE messages SET status = 'acked', finished = $1 WHERE id IN (SELECT value FROM json_each($2));
+-- Messages are done; says whose they were, for the caller to compare. Differs: lists by json_each.
+UPDATE messages SET status = 'acked', finished = $1
+WHERE id IN (SELECT value FROM json_each($2)) AND status = 'leased'
+RETURNING id, lease, holder;
 
 -- name: message_held
 -- Messages as the settling operations see them. Differs: lists by json_each.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
-    expires
-FROM messages WHERE id IN (SELECT value FROM json_each($1));
+SELECT messages.id, lease, status, holder, attempts, max_attempts, mailbox, messages.type, message_id, correlation,
+    reply_to, session, expires
+FROM json_each($1) AS wanted CROSS JOIN messages ON messages.id = wanted.value;
 
 -- name: message_held_by
 -- What agents hold, also from pools that they have left since. Differs: lists by json_each; the index is named because

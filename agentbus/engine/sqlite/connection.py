@@ -35,10 +35,6 @@ _PRAGMAS = (
 _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
 
 
-BUSY = 0.05
-"""Seconds that SQLite itself waits for a foreign writer; we wait longer, but without holding our lock meanwhile."""
-
-
 def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
     """A connection that may write, on a database of the current schema."""
     require_sqlite(sqlite3.sqlite_version_info)
@@ -50,7 +46,8 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             migrate(connection, home)
-            connection.execute(f"PRAGMA busy_timeout = {BUSY * 1000:.0f}")
+            # From here on a foreign writer is waited for by us, without holding our lock meanwhile.
+            connection.execute("PRAGMA busy_timeout = 0")
         except sqlite3.Error as error:
             connection.close()
             raise translated(error, home) from error

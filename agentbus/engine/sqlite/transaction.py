@@ -18,7 +18,7 @@ from agentbus.codec import plain
 from agentbus.engine.queries import bound, load, widened
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
-from agentbus.engine.sqlite.connection import BUSY, identity, translated
+from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
@@ -56,7 +56,7 @@ class Transactor:
         self._queries = load("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous = True
-        self._patient = True
+        self._checkpoints = True
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
@@ -89,7 +89,7 @@ class Transactor:
         begun = time.perf_counter()
         try:
             self._still_there()
-            self._set_patience(False)
+            self._set_checkpoints(False)
             channels = self._commit_locked(calls)
         except _Busy:
             return None
@@ -143,7 +143,7 @@ class Transactor:
 
     def _commit_all(self, calls: Sequence[Call]) -> list[str]:
         with self._lock.held():
-            self._set_patience(True)
+            self._set_checkpoints(True)
             return self._commit_locked(calls)
 
     def _commit_locked(self, calls: Sequence[Call]) -> list[str]:
@@ -245,6 +245,7 @@ class Transactor:
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
+            self._look_for_listeners(channels)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()
@@ -301,49 +302,47 @@ class Transactor:
                     self._connection.execute(wide, values)
         self._connection.executemany(self._queries[step.name], step.rows[whole:])
 
-    def _ring(self, channels: Sequence[str]) -> bool:
-        """Ring the other processes that listen. What is committed stays so if that fails; they look now and then."""
-        if not channels:
-            return self._ringer.ring({})
-        try:
-            return self._ringer.ring(self._whom_to_ring(channels))
-        except (sqlite3.Error, OSError) as error:
-            log.warning("nobody was rung: %s", error)
-            return True
+    def _look_for_listeners(self, channels: Sequence[str]) -> None:
+        """Learn whom to ring for these channels; anew only when the topology changed.
 
-    def _whom_to_ring(self, channels: Sequence[str]) -> dict[str, set[str]]:
-        """The bells of other processes for these channels. Looked up anew only when the topology changed.
-
-        Runs after the commit: a listener that came later looked for messages after it began to listen.
+        Inside the transaction, where it costs a look-up and no transaction of its own: a listener that comes later
+        looks for messages after it began to listen, and finds what is committed here.
         """
+        if not channels:
+            return
         ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
         if topology != self._topology:
             self._bells.clear()
             self._topology = topology
         unknown = {channel.partition("#")[0] for channel in channels} - self._bells.keys()
         if unknown:
-            for channel in unknown:
-                self._bells[channel] = []
             rows = self._connection.execute(self._queries["listeners_of"], (plain(list(unknown)), self.process))
+            self._bells.update({channel: [] for channel in unknown})
             for channel, bell in rows.fetchall():
                 self._bells[channel].append(bell)
+
+    def _ring(self, channels: Sequence[str]) -> bool:
+        """Ring the other processes that listen. What is committed stays so if that fails; they look now and then."""
         bells: dict[str, set[str]] = {}
         for channel in channels:
             for bell in self._bells[channel.partition("#")[0]]:
                 bells.setdefault(bell, set()).add(channel)
-        return bells
+        try:
+            return self._ringer.ring(bells)
+        except OSError as error:
+            log.warning("nobody was rung: %s", error)
+            return True
 
     def _set_synchronous(self, full: bool) -> None:
         if full != self._synchronous:
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
             self._synchronous = full
 
-    def _set_patience(self, patient: bool) -> None:
-        """Whether a commit may checkpoint the log, and wait for another program."""
-        if patient != self._patient:
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if patient else 0:d}")
-            self._connection.execute(f"PRAGMA busy_timeout = {BUSY * 1000 if patient else 0:.0f}")
-            self._patient = patient
+    def _set_checkpoints(self, wanted: bool) -> None:
+        """Whether a commit may move the log into the database."""
+        if wanted != self._checkpoints:
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if wanted else 0:d}")
+            self._checkpoints = wanted
 
     def _still_there(self) -> None:
         if _identity(self._path) != self._file:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -32,8 +33,14 @@ MOST_WAITING = 10_000
 """Calls that the thread may find waiting; what comes then is held back on the loop, first come first served."""
 _RING_AGAIN = 0.002
 _RING_SELDOM = 1.0
-_MOST_HERE = 64
-"""Calls in a row that may be run on the loop's own thread."""
+_MOST_HERE = 63
+"""Batches in a row that may be run on the loop's own thread."""
+_TURN = 8
+"""After so many of them in a row the loop has a turn, even if nobody seems to wait for it."""
+_MOST_TOUCHED = 128
+"""Rows that may be touched on the loop's own thread: less than a millisecond, unless payloads are large."""
+_LONG = 0.003
+"""Seconds after which the loop's own thread is spared for a while."""
 
 
 class DaemonConnection(aiosqlite.Connection):
@@ -63,7 +70,7 @@ class WriterConnection(DaemonConnection):
 class _Waiting(Call):
     """A call whose caller awaits the future."""
 
-    __slots__ = ("future", "orphaned", "small", "weight")
+    __slots__ = ("future", "orphaned")
 
     def __init__(
         self,
@@ -73,11 +80,12 @@ class _Waiting(Call):
         future: asyncio.Future[Any],
         orphaned: Callable[[Any], None] | None,
     ) -> None:
-        super().__init__(operation, request, durable)
+        self.operation = operation
+        self.request = request
+        self.durable = durable
+        self.outcome: Any = None
         self.future = future
         self.orphaned = orphaned
-        self.weight: int = getattr(request, "weight", 0)
-        self.small: bool = not durable and getattr(request, "small", False)
 
 
 class Writer:
@@ -93,6 +101,8 @@ class Writer:
         self._running = False
         self._ringing = False
         self._here = _MOST_HERE
+        self._alone = False
+        """Whether the last batch was of one call: then its caller is likely to be the only one about."""
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -114,9 +124,12 @@ class Writer:
             self._queue.append(call)
         if not self._running:
             self._running = True
-            # Not at once: every task that is ready in this turn of the loop may still join the batch.
-            self._loop.call_soon(self._start)
-        return future if orphaned is None else _answered(future, orphaned)
+            if self._alone and not durable and self._here % _TURN:
+                self._start()
+            else:
+                # Not at once: every task that is ready in this turn of the loop may still join the batch.
+                self._loop.call_soon(self._start)
+        return future if orphaned is None or future.done() else _answered(future, orphaned)
 
     @property
     def process(self) -> int:
@@ -142,23 +155,37 @@ class Writer:
         await self._connection.close()
 
     def _start(self) -> None:
-        """Begin with what waits: on the thread; or here, if it is one small call that needs neither fsync nor waiting.
+        """Begin with what waits: on the thread; or here, if it is little that needs neither fsync nor waiting.
 
-        The hop to the thread and back costs as much as such a call itself (some 100 µs each). Now and then the thread
-        has its turn all the same: only its commits checkpoint the log.
+        The hop to the thread and back costs as much as some small calls (100 µs), and while Python runs on the one
+        thread it does not on the other. Now and then the thread has its turn all the same: only its commits checkpoint
+        the log.
         """
-        # Not while the thread may use the connection too: to ring bells again, or at the call of close().
-        alone = not self._ringing and not self._closed
-        if alone and self._here > 0 and len(self._queue) == 1 and self._queue[0].small:
+        if self._here > 0 and self._is_little():
             self._here -= 1
             batch = self._take()
+            begun = time.perf_counter()
             done = self._run_here(batch) if batch else ([], True)
+            if time.perf_counter() - begun > _LONG:
+                self._here = -_MOST_HERE
             if done is not None:
                 self._deliver(batch, *done, not self._queue)
                 return
             self._queue.extend(batch)
-        self._here = _MOST_HERE
+        self._here = _MOST_HERE if self._here >= 0 else self._here + 1
         self._connection.hop(self._work)
+
+    def _is_little(self) -> bool:
+        """Whether all that waits may be run on the loop's own thread."""
+        # Not while the thread may use the connection too: to ring bells again, or at the call of close().
+        if self._ringing or self._closed:
+            return False
+        rows = 0
+        for call in self._queue:
+            touched = None if call.durable else getattr(call.request, "touches", None)
+            if touched is None or (rows := rows + touched) > _MOST_TOUCHED:
+                return False
+        return True
 
     def _run_here(self, batch: deque[_Waiting]) -> tuple[list[str], bool] | None:
         try:
@@ -191,11 +218,12 @@ class Writer:
             # A cancelled caller withdraws its call, as long as nobody has taken it.
             if not call.future.cancelled():
                 batch.append(call)
-                weight += call.weight
+                weight += getattr(call.request, "weight", 0)
         return batch
 
     def _deliver(self, batch: deque[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
         """On the loop: answer every caller, wake who waits here, go on if more has come."""
+        self._alone = len(batch) <= 1
         try:
             self._answer(batch)
         finally:
