@@ -87,7 +87,7 @@ def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
     return [
         refused[request.actor]
         if refused and request.actor in refused
-        else request.begin is None or request.begin in begun
+        else request.begin is None or (request.begin, request.actor) in begun
         for request in requests
     ]
 
@@ -110,22 +110,22 @@ def acknowledge(requests: Sequence[Settlement], now: Now) -> Op[None]:
         id, lease, _ = next(one for one in wanted if one not in rows)
         found = yield Query("message_held", ([id],))
         message = Held(*found[0]) if found else None
-        others = [holder for settled, _, holder in rows if settled == id]
-        if message is not None and others:
+        settled = {row[0] for row in rows}
+        if message is not None and id in settled:
             # It looks settled only because the statement above took it from somebody else.
-            message = msgspec.structs.replace(message, status="leased", holder=others[0])
+            message = msgspec.structs.replace(message, status="leased")
         raise _lost((id, lease), message)
 
 
-def _begin_following(requests: Sequence[AckRequest]) -> Op[list[Beginning]]:
+def _begin_following(requests: Sequence[AckRequest]) -> Op[list[tuple[Beginning, Actor]]]:
     """Hand the next reserved messages to the code, as far as they are still held."""
     wanted = [(request.begin, request.actor) for request in requests if request.begin is not None]
     if not wanted:
         return []
     rows = yield Query("message_held", ([beginning.lease[0] for beginning, _ in wanted],))
     held = {row[0]: Held(*row) for row in rows}
-    begun = [beginning for beginning, actor in wanted if _is_held(beginning.lease, actor, held)]
-    yield Each("message_begin", [(beginning.attempts, beginning.lease[0]) for beginning in begun])
+    begun = [(beginning, actor) for beginning, actor in wanted if _is_held(beginning.lease, actor, held)]
+    yield Each("message_begin", [(beginning.attempts, beginning.lease[0]) for beginning, _ in begun])
     return begun
 
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from agentbus.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Each, Op, Query, Row, Wake
+from agentbus.operations import Actor, Each, Op, Query, Row, Separately, Wake
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
@@ -63,14 +63,31 @@ def play(operation: Op[T], *answers: Answer) -> Played[T]:
     """
     played: Played[Any] = Played(None)
     left = list(answers)
+    played.outcomes = _run(operation, played, left)
+    assert not left, f"never asked for: {[name for name, _ in left]}"
+    return played
+
+
+def undone(operation: Op[Any], *answers: Answer) -> Played[AgentBusError | Separately]:
+    """Run an operation that gives up: its outcome is what it raised, for the driver to undo what it wrote."""
+    played: Played[Any] = Played(None)
+    left = list(answers)
+    try:
+        outcomes = _run(operation, played, left)
+    except (AgentBusError, Separately) as error:
+        played.outcomes = error
+        assert not left, f"never asked for: {[name for name, _ in left]}"
+        return played
+    raise AssertionError(f"it did not give up, but answered {outcomes}")
+
+
+def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
     try:
         step = next(operation)
         while True:
             step = operation.send(_answer(step, played, left))
     except StopIteration as stop:
-        played.outcomes = stop.value
-    assert not left, f"never asked for: {[name for name, _ in left]}"
-    return played
+        return stop.value
 
 
 def _answer(step: Query | Each | Wake, played: Played[Any], left: list[Answer]) -> list[Row]:
@@ -134,6 +151,11 @@ def held(
         id, lease, status, holder, attempts, max_attempts, mailbox, "note", message_id, correlation, reply_to, "s-1",
         expires,
     )  # fmt: skip
+
+
+def settled(*messages: Row) -> Answer:
+    """What message_ack tells of these rows of message_held: of those that were leased, whose they were."""
+    return "message_ack", [(id, lease, holder) for id, lease, status, holder, *_ in messages if status == "leased"]
 
 
 def row(id: int, priority: int = 5, mailbox: int = 10, attempts: int = 0, lease: int = 0) -> Row:

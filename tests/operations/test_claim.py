@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agentbus.errors import AgentFenced, LeaseLost
-from agentbus.operations import Actor
+from agentbus.operations import Actor, Separately
 from agentbus.operations.claims import Claim, ClaimRequest, claim
-from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, row
+from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, row, settled, undone
 
 QUIET: Answer = ("mailbox_horizon", [(box, None, None, None) for box in (10, 20, 30)])
 """Nothing is due in any mailbox."""
@@ -152,7 +152,7 @@ def test_acknowledgements_travel_with_the_claim() -> None:
     found = ready((10, 5, 3))
     played = play(
         claim.run([request(leases=((1, 4), (2, 1)))], NOW),
-        ALIVE, ("message_held", [held(1, 4), held(2, 1)]), QUIET, *found,
+        ALIVE, settled(held(1, 4), held(2, 1)), QUIET, *found,
     )  # fmt: skip
     assert got(played) == [[3]]
     assert played.ids("message_ack") == [1, 2]
@@ -160,19 +160,58 @@ def test_acknowledgements_travel_with_the_claim() -> None:
     assert played.written("message_ack")[0][0] == NOW.wall
 
 
-def test_a_lost_lease_excludes_its_request_and_nobody_else() -> None:
+def test_the_acknowledgements_of_all_claims_travel_in_one_statement() -> None:
     found = ready((10, 5, 3), (20, 5, 4))
+    requests = [request(A, leases=((1, 1),)), request(B, own=(20,), leases=((5, 1),))]
+    played = play(claim.run(requests, NOW), ALIVE, settled(held(5, holder="b"), held(1)), QUIET, *found)
+    assert got(played) == [[3], [4]]
+    assert played.written("message_ack") == [(NOW.wall, [1, 5])]
+
+
+def test_a_claim_with_nothing_to_acknowledge_writes_no_acknowledgement() -> None:
+    played = play(claim.run([request(), request(B, own=(20,))], NOW), ALIVE, QUIET, *ready((10, 5, 1)))
+    assert played.wrote == ["message_lease"]
+
+
+def test_a_lost_lease_is_named_and_its_request_leases_nothing() -> None:
+    # All or none: it raises, so that what the request still held is not acknowledged either.
+    answers: list[Answer] = [
+        ALIVE, settled(held(1), held(2, 2, holder="c")), ("message_held", [held(2, 2, "acked", holder="c")]),
+    ]  # fmt: skip
+    played = undone(claim.run([request(A, leases=((1, 1), (2, 1)))], NOW), *answers)
+    assert isinstance(played.outcomes, LeaseLost)
+    assert played.outcomes.facts == {"message_id": "m-2", "status": "leased", "holder": "c"}
+    assert played.wrote == ["message_ack"]
+    assert played.woken == []
+
+
+def test_beside_a_claim_with_a_lost_lease_all_must_run_by_themselves() -> None:
     requests = [request(A, leases=((1, 1), (2, 1))), request(B, own=(20,), leases=((5, 1),))]
-    answers: Answer = ("message_held", [held(1), held(2, lease=2, holder="c"), held(5, holder="b")])
-    played = play(claim.run(requests, NOW), ALIVE, answers, QUIET, *found)
-    error, other = played.outcomes
-    assert isinstance(error, LeaseLost)
-    assert error.facts == {"message_id": "m-2", "status": "leased", "holder": "c"}
-    assert isinstance(other, Claim)
-    # All or none: what the refused request still holds is not acknowledged either.
-    assert played.ids("message_ack") == [5]
+    answer = settled(held(1), held(2, lease=2, holder="c"), held(5, holder="b"))
+    played = undone(claim.run(requests, NOW), ALIVE, answer)
+    assert isinstance(played.outcomes, Separately)
+    assert played.wrote == ["message_ack"]
+
+
+def test_beside_a_claim_with_a_lost_lease_one_that_only_claims_runs_by_itself_too() -> None:
+    requests = [request(A, leases=((1, 1),)), request(B, own=(20,))]
+    played = undone(claim.run(requests, NOW), ALIVE, settled())
+    assert isinstance(played.outcomes, Separately)
+
+
+def test_two_claims_that_settle_the_same_lease_must_run_by_themselves() -> None:
+    requests = [request(leases=((1, 1),)), request(leases=((1, 1),))]
+    played = undone(claim.run(requests, NOW), ALIVE, settled(held(1)))
+    assert isinstance(played.outcomes, Separately)
+
+
+def test_a_fenced_agent_acknowledges_nothing_with_its_claim() -> None:
+    found = ready((20, 5, 4))
+    requests = [request(Actor("a", 0), leases=((1, 1),)), request(B, own=(20,), leases=((5, 1),))]
+    played = play(claim.run(requests, NOW), ALIVE, settled(held(5, holder="b")), QUIET, *found)
+    assert isinstance(played.outcomes[0], AgentFenced)
     assert got(played) == [[], [4]]
-    assert sorted(leases(played)) == [4]
+    assert played.ids("message_ack") == [5]
 
 
 def test_a_fenced_agent_claims_nothing() -> None:

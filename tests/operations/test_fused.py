@@ -1,6 +1,7 @@
 """A batch must not change what a request means: run together or one after another, the outcome is the same.
 
-The only tests here with a database: the rules are compared with themselves, in memory.
+The only tests here with a database: the rules are compared with themselves, in memory, and a request that is run by
+itself with what the tables said before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from agentbus.clock import Now
 from agentbus.codec import encode, plain
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite.connection import migrations
-from agentbus.errors import AgentBusError
+from agentbus.errors import AgentBusError, AgentFenced, LeaseLost
 from agentbus.operations import Actor, Each, Op, Operation, Part, Query, Separately, UnitRequest, unit
 from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
 from agentbus.operations.claims import Claim, ClaimRequest, claim
@@ -121,6 +122,13 @@ def template() -> bytes:
     do(claim, ClaimRequest(A, (), (own["a"][0],), (), 2, 60_000))
     last = "SELECT max(id) FROM messages WHERE status = 'leased'"
     connection.execute(f"UPDATE messages SET attempts = 2 WHERE id IN ({last})")
+    # What b did: one message is done, one is dead, one given back, and one it still holds.
+    do(send, SendRequest(A, tuple(message(Address("agent", "b"), priority=9) for _ in range(4))))
+    ((*rows,),) = (outcome.rows for outcome in do(claim, ClaimRequest(B, (), (own["b"][0],), (), 4, 60_000)))
+    done, dead, back, _ = (((row[0], 1),) for row in rows)
+    do(ack, AckRequest(B, done))
+    do(reject, RejectRequest(B, dead, "bad"))
+    do(release, ReleaseRequest(B, back))
     image = connection.serialize()
     connection.close()
     return image
@@ -134,13 +142,14 @@ def fresh() -> sqlite3.Connection:
 
 
 @cache
-def known() -> tuple[dict[str, int], list[tuple[int, int]]]:
-    """The mailboxes by kind and name, and the leases, those that ran out first."""
+def known() -> tuple[dict[str, int], list[tuple[int, int]], list[tuple[int, int]]]:
+    """The mailboxes by kind and name, the leases, those that ran out first, and the leases that are no more."""
     connection = fresh()
     try:
         boxes = {f"{kind}/{name}": id for id, kind, name in connection.execute("SELECT id, kind, name FROM mailboxes")}
         leased = "SELECT id, lease FROM messages WHERE status = 'leased' ORDER BY lease_until, id"
-        return boxes, connection.execute(leased).fetchall()
+        former = "SELECT id, lease FROM messages WHERE status <> 'leased' AND lease > 0 ORDER BY id"
+        return boxes, connection.execute(leased).fetchall(), connection.execute(former).fetchall()
     finally:
         connection.close()
 
@@ -157,7 +166,9 @@ def contents(connection: sqlite3.Connection) -> dict[str, list[Any]]:
 
 
 actors = st.sampled_from([A, A, A, B, B, STALE, NOBODY])
-leases = st.lists(st.sampled_from([*known()[1], *known()[1], (1, 9), (999, 1)]), max_size=3, unique=True).map(tuple)
+HELD, FORMER = known()[1:]
+MISNUMBERED = [(id, lease + 1) for id, lease in HELD[-2:]]
+leases = st.lists(st.sampled_from([*HELD, *HELD, (1, 9), (999, 1)]), max_size=3, unique=True).map(tuple)
 recipients = st.sampled_from(
     [*(Address("agent", name) for name in ("a", "b", "gone", "nobody")), pool("p"), pool("q"), topic("t"), topic("u")]
 )
@@ -174,11 +185,11 @@ drafts = st.builds(
     st.sampled_from([None, "r"]),
 )
 sends = st.builds(SendRequest, actors, st.lists(drafts, min_size=1, max_size=3).map(tuple))
-beginnings = st.builds(Beginning, st.sampled_from([*known()[1], (999, 1)]), st.integers(1, 3))
+beginnings = st.builds(Beginning, st.sampled_from([*HELD, (999, 1)]), st.integers(1, 3))
 acks = st.builds(AckRequest, actors, leases, st.none() | beginnings)
 parts = sends.map(lambda request: Part(send, request)) | acks.map(lambda request: Part(ack, request))
 # Of a lease that ran out, its holder and another claim may be first; together, the holder is.
-lasting = st.lists(st.sampled_from([*known()[1][2:], (999, 1)]), max_size=2, unique=True).map(tuple)
+lasting = st.lists(st.sampled_from([*HELD[2:], (999, 1)]), max_size=2, unique=True).map(tuple)
 claims = st.builds(
     ClaimRequest,
     actors,
@@ -218,5 +229,80 @@ def test_together_is_the_same_as_one_after_another(operation: Operation[Any, Any
         finally:
             fused.close()
             apart.close()
+
+    compare()
+
+
+def test_who_does_not_hold_a_message_does_not_begin_it_beside_its_holder() -> None:
+    batch = [AckRequest(actor, (), Beginning(HELD[-2], 2)) for actor in (A, B)]
+    fused, apart = fresh(), fresh()
+    try:
+        assert one_by_one(apart, ack, batch) == [True, False]
+        assert together(fused, ack, batch) == [True, False]
+    finally:
+        fused.close()
+        apart.close()
+
+
+BECOMES = {
+    "ack": {"acked"}, "claim": {"acked"}, "begin": {"leased"}, "extend": {"leased"},
+    "release": {"queued", "dead"}, "reject": {"dead"},
+}  # fmt: skip
+any_leases = st.lists(st.sampled_from([*HELD, *HELD, *FORMER, *MISNUMBERED, (999, 1)]), max_size=3).map(tuple)
+SETTLING: list[tuple[Operation[Any, Any], st.SearchStrategy[Any]]] = [
+    (ack, st.builds(AckRequest, actors, any_leases)),
+    (
+        claim,
+        st.builds(
+            ClaimRequest, actors, any_leases, st.just((known()[0]["agent/a"],)), st.just(()), st.just(2), st.just(500)
+        ),
+    ),
+    (begin, st.builds(BeginRequest, actors, any_leases, st.just(1))),
+    (extend, st.builds(ExtendRequest, actors, any_leases, st.just(9_000))),
+    (release, st.builds(ReleaseRequest, actors, any_leases)),
+    (reject, st.builds(RejectRequest, actors, any_leases, st.just("bad"))),
+]
+
+
+@pytest.mark.parametrize(("operation", "requests"), SETTLING, ids=[operation.name for operation, _ in SETTLING])
+def test_a_request_settles_all_that_it_holds_or_changes_nothing_and_names_what_is_lost(
+    operation: Operation[Any, Any], requests: Any
+) -> None:
+    @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @given(requests)
+    def compare(request: Any) -> None:
+        connection = fresh()
+        try:
+            messages = {
+                id: (lease, status, holder, message_id or f"m-{id}")
+                for id, lease, status, holder, message_id in connection.execute(
+                    "SELECT id, lease, status, holder, message_id FROM messages"
+                )
+            }
+            before = contents(connection)
+            (outcome,) = one_by_one(connection, operation, [request])
+            missing = [
+                id
+                for id, lease in request.leases
+                if id not in messages or messages[id][:3] != (lease, "leased", request.actor.agent)
+            ]
+            if request.actor in {STALE, NOBODY}:
+                assert isinstance(outcome, AgentFenced)
+            elif missing:
+                _, status, holder, name = messages.get(missing[0], (0, "purged", None, f"m-{missing[0]}"))
+                assert isinstance(outcome, LeaseLost)
+                assert outcome.facts == {
+                    "message_id": name,
+                    "status": status,
+                    "holder": holder if status == "leased" else "nobody",
+                }
+            else:
+                assert not isinstance(outcome, AgentBusError)
+                statuses = dict(connection.execute("SELECT id, status FROM messages").fetchall())
+                assert {statuses[id] for id, _ in request.leases} <= BECOMES[operation.name]
+                return
+            assert contents(connection) == before
+        finally:
+            connection.close()
 
     compare()

@@ -1,4 +1,7 @@
-"""What becomes of leased messages: acknowledged, begun, extended, given back, rejected. All of a request, or none."""
+"""What becomes of leased messages: begun, extended, given back, rejected. All of a request, or none.
+
+Acknowledging, which settles before it looks, is in test_acknowledging.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,11 @@ from agentbus.codec import decode
 from agentbus.errors import AgentFenced, LeaseLost
 from agentbus.operations import BUS, Actor, Operation, Separately, mailbox_channel, reply_channel
 from agentbus.operations.leases import (
-    AckRequest,
-    Beginning,
     BeginRequest,
     ExtendRequest,
     RejectRequest,
     ReleaseRequest,
     Settlement,
-    ack,
     begin,
     extend,
     reject,
@@ -28,7 +28,6 @@ from tests.operations.script import ALIVE, NOW, A, Answer, B, errors, held, play
 Settling = tuple[Operation[Any, Any], type[Settlement], tuple[Any, ...], str]
 
 EVERY: list[Settling] = [
-    (ack, AckRequest, (), "message_ack"),
     (begin, BeginRequest, (2,), "message_begin"),
     (extend, ExtendRequest, (1_000,), "message_extend"),
     (release, ReleaseRequest, (), "message_release"),
@@ -118,34 +117,6 @@ def test_beginning_tells_the_attempts_and_does_not_count_them_up() -> None:
     # Two who begin the same message, one of them in vain, count one attempt.
     played = play(begin.run([BeginRequest(A, ((1, 1),), 3)], NOW), ALIVE, held_rows(held(1, attempts=2)))
     assert played.written("message_begin") == [(3, 1)]
-
-
-def test_an_acknowledged_message_is_finished_now() -> None:
-    played = play(ack.run([AckRequest(A, ((1, 1),))], NOW), ALIVE, held_rows(held(1)))
-    assert played.outcomes == [True]
-    assert played.written("message_ack")[0][0] == NOW.wall
-
-
-def test_acknowledging_one_begins_the_next_in_the_same_commit() -> None:
-    played = play(ack.run([AckRequest(A, ((1, 1),), Beginning((2, 4), 3))], NOW), ALIVE, held_rows(held(1), held(2, 4)))
-    assert played.outcomes == [True]
-    assert played.ids("message_ack") == [1]
-    assert played.written("message_begin") == [(3, 2)]
-
-
-def test_a_next_one_that_is_lost_does_not_undo_the_acknowledgement() -> None:
-    played = play(ack.run([AckRequest(A, ((1, 1),), Beginning((2, 4), 3))], NOW), ALIVE, held_rows(held(1), held(2, 5)))
-    assert played.outcomes == [False]
-    assert played.ids("message_ack") == [1]
-    assert played.ids("message_begin") == []
-
-
-def test_a_refused_acknowledgement_begins_nothing() -> None:
-    played = play(
-        ack.run([AckRequest(A, ((1, 1),), Beginning((2, 4), 3))], NOW), ALIVE, held_rows(held(1, 9), held(2, 4))
-    )
-    assert isinstance(played.outcomes[0], LeaseLost)
-    assert played.ids("message_begin") == []
 
 
 def test_a_lease_is_extended_in_awake_time_from_now() -> None:

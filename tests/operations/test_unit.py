@@ -10,7 +10,7 @@ from agentbus.operations import Actor, Part, Separately, UnitRequest, unit
 from agentbus.operations.agents import ProgressRequest, progress
 from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, Receipt, SendRequest, send
-from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play
+from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play, settled, undone
 
 KNOWN: Answer = ("type_known", [("note",)])
 
@@ -33,7 +33,7 @@ def ids(last: int) -> Answer:
 
 def test_the_parts_of_a_unit_run_in_order_and_answer_in_order() -> None:
     request = UnitRequest((acks(1), sends(), notes(50)))
-    answers: list[Answer] = [ALIVE, ("message_held", [held(1)]), ALIVE, KNOWN, ids(7), ALIVE]
+    answers: list[Answer] = [ALIVE, settled(held(1)), ALIVE, KNOWN, ids(7), ALIVE]
     played = play(unit.run([request], NOW), *answers)
     assert played.outcomes == [[True, [Receipt(7, "m-7")], None]]
     assert played.wrote == ["message_ack", "counter_take", "message_insert", "agent_progress"]
@@ -41,17 +41,25 @@ def test_the_parts_of_a_unit_run_in_order_and_answer_in_order() -> None:
 
 def test_when_the_first_part_is_refused_its_error_is_the_outcome() -> None:
     # Nothing was written yet, so that the neighbours need not be run again.
+    played = play(unit.run([UnitRequest((acks(1, Actor("a", 9)), sends()))], NOW), ALIVE)
+    assert isinstance(played.outcomes[0], AgentFenced)
+    assert played.statements == []
+
+
+def test_when_the_first_part_finds_a_lost_lease_the_unit_raises_so_that_it_is_undone() -> None:
+    # It settles before it looks. No later part runs.
     request = UnitRequest((acks(1), sends()))
-    played = play(unit.run([request], NOW), ALIVE, ("message_held", [held(1, lease=2)]))
-    assert isinstance(played.outcomes[0], LeaseLost)
-    assert played.ids("message_ack") == []
+    answers: list[Answer] = [ALIVE, settled(held(1, lease=2)), ("message_held", [held(1, 2, "acked")])]
+    played = undone(unit.run([request], NOW), *answers)
+    assert isinstance(played.outcomes, LeaseLost)
+    assert played.wrote == ["message_ack"]
 
 
 def test_when_a_later_part_is_refused_the_unit_raises_so_that_it_is_undone() -> None:
     request = UnitRequest((acks(1), sends("nobody")))
-    answers: list[Answer] = [ALIVE, ("message_held", [held(1)]), ALIVE, KNOWN]
-    with pytest.raises(UnknownRecipient):
-        play(unit.run([request], NOW), *answers)
+    played = undone(unit.run([request], NOW), ALIVE, settled(held(1)), ALIVE, KNOWN)
+    assert isinstance(played.outcomes, UnknownRecipient)
+    assert played.ids("message_ack") == [1]
 
 
 def test_units_that_wait_together_each_get_their_own_results() -> None:
@@ -59,7 +67,7 @@ def test_units_that_wait_together_each_get_their_own_results() -> None:
         UnitRequest((acks(1), sends(), sends())),
         UnitRequest((acks(2, B), sends("a", B), notes(10, B))),
     ]
-    answers: list[Answer] = [ALIVE, ("message_held", [held(1), held(2, holder="b")]), ALIVE, KNOWN, ids(9), ALIVE]
+    answers: list[Answer] = [ALIVE, settled(held(1), held(2, holder="b")), ALIVE, KNOWN, ids(9), ALIVE]
     played = play(unit.run(requests, NOW), *answers)
     assert played.outcomes == [
         [True, [Receipt(7, "m-7")], [Receipt(8, "m-8")]],
@@ -68,14 +76,31 @@ def test_units_that_wait_together_each_get_their_own_results() -> None:
     assert played.ids("message_ack") == [1, 2]
 
 
-@pytest.mark.parametrize("bad", [acks(2, Actor("b", 9)), sends("nobody", B)])
-def test_beside_a_unit_that_fails_all_must_run_by_themselves(bad: Part) -> None:
-    requests = [UnitRequest((acks(1), sends())), UnitRequest((bad,))]
-    answers: list[Answer] = [
-        ALIVE, ("message_held", [held(1), held(2, holder="b")]), ALIVE, KNOWN, ids(9),
-    ]  # fmt: skip
-    with pytest.raises(Separately):
-        play(unit.run(requests, NOW), *answers)
+def test_beside_a_unit_of_a_fenced_agent_all_must_run_by_themselves() -> None:
+    requests = [UnitRequest((acks(1), sends())), UnitRequest((acks(2, Actor("b", 9)),))]
+    played = undone(unit.run(requests, NOW), ALIVE, settled(held(1)))
+    assert isinstance(played.outcomes, Separately)
+    assert played.ids("message_ack") == [1]
+
+
+def test_beside_a_unit_that_cannot_send_all_must_run_by_themselves() -> None:
+    requests = [UnitRequest((acks(1), sends())), UnitRequest((sends("nobody", B),))]
+    played = undone(unit.run(requests, NOW), ALIVE, settled(held(1)), ALIVE, KNOWN, ids(9))
+    assert isinstance(played.outcomes, Separately)
+
+
+def test_beside_a_unit_with_a_lost_lease_all_must_run_by_themselves() -> None:
+    requests = [UnitRequest((acks(1), sends())), UnitRequest((acks(2, B), sends("a", B)))]
+    played = undone(unit.run(requests, NOW), ALIVE, settled(held(1), held(2, 2, holder="b")))
+    assert isinstance(played.outcomes, Separately)
+    assert "message_insert" not in played.wrote
+
+
+def test_a_lost_lease_of_the_only_unit_that_acknowledges_gives_up_for_all() -> None:
+    # Whatever is raised, the driver then runs each by itself.
+    requests = [UnitRequest((acks(1), sends())), UnitRequest((sends("a", B),))]
+    with pytest.raises((Separately, LeaseLost)):
+        play(unit.run(requests, NOW), ALIVE, settled(), ("message_held", []))
 
 
 def test_a_single_unit_never_asks_to_be_run_by_itself() -> None:

@@ -325,7 +325,7 @@ class Transactor:
         """Ring the other processes that listen. What is committed stays so if that fails; they look now and then."""
         bells: dict[str, set[str]] = {}
         for channel in channels:
-            for bell in self._bells[channel.partition("#")[0]]:
+            for bell in self._bells.get(channel.partition("#")[0], ()):
                 bells.setdefault(bell, set()).add(channel)
         try:
             return self._ringer.ring(bells)
