@@ -102,7 +102,7 @@ def whole(pair: tuple[Any, Any]) -> dict[str, Any]:
     return {**(top if isinstance(top, dict) else {"not": not top}), "$defs": {"x": definition}}
 
 
-@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.tuples(schemas(2), schemas(1)).map(whole), st.lists(VALUES, min_size=1, max_size=5))
 @example({"enum": [1, [True]]}, [True, 1.0, [1], [True]])
 @example({"const": {"a": [0, False]}}, [{"a": [0, False]}, {"a": [False, 0]}, {"a": [0.0, False]}])
