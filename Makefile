@@ -13,12 +13,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test bench clean
+.PHONY: help demo test bench schemas clean
 
 help:
 	@echo "make demo    see agents work together on one bus"
 	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make bench   measure the queue"
+	@echo "make schemas write schemas/json/ from the code"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
 demo: $(VENV)/.installed
@@ -36,6 +37,9 @@ test: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
+
+schemas: $(VENV)/.installed
+	@$(BIN)/python -m agentbus.interfaces.schemas
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentbus.limits import Priority
     from agentbus.message import Message
     from agentbus.operations.messages import Receipt
-    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, Stats
+    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, Stats, TypeRecord
     from agentbus.unit import Unit
 
 __version__ = "0.1.0"
@@ -43,6 +43,7 @@ __all__ = [
     "Receipt",
     "Stats",
     "SystemClock",
+    "TypeRecord",
     "Unit",
     "connect",
     "errors",
@@ -65,6 +66,7 @@ _HOMES = {
     "Receipt": "operations.messages",
     "Stats": "records",
     "SystemClock": "clock",
+    "TypeRecord": "records",
     "Unit": "unit",
     "connect": "bus",
     "pool": "addresses",

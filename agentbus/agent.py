@@ -43,7 +43,7 @@ class Agent(Handle):
     async def send(
         self,
         to: str | Address,
-        type: str,
+        type: str | msgspec.Struct,
         payload: Any = None,
         *,
         priority: int = Priority.NORMAL.value,
@@ -56,14 +56,16 @@ class Agent(Handle):
     ) -> Receipt:
         """Send a message to an agent, a pool or a topic. When this returns, the message is committed.
 
+        A Struct in place of the type is type and payload in one; its first use defines it (see ``Bus.define``).
         ``delay`` and ``ttl`` are seconds. With a ``message_id`` of your own you may call again after a crash or a
         cancellation: the same id with the same content is sent once.
 
         >>> await agent.send("executor-1", "task_assignment", {"phase": "design"}, priority=9)   # doctest: +SKIP
         >>> await agent.send(agentbus.pool("executors"), "task_assignment", {"n": 1})            # doctest: +SKIP
+        >>> await agent.send("executor-1", Plan(files=12))                                       # doctest: +SKIP
         """
         message = draft(
-            to, type, payload, self._limit, priority, delay, ttl, message_id, max_attempts, correlation,
+            to, type, payload, self.vocabulary, priority, delay, ttl, message_id, max_attempts, correlation,
             self.session if session is None else session,
         )  # fmt: skip
         (receipt,) = await self.send_drafts(message)
@@ -72,7 +74,7 @@ class Agent(Handle):
     async def send_many(self, messages: Iterable[dict[str, Any] | Sequence[Any]]) -> list[Receipt]:
         """Send many messages in one commit: all, or none. An error has the position of the bad one as ``item``.
 
-        Each message is a ``(to, type, payload)``, or a dict with the arguments of ``send``.
+        Each message is a ``(to, type, payload)``, a ``(to, Struct)``, or a dict with the arguments of ``send``.
 
         >>> await agent.send_many([("a", "note", 1), {"to": "b", "type": "note", "priority": 9}])  # doctest: +SKIP
         """
@@ -83,7 +85,7 @@ class Agent(Handle):
                     drafts.append(self.draft(**message))
                 elif isinstance(message, tuple | list) and 2 <= len(message) <= 3:
                     to, type, payload = (*message, None) if len(message) == 2 else message
-                    drafts.append(draft(to, type, payload, self._limit, session=self.session))
+                    drafts.append(draft(to, type, payload, self.vocabulary, session=self.session))
                 else:
                     raise TypeError(f"it is {message!r:.80}")
             except AgentBusError as error:
@@ -96,7 +98,7 @@ class Agent(Handle):
         check_range(len(drafts), "number of messages", 1, MAX_BATCH)
         return await self.send_drafts(*drafts)
 
-    async def publish(self, name: str, type: str, payload: Any = None, **options: Any) -> Receipt:
+    async def publish(self, name: str, type: str | msgspec.Struct, payload: Any = None, **options: Any) -> Receipt:
         """Send a copy to each subscriber of a topic; the receipt's ``delivered`` says how many there are.
 
         >>> await agent.publish("plans", "note", {"plan": 3})                         # doctest: +SKIP
@@ -105,7 +107,7 @@ class Agent(Handle):
         return receipt
 
     async def request(
-        self, to: str | Address, type: str, payload: Any = None, *, timeout: float, **options: Any
+        self, to: str | Address, type: str | msgspec.Struct, payload: Any = None, *, timeout: float, **options: Any
     ) -> Message:
         """Send a message and wait for its reply. Raises RequestTimedOut, or RequestDied when it is a dead letter.
 
@@ -138,7 +140,7 @@ class Agent(Handle):
                 if row is not None:
                     break
                 if left <= 0:
-                    raise RequestTimedOut(recipient=str(to), type=type, timeout=timeout)
+                    raise RequestTimedOut(recipient=str(to), type=message.type, timeout=timeout)
                 look = False
         finally:
             self.waiting -= 1

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import anyio
+from msgspec import Struct
 
 from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
@@ -42,12 +43,13 @@ from agentbus.operations.agents import (
 )
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
-from agentbus.operations.vocabulary import DefineRequest, define
+from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import parting
 from agentbus.pulse import Pulse, strike_off
-from agentbus.records import Stats
+from agentbus.records import Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.vocabulary import Vocabulary, definition
 
 log = logging.getLogger("agentbus")
 
@@ -93,6 +95,7 @@ class Bus:
     def __init__(self, engine: Engine, *, max_payload: int, beat_every: float) -> None:
         self.engine = engine
         self.max_payload = max_payload
+        self.vocabulary = Vocabulary(max_payload)
         self.agents = Registry(engine, max_payload)
         self.messages = Mailroom(engine)
         self._pulse = Pulse(engine, beat_every)
@@ -238,14 +241,38 @@ class Bus:
             ),
         )
 
-    async def define(self, name: str, *, kind: Literal["agent", "message"] = "message", description: str = "") -> None:
-        """Add a name to the vocabulary of agent or message types. Defining it again only changes its description.
+    async def define(
+        self,
+        what: str | type[Struct],
+        *,
+        kind: Literal["agent", "message"] = "message",
+        description: str = "",
+        schema: dict[str, Any] | None = None,
+    ) -> None:
+        """Add a type to the vocabulary, or change its description or schema.
+
+        Payloads of a message type with a JSON ``schema`` are checked against it whenever one is sent, by whomever;
+        ``agentbus.schema`` says what it may have. A Struct stands for the type that its tag names (or its class, in
+        snake case), with its own schema, and this bus reads messages of that type as this Struct.
 
         >>> await bus.define("deploy_request", description="please deploy this")      # doctest: +SKIP
+        >>> await bus.define("deploy_result", schema={"required": ["url"]})           # doctest: +SKIP
+        >>> await bus.define(Plan)                                                    # doctest: +SKIP
         """
         check_choice(kind, "kind", ("agent", "message"))
-        request = DefineRequest(kind, check_name(name, f"{kind} type"), check_text(description, "description"))
+        request = definition(what, kind, check_text(description, "description"), schema, self.vocabulary)
         await self.engine.write(define, request)
+        self.vocabulary.remember([request])
+
+    async def types(self, kind: Literal["agent", "message"] | None = None) -> list[TypeRecord]:
+        """The vocabulary: the built-in types and those that were defined.
+
+        >>> [type.name for type in await bus.types("agent")]                          # doctest: +SKIP
+        ['coordinator', 'estimation-agent', 'executor', …]
+        """
+        if kind is not None:
+            check_choice(kind, "kind", ("agent", "message"))
+        return await self.engine.read(list_types, kind)
 
     async def stats(self, *, deepest: int = 20) -> Stats:
         """The bus in numbers: counts by status, the deepest queues, sizes.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from agentbus.addresses import Address, address
-from agentbus.codec import encode
 from agentbus.limits import (
     MAX_ATTEMPTS,
     Priority,
@@ -15,13 +16,14 @@ from agentbus.limits import (
     check_seconds,
 )
 from agentbus.operations.messages import Draft
+from agentbus.vocabulary import Vocabulary
 
 
 def draft(
     to: str | Address,
-    type: str,
+    type: str | msgspec.Struct,
     payload: Any,
-    limit: int,
+    vocabulary: Vocabulary,
     priority: int = Priority.NORMAL.value,
     delay: float | None = None,
     ttl: float | None = None,
@@ -30,11 +32,12 @@ def draft(
     correlation: str | None = None,
     session: str | None = None,
 ) -> Draft:
-    """A checked draft."""
+    """A checked draft. A Struct in place of the type is the payload as well."""
+    name, content, fits = vocabulary.content(type, payload)
     return Draft(
         address(to),
-        check_name(type, "message type"),
-        encode(payload, limit),
+        name,
+        content,
         check_range(priority, "priority", 0, 9),
         check_range(max_attempts, "max_attempts", 1, 1000),
         0 if delay is None else check_seconds(delay, "delay", zero=True),
@@ -43,6 +46,8 @@ def draft(
         None if correlation is None else check_name(correlation, "correlation"),
         None,
         None if session is None else check_name(session, "session"),
+        False,
+        fits,
     )
 
 

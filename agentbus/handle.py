@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
+
 from agentbus.addresses import Address
 from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import UnknownRecipient, UnknownType
@@ -24,6 +26,7 @@ from agentbus.operations.leases import (
     release,
 )
 from agentbus.operations.messages import Draft, Receipt, SendRequest, send
+from agentbus.operations.vocabulary import DefineRequest, define
 from agentbus.renewal import renewal
 
 if TYPE_CHECKING:
@@ -49,37 +52,47 @@ class Handle:
         self.waiting = 0
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
-        self._limit = bus.max_payload
+        self.vocabulary = bus.vocabulary
         self._adopt(registration)
 
     def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:
         self.active = True
         return self.engine.write(operation, request, **options)
 
-    def draft(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> Draft:
+    def draft(self, to: str | Address, type: str | Struct, payload: Any = None, **options: Any) -> Draft:
         check_options(options, OPTIONS)
         if options.get("session") is None:
             options["session"] = self.session
-        return draft(to, type, payload, self._limit, **options)
+        return draft(to, type, payload, self.vocabulary, **options)
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
+        request = SendRequest(self.actor, messages)
+        if self.vocabulary.undefined(messages, self.id):
+            return (await self.commit((Part(send, request),)))[-1]  # type: ignore[no-any-return]
         try:
-            receipts: list[Receipt] = await self.write(send, SendRequest(self.actor, messages))
+            receipts: list[Receipt] = await self.write(send, request)
         except (UnknownRecipient, UnknownType) as error:
             raise await explained(self.engine, error) from None
         return receipts
 
-    async def commit(self, parts: tuple[Part, ...]) -> None:
-        if len(parts) == 1:
-            # One operation is all or nothing by itself.
-            writing = self.write(parts[0].operation, parts[0].request)
-        else:
-            request = UnitRequest(parts)
-            writing = self.write(unit, request, durable=request.durable)
+    async def commit(self, parts: tuple[Part, ...]) -> list[Any]:
+        """Commit these together, and with them the definition of every Struct that is sent for the first time."""
+        definitions: list[DefineRequest] = []
+        for index, part in enumerate(parts):
+            if part.operation is send:
+                definitions = self.vocabulary.undefined(part.request.drafts, self.id)
+                parts = (*parts[:index], *(Part(define, one) for one in definitions), *parts[index:])
+                break
         try:
-            await writing
+            if len(parts) == 1:
+                # One operation is all or nothing by itself.
+                return [await self.write(parts[0].operation, parts[0].request)]
+            request = UnitRequest(parts)
+            results: list[Any] = await self.write(unit, request, durable=request.durable)
         except (UnknownRecipient, UnknownType) as error:
             raise await explained(self.engine, error) from None
+        self.vocabulary.remember(definitions)
+        return results
 
     async def settle(self, request: AckRequest) -> bool:
         return bool(await self.write(ack, request))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
@@ -18,14 +18,17 @@ from agentbus.operations.leases import AckRequest, Beginning, Lease
 from agentbus.operations.messages import Draft, Receipt
 from agentbus.parting import is_stray, parting
 from agentbus.unit import Unit
+from agentbus.vocabulary import Form, decoded
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
 
+T = TypeVar("T")
 log = logging.getLogger("agentbus")
 
 FIRST_RETRY = 1.0
 LONGEST_RETRY = 300.0
+_UNREAD = object()
 
 
 def backoff(attempts: int) -> float:
@@ -40,9 +43,9 @@ def backoff(attempts: int) -> float:
 class Message:
     """A message that was handed to this agent, under a lease.
 
-    ``payload`` is its content, ``type``, ``sender`` and ``recipient`` say what it is and between whom, ``message_id``
-    names it, ``priority``, ``attempts`` (this hand-over included), ``session``, ``correlation`` and ``created`` (wall
-    milliseconds) are what they say.
+    ``payload`` is its content (a Struct, if this bus knows one of its type), ``type``, ``sender`` and ``recipient`` say
+    what it is and between whom, ``message_id`` names it, ``priority``, ``attempts`` (this hand-over included),
+    ``session``, ``correlation`` and ``created`` (wall milliseconds) are what they say.
 
     Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end
     the acknowledgement and everything done through the unit are one commit.
@@ -55,8 +58,11 @@ class Message:
 
     __slots__ = (
         "_agent",
+        "_form",
         "_loss",
+        "_payload",
         "_task",
+        "_text",
         "_unit",
         "attempts",
         "before",
@@ -71,7 +77,6 @@ class Message:
         "lease",
         "mailbox",
         "message_id",
-        "payload",
         "priority",
         "recipient",
         "renew_at",
@@ -84,13 +89,15 @@ class Message:
 
     def __init__(self, agent: Handle, row: Row, *, counted: bool, duration: int, renew_at: int) -> None:
         (
-            self.id, message_id, self.sender, self.type, payload, crc, self.priority, attempts, lease, self.session,
+            self.id, message_id, self.sender, self.type, self._text, crc, self.priority, attempts, lease, self.session,
             self.correlation, self.reply_to, self.created, self.mailbox, self.expires,
         ) = row  # fmt: skip
         self.recipient = agent.address_of(self.mailbox)
         self.message_id: str = message_id or f"m-{self.id}"
-        check(payload, crc, f"message {self.message_id}")
-        self.payload: Any = decode(payload)
+        check(self._text, crc, f"message {self.message_id}")
+        self._form: Form | None = agent.vocabulary.forms.get(self.type)
+        # Of a type that has a form only when it is read: one that does not fit must still be received and settled.
+        self._payload: Any = decode(self._text) if self._form is None else _UNREAD
         self.before: int = attempts
         self.attempts: int = attempts + counted
         self.lease: Lease = (self.id, lease + 1)
@@ -107,6 +114,40 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<Message {self.message_id} {self.type} from {self.sender}>"
+
+    @property
+    def payload(self) -> Any:
+        """The content: plain JSON, or a Struct if one of this type was defined or sent through this bus.
+
+        Raises PayloadMismatch if it does not fit that Struct; ``raw`` and ``decode`` read it otherwise.
+
+        >>> message.payload                                                           # doctest: +SKIP
+        Plan(files=12)
+        """
+        if self._payload is _UNREAD and self._form is not None:
+            self._payload = self.decode(self._form.struct)
+        return self._payload
+
+    @property
+    def raw(self) -> Any:
+        """The content as plain JSON, whatever its type.
+
+        >>> message.raw                                                               # doctest: +SKIP
+        {'files': 12}
+        """
+        return decode(self._text)
+
+    @overload
+    def decode(self, as_: type[T]) -> T: ...
+    @overload
+    def decode(self, as_: Any) -> Any: ...
+    def decode(self, as_: Any) -> Any:
+        """The content read as a Struct, or any other type that msgspec knows. PayloadMismatch if it does not fit.
+
+        >>> message.decode(Plan)                                                      # doctest: +SKIP
+        Plan(files=12)
+        """
+        return decoded(self._text, as_, f"the payload of {self.message_id}")
 
     @property
     def actor(self) -> Actor:
@@ -156,7 +197,7 @@ class Message:
         self.duration = check_seconds(seconds, "lease")
         await self._agent.extend(self)
 
-    async def reply(self, type: str, payload: Any = None, **options: Any) -> Receipt:
+    async def reply(self, type: str | msgspec.Struct, payload: Any = None, **options: Any) -> Receipt:
         """Answer whoever sent it. Only a reply: settle the message as well, or use ``unit.reply``.
 
         >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
@@ -164,7 +205,7 @@ class Message:
         (receipt,) = await self._agent.send_drafts(self.reply_draft(type, payload, options))
         return receipt
 
-    def reply_draft(self, type: str, payload: Any, options: dict[str, Any]) -> Draft:
+    def reply_draft(self, type: str | msgspec.Struct, payload: Any, options: dict[str, Any]) -> Draft:
         options.setdefault("session", self.session)
         options.setdefault("correlation", self.correlation or self.message_id)
         if self.reply_to is not None and self.expires is not None:

@@ -84,6 +84,21 @@ class Page(msgspec.Struct, Generic[R], frozen=True):
     cursor: str | None = None
 
 
+class TypeRecord(msgspec.Struct, frozen=True):
+    """A type of the vocabulary; ``schema`` is what payloads of a message type must fit, if anything.
+
+    >>> [type.name for type in await bus.types("message") if type.schema]             # doctest: +SKIP
+    ['deploy_request', 'plan']
+    """
+
+    kind: str
+    name: str
+    builtin: bool
+    description: str
+    schema: dict[str, Any] | None
+    created: int
+
+
 class QueueDepth(msgspec.Struct, frozen=True):
     """How many messages wait in a mailbox, and for how many milliseconds the oldest has.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from agentbus.addresses import Address, topic
 from agentbus.errors import Misuse
 from agentbus.limits import check_range, check_text
@@ -37,8 +39,8 @@ class Unit:
         self._others: list[Part] = []
         self._over = False
 
-    def send(self, to: str | Address, type: str, payload: Any = None, **options: Any) -> None:
-        """Send a message; the options are those of ``Agent.send``.
+    def send(self, to: str | Address, type: str | Struct, payload: Any = None, **options: Any) -> None:
+        """Send a message, as ``Agent.send`` does, with the same options.
 
         >>> unit.send("planner-1", "completion_notification", {"ok": True})           # doctest: +SKIP
         """
@@ -46,14 +48,14 @@ class Unit:
         options.setdefault("session", self._session)
         self._drafts.append(self._agent.draft(to, type, payload, **options))
 
-    def publish(self, name: str, type: str, payload: Any = None, **options: Any) -> None:
+    def publish(self, name: str, type: str | Struct, payload: Any = None, **options: Any) -> None:
         """Publish to a topic.
 
         >>> unit.publish("plans", "note", {"plan": 3})                                # doctest: +SKIP
         """
         self.send(topic(name), type, payload, **options)
 
-    def reply(self, message: Message, type: str, payload: Any = None, **options: Any) -> None:
+    def reply(self, message: Message, type: str | Struct, payload: Any = None, **options: Any) -> None:
         """Answer a request (or any message) in the same commit.
 
         >>> unit.reply(message, "coordination_response", {"ready": True})             # doctest: +SKIP

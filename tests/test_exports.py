@@ -28,6 +28,7 @@ PUBLIC = [
     "Receipt",
     "Stats",
     "SystemClock",
+    "TypeRecord",
     "Unit",
     "connect",
     "errors",
@@ -87,16 +88,20 @@ def test_the_blocking_driver_starts_without_an_event_loop() -> None:
     found = modules_after(
         "import agentbus.engine.sqlite.blocking, agentbus.operations.agents, agentbus.operations.leases"
     )
-    assert not found & {"asyncio", "anyio", "aiosqlite", "tenacity"}
+    assert not found & {"asyncio", "anyio", "aiosqlite", "tenacity", "agentbus.schema"}
 
 
-@pytest.mark.parametrize("name", ["errors", "limits", "addresses", "clock", "codec", "records", "message"])
+@pytest.mark.parametrize(
+    "name",
+    ["errors", "limits", "addresses", "clock", "codec", "records", "message", "schema", "schema.work",
+     "schema.patterns", "vocabulary"],
+)  # fmt: skip
 def test_the_examples_in_the_documentation_are_true(name: str) -> None:
     module = importlib.import_module(f"agentbus.{name}")
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("name", ["errors", "limits", "addresses", "clock"])
+@pytest.mark.parametrize("name", ["errors", "limits", "addresses", "clock", "schema", "vocabulary"])
 def test_there_are_examples_to_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(f"agentbus.{name}")).attempted > 0

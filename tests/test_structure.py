@@ -20,7 +20,7 @@ from agentbus.registry import Registry
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
-LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records"}
+LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin"}
 MOST_LINES = 400
 
 # From the bottom to the top, what each layer may import besides itself.

@@ -25,6 +25,8 @@ NEEDED_BY_CORE = {"idna", "typing-extensions"}  # by anyio; the second only befo
 package = Path(agentbus.__file__).resolve().parent
 assert package.is_relative_to(Path(sys.prefix).resolve()), package
 assert (package / "py.typed").is_file(), "py.typed is missing"
+for name in ("records/AgentRecord", "messages/note"):
+    assert (package / "_schemas" / "json" / f"{name}.json").is_file(), f"the schema of {name} is missing"
 
 installed = {
     distribution.metadata["Name"].lower().replace("_", "-")

@@ -3,8 +3,11 @@
     AgentBusError
     ├── InvalidInput (ValueError)     the call itself is wrong; nothing was written
     │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
-    │   ├── InvalidPayload            not JSON as the bus understands it: NaN, lone surrogates, too deep …
+    │   ├── InvalidPayload            not JSON as the bus understands it, or not what its type's schema asks for
+    │   ├── PayloadMismatch           what was stored does not fit the type it is read as
     │   ├── PayloadTooLarge
+    │   ├── InvalidSchema             wrong, or with a keyword that the bus does not check
+    │   ├── BuiltInType               a built-in type cannot be given a schema
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   └── InvalidUrl                connect() was given something that is not a bus
@@ -55,18 +58,21 @@ from agentbus.errors.calls import (
     AgentEnded,
     AgentExists,
     AgentFenced,
+    BuiltInType,
     BusClosed,
     BusForked,
     Conflict,
     InvalidInput,
     InvalidName,
     InvalidPayload,
+    InvalidSchema,
     InvalidUrl,
     LeaseLost,
     MessageIdConflict,
     Misuse,
     NotFound,
     OutOfRange,
+    PayloadMismatch,
     PayloadTooLarge,
     RequestDied,
     RequestFailed,
@@ -99,6 +105,7 @@ __all__ = [
     "AgentEnded",
     "AgentExists",
     "AgentFenced",
+    "BuiltInType",
     "BusClosed",
     "BusForked",
     "Conflict",
@@ -109,6 +116,7 @@ __all__ = [
     "InvalidInput",
     "InvalidName",
     "InvalidPayload",
+    "InvalidSchema",
     "InvalidUrl",
     "LeaseLost",
     "LockTimeout",
@@ -119,6 +127,7 @@ __all__ = [
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",
+    "PayloadMismatch",
     "PayloadTooLarge",
     "RequestDied",
     "RequestFailed",

@@ -25,10 +25,10 @@ class InvalidName(InvalidInput):
 
 
 class InvalidPayload(InvalidInput):
-    """A payload that is not JSON as the bus understands it."""
+    """A payload that is not JSON as the bus understands it, or not what the schema of its type asks for."""
 
     code = "invalid_payload"
-    text = "the payload cannot be sent as JSON: {reason}"
+    text = "the payload cannot be sent: {reason}"
 
 
 class PayloadTooLarge(InvalidInput):
@@ -37,6 +37,30 @@ class PayloadTooLarge(InvalidInput):
     code = "payload_too_large"
     text = "the payload has {size} bytes, the limit is {limit}"
     fix_text = "send a reference to a file instead, or raise max_payload in connect()"
+
+
+class PayloadMismatch(InvalidInput):
+    """A payload that was stored does not fit the type it is read as."""
+
+    code = "payload_mismatch"
+    text = "{what} does not fit {type}: {reason}"
+    fix_text = "decode it as plain JSON, or give the type a form that still reads it"
+
+
+class InvalidSchema(InvalidInput):
+    """A JSON Schema that is wrong, or has something that the bus does not check."""
+
+    code = "invalid_schema"
+    text = "the schema of {type!r} cannot be used: at {path}, {reason}"
+    fix_text = "agentbus.schema lists what a schema may have"
+
+
+class BuiltInType(InvalidInput):
+    """A type of the built-in vocabulary takes any payload; it cannot be given a schema."""
+
+    code = "built_in_type"
+    text = "{kind} type {name!r} is built in and takes any payload: it cannot be given a schema"
+    fix_text = "choose another name; a Struct takes its name from its tag: class Plan(Struct, tag='my_plan')"
 
 
 class OutOfRange(InvalidInput):

@@ -24,6 +24,7 @@ from agentbus.operations import (
     reply_channel,
 )
 from agentbus.operations.fencing import Standing, fenced, standings
+from agentbus.operations.vocabulary import misfit
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Draft(msgspec.Struct, frozen=True):
     reply_to: int | None = None
     session: str | None = None
     reply: bool = False
+    fits: str | None = None
+    """The schema that the payload is known to fit, so that it need not be checked again under the lock."""
 
     @property
     def topic(self) -> str | None:
@@ -84,7 +87,8 @@ class _Directory(msgspec.Struct):
     """All that the drafts of a batch refer to, looked up once."""
 
     agents: dict[str, Standing]
-    types: set[str]
+    types: dict[str, str | None]
+    """The schema of each type, if it has one."""
     pools: dict[str, int] = {}
     topics: dict[str, list[int]] = {}
     sent: dict[str, list[Row]] = {}
@@ -163,7 +167,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
                 (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
     known = yield from standings(agents)
     rows = yield Query("type_known", ("message", list(types)))
-    directory = _Directory(known, {name for (name,) in rows})
+    directory = _Directory(known, dict(rows))
     if pools:
         rows = yield Query("pool_mailbox", (list(pools),))
         directory.pools = {row[0]: row[1] for row in rows}
@@ -202,6 +206,11 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
             status = directory.agents[draft.to.name].status
             if status in {"completed", "stopped"}:
                 return AgentEnded(agent=draft.to.name, status=status, item=index)
+        schema = directory.types[draft.type]
+        if schema is not None and schema != draft.fits:
+            error = misfit(draft.type, draft.payload[0], schema)
+            if error is not None:
+                return type(error)(**error.facts, item=index)
         if draft.message_id is not None:
             directory.new[draft.message_id] = request
         plan.append(boxes)

@@ -1,4 +1,4 @@
-"""The vocabulary: which names agents and messages may have as their type."""
+"""The vocabulary: which names agents and messages may have as their type, and what their payloads must fit."""
 
 from __future__ import annotations
 
@@ -7,25 +7,76 @@ from collections.abc import Sequence
 import msgspec
 
 from agentbus.clock import Now
+from agentbus.codec import decode
+from agentbus.errors import AgentBusError, BuiltInType, InvalidPayload, InvalidSchema
 from agentbus.operations import Op, Outcome, Query, operation
 from agentbus.operations.events import event, record
+from agentbus.records import TypeRecord
 
 
 class DefineRequest(msgspec.Struct, frozen=True):
-    """A type to be known from now on."""
+    """A type to be known from now on. An empty description and no schema leave what is there; ``by`` is the agent
+    that used it for the first time."""
 
     kind: str
     name: str
-    description: str
+    description: str = ""
+    schema: str | None = None
+    by: str | None = None
 
 
 @operation(durable=True)
 def define(requests: Sequence[DefineRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Add types to the vocabulary."""
+    """Add types to the vocabulary, or change them. What is so already is no news."""
+    outcomes: list[Outcome[None]] = []
     for request in requests:
-        known = yield Query("type_known", (request.kind, [request.name]))
-        yield Query("type_define", (request.kind, request.name, request.description, now.wall))
-        if not known:
-            subject = ("vocabulary", f"{request.kind}/{request.name}")
-            yield from record([event(now.wall, "type_defined", subject, None)])
-    return [None] * len(requests)
+        outcomes.append((yield from _define(request, now)))
+    return outcomes
+
+
+def _define(request: DefineRequest, now: Now) -> Op[AgentBusError | None]:
+    rows = yield Query("type_get", (request.kind, request.name))
+    builtin, description, schema = rows[0] if rows else (0, "", None)
+    if builtin:
+        return None if request.schema is None else BuiltInType(kind=request.kind, name=request.name)
+    changed: list[str] = []
+    if request.description and request.description != description:
+        description = request.description
+        changed.append("description")
+    if request.schema is not None and request.schema != schema:
+        schema = request.schema
+        changed.append("schema")
+    if rows and not changed:
+        return None
+    yield Query("type_define", (request.kind, request.name, description, schema, now.wall))
+    subject = ("vocabulary", f"{request.kind}/{request.name}")
+    if rows:
+        trail = event(now.wall, "type_changed", subject, request.by, changed=changed)
+    else:
+        trail = event(now.wall, "type_defined", subject, request.by, schema=schema is not None)
+    yield from record([trail])
+    return None
+
+
+def list_types(kind: str | None, now: Now) -> Op[list[TypeRecord]]:
+    rows = yield Query("type_list", (kind,))
+    return [
+        TypeRecord(kind, name, bool(builtin), description, None if schema is None else decode(schema), created)
+        for kind, name, builtin, description, schema, created in rows
+    ]
+
+
+def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
+    """Why this JSON cannot be the payload of a type with this schema, or None."""
+    # Imported only here: the command line should start without it.
+    from agentbus.schema import compiled
+
+    try:
+        problem = compiled(schema).problem(decode(payload))
+    except InvalidSchema as error:
+        # Someone wrote it into the database by other means.
+        return InvalidSchema(**{**error.facts, "type": type})
+    if problem is None:
+        return None
+    path, reason = problem
+    return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}")

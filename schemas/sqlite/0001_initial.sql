@@ -57,7 +57,9 @@ CREATE TABLE vocabulary (
                                         AND instr(name, char(0)) = 0),
     builtin     INTEGER NOT NULL DEFAULT 0 CHECK (builtin IN (0, 1)),
     description TEXT    NOT NULL DEFAULT '',
-    schema      TEXT    CHECK (schema IS NULL OR json_valid(schema)),
+    schema      TEXT    CHECK (schema IS NULL OR (length(CAST(schema AS BLOB)) <= 65536 AND json_valid(schema)
+                                                  AND json_type(schema) = 'object'
+                                                  AND kind = 'message' AND builtin = 0)),
     created     INTEGER NOT NULL CHECK (created >= 0),
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;

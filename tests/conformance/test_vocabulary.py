@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Generic, TypeVar
 
 import pytest
+from msgspec import Struct, defstruct
 
-from agentbus import Bus
-from agentbus.errors import InvalidName, OutOfRange, UnknownType
-from tests.conformance.helpers import count, known, take, worker
+from agentbus import Bus, TypeRecord
+from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidSchema, OutOfRange, UnknownType
+from tests.conformance.helpers import count, known, refusing, take, worker
 from tests.conftest import Engine
+from tests.support.clock import FakeClock
+
+T = TypeVar("T")
 
 AGENTS = [
     "milestone-coordinator", "milestone-executor", "milestone-planner", "scope-analyzer", "estimation-agent",
@@ -95,3 +100,150 @@ async def test_what_cannot_be_a_type_is_refused(bus: Bus) -> None:
     a = await worker(bus, "a")
     with pytest.raises(UnknownType):
         await a.send("a", "x")
+
+
+# What is kept of a type
+
+
+class BuildReport(Struct):
+    """How a build went."""
+
+    passed: bool
+
+
+class Tagged(Struct, tag="tagged/plan"):
+    files: int
+
+
+class HTTPRequest2(Struct):
+    url: str
+
+
+class Numbered(Struct, tag=7):
+    files: int
+
+
+Foreign = defstruct("Ünï", [("files", int)])
+
+
+class Spaced(Struct, tag="two words"):
+    files: int
+
+
+class Note(Struct):
+    text: str
+
+
+class Odd(Struct):
+    value: object
+
+
+class Unreadable(Struct):
+    call: NoSuchType  # type: ignore[name-defined]  # noqa: F821
+
+
+class Box(Struct, Generic[T]):
+    content: T
+
+
+async def named(bus: Bus, name: str) -> TypeRecord:
+    (found,) = [type for type in await bus.types() if type.name == name]
+    return found
+
+
+async def test_the_vocabulary_can_be_read(bus: Bus, clock: FakeClock) -> None:
+    await bus.define("deploy_request", description="please deploy", schema={"required": ["url"]})
+    await bus.define("deployer", kind="agent")
+    types = await bus.types()
+    assert [(type.kind, type.name) for type in types] == [
+        *(("agent", name) for name in sorted([*AGENTS, "deployer"])),
+        *(("message", name) for name in sorted([*MESSAGES, "deploy_request"])),
+    ]
+    assert {type.name for type in types if type.builtin} == {*AGENTS, *MESSAGES}
+    assert all(type.description and type.schema is None for type in types if type.builtin)
+    assert await named(bus, "deploy_request") == TypeRecord(
+        "message", "deploy_request", False, "please deploy", {"required": ["url"]}, clock.now().wall
+    )
+    assert await bus.types("agent") == types[: len(AGENTS) + 1]
+    assert await bus.types("message") == types[len(AGENTS) + 1 :]
+    with pytest.raises(OutOfRange):
+        await bus.types("session")  # type: ignore[arg-type]
+
+
+async def test_defining_again_changes_what_is_given_and_leaves_the_rest(bus: Bus) -> None:
+    await bus.define("plan", description="first", schema={"type": "object"})
+    await bus.define("plan")
+    for options, description, schema in (
+        ({}, "first", {"type": "object"}),
+        ({"description": "second"}, "second", {"type": "object"}),
+        ({"schema": {"type": "array"}}, "second", {"type": "array"}),
+        ({"description": "third", "schema": {}}, "third", {}),
+    ):
+        await bus.define("plan", **options)
+        record = await named(bus, "plan")
+        assert (record.description, record.schema) == (description, schema)
+
+
+@pytest.mark.parametrize(
+    ("struct", "name"),
+    [(BuildReport, "build_report"), (Tagged, "tagged/plan"), (HTTPRequest2, "http_request2"), (Numbered, "numbered")],
+)
+async def test_a_struct_is_a_type_with_a_schema(bus: Bus, struct: type[Struct], name: str) -> None:
+    await bus.define(struct, description="as said")
+    record = await named(bus, name)
+    assert (record.kind, record.builtin, record.description) == ("message", False, "as said")
+    assert record.schema is not None
+    assert record.schema["$defs"][struct.__name__]["title"] == struct.__name__
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "expected"),
+    [
+        (Foreign, {}, InvalidName),
+        (Spaced, {}, InvalidName),
+        (Box[int], {}, InvalidName),
+        (Tagged(1), {}, InvalidName),
+        (Note, {}, BuiltInType),
+        ("note", {"schema": {}}, BuiltInType),
+        ("worker", {"kind": "agent", "schema": {}}, InvalidInput),
+        ("deployer", {"kind": "agent", "schema": {}}, InvalidInput),
+        (BuildReport, {"kind": "agent"}, InvalidInput),
+        (BuildReport, {"schema": {}}, InvalidInput),
+        (Odd, {}, InvalidSchema),
+        (Unreadable, {}, InvalidSchema),
+        ("plan", {"schema": "{}"}, InvalidSchema),
+        ("plan", {"schema": True}, InvalidSchema),
+        ("plan", {"schema": BuildReport}, InvalidSchema),
+        ("plan", {"schema": {"minimun": 1}}, InvalidSchema),
+        ("plan", {"schema": {"$ref": "#"}}, InvalidSchema),
+        ("plan", {"schema": {"pattern": "("}}, InvalidSchema),
+        ("plan", {"schema": {"const": float("nan")}}, InvalidSchema),
+        ("plan", {"schema": {"description": "x" * 70_000}}, InvalidSchema),
+    ],
+)
+async def test_what_cannot_be_defined_is_refused(
+    bus: Bus, what: Any, options: dict[str, Any], expected: type[InvalidInput]
+) -> None:
+    before = await bus.types()
+    a = await worker(bus, "a")
+    async with refusing(bus, a, expected):
+        await bus.define(what, **options)
+    assert await bus.types() == before
+
+
+async def test_a_built_in_type_says_what_to_do_instead(bus: Bus) -> None:
+    with pytest.raises(BuiltInType, match="tag=") as refused:
+        await bus.define(Note)
+    assert (refused.value.code, refused.value.kind, refused.value.name) == ("built_in_type", "message", "note")
+
+
+async def test_a_schema_that_is_refused_names_the_place(bus: Bus) -> None:
+    with pytest.raises(InvalidSchema, match="did you mean minimum") as refused:
+        await bus.define("plan", schema={"properties": {"files": {"minimun": 1}}})
+    assert (refused.value.type, refused.value.path) == ("plan", "#/properties/files")
+
+
+async def test_many_define_the_same_at_once(engine: Engine) -> None:
+    async with engine.connect() as one, engine.connect() as two:
+        await asyncio.gather(*(bus.define(BuildReport) for bus in (one, two) for _ in range(10)))
+        assert (await named(one, "build_report")) == (await named(two, "build_report"))

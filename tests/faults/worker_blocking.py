@@ -21,6 +21,7 @@ from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import SendRequest, send
 from agentbus.operations.processes import EnterRequest, LeaveRequest, enter, leave
 from agentbus.operations.reading import get_agent
+from agentbus.vocabulary import Vocabulary
 
 
 def say(*words: object) -> None:
@@ -50,8 +51,9 @@ def main(path: str, count: str) -> None:
     process = bus.write(enter, me).process
     life = bus.write(register, RegisterRequest("blocking", "worker", process, Profile()))
     actor = Actor(life.agent, life.epoch)
+    vocabulary = Vocabulary(MAX_PAYLOAD)
     for number in range(int(count)):
-        question = draft("echo", "coordination_request", number, limit=MAX_PAYLOAD)
+        question = draft("echo", "coordination_request", number, vocabulary)
         asked = msgspec.structs.replace(question, reply_to=life.mailbox)
         begun = time.monotonic()
         bus.write(send, SendRequest(actor, (asked,)))
@@ -61,7 +63,7 @@ def main(path: str, count: str) -> None:
     say("status", record.status)
     # An error is the same named error as elsewhere, and nothing is written.
     try:
-        bus.write(send, SendRequest(actor, (draft("nobody", "note", None, MAX_PAYLOAD),)))
+        bus.write(send, SendRequest(actor, (draft("nobody", "note", None, vocabulary),)))
     except AgentBusError as error:
         say("error", error.code)
     bus.write(leave, LeaveRequest((process,), False, "done"))

@@ -13,7 +13,7 @@ from agentbus.operations.agents import Profile, RegisterRequest, Registration, r
 from agentbus.operations.fencing import LIVE
 from tests.operations.script import ENDED, NOW, Answer, Played, errors, held, play
 
-KNOWN: Answer = ("type_known", [("worker",)])
+KNOWN: Answer = ("type_known", [("worker", None)])
 PROCESS = 3
 
 

@@ -14,7 +14,7 @@ from agentbus.operations import mailbox_channel, reply_channel
 from agentbus.operations.messages import Draft, Receipt, SendRequest, post, send
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, play, standing
 
-KNOWN: Answer = ("type_known", [("note",)])
+KNOWN: Answer = ("type_known", [("note", None)])
 TO_B = Address("agent", "b")
 TEXT, CHECKSUM = PAYLOAD = encode({"x": "é"}, 100)
 

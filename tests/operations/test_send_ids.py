@@ -11,7 +11,7 @@ from agentbus.operations.messages import Draft, Receipt, SendRequest, send
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play, standing
 
 TO_A, TO_B = Address("agent", "a"), Address("agent", "b")
-KNOWN: Answer = ("type_known", [("note",), ("control",)])
+KNOWN: Answer = ("type_known", [("note", None), ("control", None)])
 
 
 def draft(

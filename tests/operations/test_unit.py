@@ -12,7 +12,7 @@ from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, Receipt, SendRequest, send
 from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play, settled, undone
 
-KNOWN: Answer = ("type_known", [("note",)])
+KNOWN: Answer = ("type_known", [("note", None)])
 
 
 def acks(id: int, actor: Actor = A) -> Part:

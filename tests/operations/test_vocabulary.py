@@ -1,25 +1,156 @@
-"""The vocabulary grows by definition; what is known already is not news."""
+"""The vocabulary grows and changes by definition; what is so already is not news; a schema is held against payloads."""
 
 from __future__ import annotations
 
-from agentbus.operations.vocabulary import DefineRequest, define
-from tests.operations.script import NOW, play
+from typing import Any
+
+import pytest
+
+from agentbus.addresses import Address
+from agentbus.codec import decode, encode
+from agentbus.errors import BuiltInType, InvalidPayload, InvalidSchema
+from agentbus.operations.events import CHANNEL
+from agentbus.operations.messages import Draft, Receipt, SendRequest, send
+from agentbus.operations.vocabulary import DefineRequest, define, list_types
+from agentbus.records import TypeRecord
+from tests.operations.script import ALIVE, NOW, A, Answer, Played, play
+
+WHOLE = '{"type":"integer"}'
+TEXT = '{"type":"string"}'
+
+
+def known(builtin: int = 0, description: str = "", schema: str | None = None) -> Answer:
+    return "type_get", [(builtin, description, schema)]
+
+
+def trail(played: Played[Any]) -> list[tuple[str, str, str | None, dict[str, Any]]]:
+    """The events: kind, subject, actor, facts."""
+    return [
+        (kind, f"{subject_kind}:{subject}", actor, decode(facts))
+        for _, kind, subject_kind, subject, actor, facts in played.written("event_insert")
+    ]
 
 
 def test_a_new_type_is_defined_and_is_in_the_trail() -> None:
-    played = play(define.run([DefineRequest("message", "deploy", "please deploy")], NOW), ("type_known", []))
+    played = play(define.run([DefineRequest("message", "deploy", "please deploy")], NOW), ("type_get", []))
     assert played.outcomes == [None]
-    assert played.written("type_define") == [("message", "deploy", "please deploy", NOW.wall)]
-    ((at, kind, subject_kind, subject, *_),) = played.written("event_insert")
-    assert (at, kind, subject_kind, subject) == (NOW.wall, "type_defined", "vocabulary", "message/deploy")
+    assert played.written("type_define") == [("message", "deploy", "please deploy", None, NOW.wall)]
+    assert trail(played) == [("type_defined", "vocabulary:message/deploy", None, {"schema": False})]
+    assert played.woken == [CHANNEL]
 
 
-def test_defining_a_known_type_again_only_changes_its_description() -> None:
-    played = play(define.run([DefineRequest("agent", "worker", "works")], NOW), ("type_known", [("worker",)]))
-    assert played.wrote == ["type_define"]
+def test_a_definition_by_first_use_names_its_agent() -> None:
+    request = DefineRequest("message", "plan", schema=WHOLE, by="a")
+    played = play(define.run([request], NOW), ("type_get", []))
+    assert played.written("type_define") == [("message", "plan", "", WHOLE, NOW.wall)]
+    assert trail(played) == [("type_defined", "vocabulary:message/plan", "a", {"schema": True})]
+
+
+@pytest.mark.parametrize(
+    ("description", "schema", "row", "changed"),
+    [
+        ("new", None, ("new", WHOLE), ["description"]),
+        ("", TEXT, ("old", TEXT), ["schema"]),
+        ("new", TEXT, ("new", TEXT), ["description", "schema"]),
+    ],
+)
+def test_a_change_is_written_and_is_in_the_trail(
+    description: str, schema: str | None, row: tuple[str, str], changed: list[str]
+) -> None:
+    request = DefineRequest("message", "plan", description, schema)
+    played = play(define.run([request], NOW), known(0, "old", WHOLE))
+    assert played.written("type_define") == [("message", "plan", *row, NOW.wall)]
+    assert trail(played) == [("type_changed", "vocabulary:message/plan", None, {"changed": changed})]
+
+
+@pytest.mark.parametrize(("description", "schema"), [("", None), ("old", None), ("", WHOLE), ("old", WHOLE)])
+def test_what_is_so_already_is_not_written_again(description: str, schema: str | None) -> None:
+    request = DefineRequest("message", "plan", description, schema)
+    played = play(define.run([request], NOW), known(0, "old", WHOLE))
+    assert played.outcomes == [None]
+    assert played.wrote == []
+    assert played.woken == []
+
+
+def test_a_built_in_type_keeps_its_description_and_takes_no_schema() -> None:
+    requests = [DefineRequest("agent", "worker", "works"), DefineRequest("message", "note", schema=WHOLE)]
+    played = play(define.run(requests, NOW), known(1, "does work"), known(1, "anything"))
+    nothing, error = played.outcomes
+    assert nothing is None
+    assert isinstance(error, BuiltInType)
+    assert (error.kind, error.name) == ("message", "note")
+    assert played.wrote == []
 
 
 def test_each_definition_of_a_batch_is_made() -> None:
-    requests = [DefineRequest("agent", "cook", ""), DefineRequest("message", "cook", "")]
-    played = play(define.run(requests, NOW), ("type_known", []), ("type_known", []))
+    requests = [DefineRequest("agent", "cook"), DefineRequest("message", "cook")]
+    played = play(define.run(requests, NOW), ("type_get", []), ("type_get", []))
     assert [values[:2] for values in played.written("type_define")] == [("agent", "cook"), ("message", "cook")]
+
+
+def test_the_vocabulary_is_read_with_its_schemas() -> None:
+    rows = [("message", "note", 1, "anything", None, 0), ("message", "plan", 0, "", WHOLE, 7)]
+    played = play(list_types("message", NOW), ("type_list", rows))
+    assert played.parameters("type_list") == ("message",)
+    assert played.outcomes == [
+        TypeRecord("message", "note", True, "anything", None, 0),
+        TypeRecord("message", "plan", False, "", {"type": "integer"}, 7),
+    ]
+
+
+# What a schema does to a send
+
+
+def drafts(*payloads: Any, fits: str | None = None, message_id: str | None = None) -> tuple[Draft, ...]:
+    to = Address("agent", "b")
+    return tuple(Draft(to, "plan", encode(one, 1000), 5, 5, message_id=message_id, fits=fits) for one in payloads)
+
+
+def sent(request: SendRequest, schema: str | None, *answers: Answer) -> Played[Any]:
+    return play(send.run([request], NOW), ALIVE, ("type_known", [("plan", schema)]), *answers)
+
+
+def test_a_payload_that_fits_is_sent() -> None:
+    played = sent(SendRequest(A, drafts(12)), WHOLE, ("counter_take", [(1,)]))
+    assert played.outcomes == [[Receipt(1, "m-1")]]
+
+
+def test_a_payload_that_does_not_fit_is_refused_with_its_place_and_its_position() -> None:
+    (error,) = sent(SendRequest(A, drafts(1, "twelve")), WHOLE).outcomes
+    assert isinstance(error, InvalidPayload)
+    assert (error.type, error.path, error.item) == ("plan", "$", 1)
+    assert "must be an integer, is a string" in str(error)
+
+
+def test_a_request_that_is_refused_for_its_payload_leaves_its_neighbours_alone() -> None:
+    requests = [SendRequest(A, drafts(1)), SendRequest(A, drafts("x")), SendRequest(A, drafts(2))]
+    played = play(send.run(requests, NOW), ALIVE, ("type_known", [("plan", WHOLE)]), ("counter_take", [(2,)]))
+    first, second, third = played.outcomes
+    assert (first, third) == ([Receipt(1, "m-1")], [Receipt(2, "m-2")])
+    assert isinstance(second, InvalidPayload)
+    assert len(played.written("message_insert")) == 2
+
+
+def test_what_was_checked_against_this_very_schema_is_not_checked_again() -> None:
+    # Of course nobody says so of a payload that does not fit; here it shows that nobody looked.
+    played = sent(SendRequest(A, drafts("twelve", fits=WHOLE)), WHOLE, ("counter_take", [(1,)]))
+    assert played.outcomes == [[Receipt(1, "m-1")]]
+
+
+def test_what_was_checked_against_another_schema_is_checked() -> None:
+    (error,) = sent(SendRequest(A, drafts("twelve", fits=TEXT)), WHOLE).outcomes
+    assert isinstance(error, InvalidPayload)
+
+
+def test_what_was_sent_before_is_not_held_to_a_schema_that_came_later() -> None:
+    request = SendRequest(A, drafts("twelve", message_id="mine"))
+    before: Answer = ("message_by_message_id", [("mine", 7, 20, "plan", '"twelve"', None, None)])
+    played = sent(request, WHOLE, before, ("counter_take", [(7,)]))
+    assert played.outcomes == [[Receipt(7, "mine", 1, duplicate=True)]]
+
+
+def test_a_schema_that_cannot_be_used_is_a_named_error() -> None:
+    (error,) = sent(SendRequest(A, drafts(1)), '{"minimun":1}').outcomes
+    assert isinstance(error, InvalidSchema)
+    assert (error.type, error.item) == ("plan", 0)
+    assert "minimun" in str(error)

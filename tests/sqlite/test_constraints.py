@@ -62,7 +62,9 @@ BAD: dict[str, dict[str, list[Any]]] = {
     },
     "listeners": {"channel": ["", None], "process": ["x", None]},
     "vocabulary": {
-        "kind": ["task", "", None], "name": NO_NAME, "builtin": [2, -1, None], "schema": NO_JSON,
+        # With a schema it must be a message type that is not built in.
+        "kind": ["agent", "task", "", None], "name": NO_NAME, "builtin": [1, 2, -1, None],
+        "schema": [*NO_JSON, "[]", "1", f'{{"a": "{"x" * 65536}"}}'],
         "created": [*NO_TIME, None],
     },
     "sessions": {

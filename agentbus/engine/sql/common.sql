@@ -51,11 +51,19 @@ SELECT status FROM sessions WHERE id = $1;
 -- All types of a kind.
 SELECT name FROM vocabulary WHERE kind = $1 ORDER BY name;
 
+-- name: type_get
+-- What is known of one type.
+SELECT builtin, description, schema FROM vocabulary WHERE kind = $1 AND name = $2;
+
+-- name: type_list
+-- The vocabulary; a NULL kind takes all.
+SELECT kind, name, builtin, description, schema, created FROM vocabulary
+WHERE ($1 IS NULL OR kind = $1) ORDER BY kind, name;
+
 -- name: type_define
--- Add a type; a built-in one keeps its description.
-INSERT INTO vocabulary (kind, name, description, created) VALUES ($1, $2, $3, $4)
-ON CONFLICT (kind, name) DO UPDATE SET description = excluded.description
-WHERE vocabulary.builtin = 0 AND excluded.description <> '';
+-- Add a type, or give one another description and schema.
+INSERT INTO vocabulary (kind, name, description, schema, created) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (kind, name) DO UPDATE SET description = excluded.description, schema = excluded.schema;
 
 -- name: agent_names
 -- Agents that could be meant by a misspelt name.

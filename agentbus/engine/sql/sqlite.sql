@@ -7,8 +7,8 @@ SELECT agents.id, agents.status, agents.epoch, agents.mailbox, agents.replies
 FROM json_each($1) AS wanted CROSS JOIN agents INDEXED BY agents_standing ON agents.id = wanted.value;
 
 -- name: type_known
--- Which of these types are in the vocabulary. Differs: lists by json_each.
-SELECT vocabulary.name
+-- Which of these types are in the vocabulary, and what their payloads must fit. Differs: lists by json_each.
+SELECT vocabulary.name, vocabulary.schema
 FROM json_each($2) AS wanted CROSS JOIN vocabulary ON vocabulary.kind = $1 AND vocabulary.name = wanted.value;
 
 -- name: pool_mailbox
