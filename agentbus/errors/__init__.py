@@ -5,6 +5,7 @@
     │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
     │   ├── InvalidPayload            not JSON as the bus understands it: NaN, lone surrogates, too deep …
     │   ├── PayloadTooLarge
+    │   ├── PayloadMismatch           a value does not fit the type it is wanted as
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   └── InvalidUrl                connect() was given something that is not a bus
@@ -12,13 +13,18 @@
     │   ├── UnknownRecipient
     │   ├── UnknownAgent
     │   ├── UnknownMessage
-    │   └── UnknownSession
+    │   ├── UnknownSession
+    │   ├── UnknownParticipant
+    │   └── UnknownDocument
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
     │   ├── AgentFenced               this agent was taken over, failed or ended
     │   ├── LeaseLost                 the message is no longer ours
     │   ├── MessageIdConflict         the same message_id with other content
+    │   ├── SessionExists             the process that owns it is alive
+    │   ├── SessionDiffers            the id belongs to another operation or milestone
+    │   ├── SessionLost               another process went on with it
     │   └── WrongState                this transition is not allowed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
@@ -67,12 +73,18 @@ from agentbus.errors.calls import (
     Misuse,
     NotFound,
     OutOfRange,
+    PayloadMismatch,
     PayloadTooLarge,
     RequestDied,
     RequestFailed,
     RequestTimedOut,
+    SessionDiffers,
+    SessionExists,
+    SessionLost,
     UnknownAgent,
+    UnknownDocument,
     UnknownMessage,
+    UnknownParticipant,
     UnknownRecipient,
     UnknownSession,
     UnknownType,
@@ -119,15 +131,21 @@ __all__ = [
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",
+    "PayloadMismatch",
     "PayloadTooLarge",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
     "SchemaTooNew",
+    "SessionDiffers",
+    "SessionExists",
+    "SessionLost",
     "StoreError",
     "UnknownAgent",
+    "UnknownDocument",
     "UnknownMessage",
+    "UnknownParticipant",
     "UnknownRecipient",
     "UnknownSession",
     "UnknownType",

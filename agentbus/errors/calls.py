@@ -39,6 +39,13 @@ class PayloadTooLarge(InvalidInput):
     fix_text = "send a reference to a file instead, or raise max_payload in connect()"
 
 
+class PayloadMismatch(InvalidInput):
+    """A value that does not fit the type it is wanted as."""
+
+    code = "payload_mismatch"
+    text = "{what} does not fit {type}: {reason}"
+
+
 class OutOfRange(InvalidInput):
     """A number outside its range."""
 
@@ -97,6 +104,22 @@ class UnknownSession(NotFound):
     text = "there is no session {session!r}"
 
 
+class UnknownParticipant(NotFound):
+    """Nobody of this name takes part."""
+
+    code = "unknown_participant"
+    text = "{member!r} is not one of the {meeting} of session {session!r}"
+    fix_text = "add it first: session.participants([…, {member!r}], name={meeting!r})"
+
+
+class UnknownDocument(NotFound):
+    """The session has no document of this name."""
+
+    code = "unknown_document"
+    text = "session {session!r} has no document {name!r}"
+    fix_text = "save it first"
+
+
 class Conflict(AgentBusError):
     """The right call at the wrong moment."""
 
@@ -141,6 +164,30 @@ class MessageIdConflict(Conflict):
     code = "message_id_conflict"
     text = "message_id {message_id!r} was used before with another {differs}"
     fix_text = "a message_id names one message: use a new one"
+
+
+class SessionExists(Conflict):
+    """The process that owns this session is alive."""
+
+    code = "session_exists"
+    text = "session {session!r} is {status} in process {pid}"
+    fix_text = "bus.sessions.open({session!r}) joins it; or choose another id"
+
+
+class SessionDiffers(Conflict):
+    """The session that is there under this id is another one."""
+
+    code = "session_differs"
+    text = "session {session!r} has the {differs} {found!r}, not {given!r}"
+    fix_text = "name the same {differs} to go on with it, or choose another id"
+
+
+class SessionLost(Conflict):
+    """The session is no longer ours: it counted as interrupted, and another process went on with it."""
+
+    code = "session_lost"
+    text = "session {session!r} is no longer ours, {holder} owns it now"
+    fix_text = "leave its end to others; bus.sessions.open({session!r}) takes part in it"
 
 
 class WrongState(Conflict):
