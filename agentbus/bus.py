@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
 
@@ -48,6 +48,8 @@ from agentbus.pulse import Pulse, strike_off
 from agentbus.records import Stats
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.session import Session
+from agentbus.sessions import Sessions, block
 
 log = logging.getLogger("agentbus")
 
@@ -81,7 +83,8 @@ def connect(
 
 
 class Bus:
-    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.messages`` all messages.
+    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
+    all messages.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -94,6 +97,7 @@ class Bus:
         self.engine = engine
         self.max_payload = max_payload
         self.agents = Registry(engine, max_payload)
+        self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
@@ -132,6 +136,29 @@ class Bus:
                 self.engine.hurry()
             await self.engine.close()
         return ending
+
+    # Sessions
+
+    def session(
+        self,
+        operation: str,
+        *,
+        milestone: str | None = None,
+        id: str | None = None,
+        expects: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[Session]:
+        """A session for the length of a block: one coordinated operation with its agents and what they make.
+
+        Leaving the block ends it: completed; failed, with the error, after an exception; interrupted when cancelled.
+        The ``id`` of one that was cut off goes on with it (``session.continued``); if its owner is alive, that is an
+        error. ``expects`` says who owes which document: ``session.missing()`` lists what is not there yet.
+
+        >>> async with bus.session("planning", milestone="ms-123", id="planning-001",           # doctest: +SKIP
+        ...                        expects={"scope-analyzer": "planning-scope"}) as session:
+        ...     await session.progress(10)
+        """
+        return block(self, operation, milestone, id, expects, metadata)
 
     # Agents
 
