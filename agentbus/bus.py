@@ -22,6 +22,7 @@ from agentbus.explaining import explained
 from agentbus.handle import Handle, unheeded
 from agentbus.limits import (
     MAX_PAYLOAD,
+    MAX_SNAPSHOT,
     check_choice,
     check_name,
     check_range,
@@ -60,6 +61,7 @@ def connect(
     durability: Literal["disk", "process"] = "disk",
     clock: Clock | None = None,
     max_payload: int = MAX_PAYLOAD,
+    max_snapshot: int = MAX_SNAPSHOT,
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
 ) -> Bus:
@@ -74,12 +76,13 @@ def connect(
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+    check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
     check_seconds(lock_timeout, "lock_timeout", zero=True)
     check_seconds(beat_every, "beat_every")
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )
-    return Bus(engine, max_payload=max_payload, beat_every=beat_every)
+    return Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
 
 
 class Bus:
@@ -93,9 +96,10 @@ class Bus:
 
     renewer: Renewer
 
-    def __init__(self, engine: Engine, *, max_payload: int, beat_every: float) -> None:
+    def __init__(self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float) -> None:
         self.engine = engine
         self.max_payload = max_payload
+        self.max_snapshot = max_snapshot
         self.agents = Registry(engine, max_payload)
         self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
@@ -146,7 +150,7 @@ class Bus:
         milestone: str | None = None,
         id: str | None = None,
         expects: Mapping[str, str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[Session]:
         """A session for the length of a block: one coordinated operation with its agents and what they make.
 

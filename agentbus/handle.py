@@ -49,7 +49,7 @@ class Handle:
         self.waiting = 0
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
-        self.document_limit = bus.max_payload
+        self.document_limit = bus.max_snapshot
         self._limit = bus.max_payload
         self._adopt(registration)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange
 
 MAX_PAYLOAD = 1024 * 1024
+MAX_SNAPSHOT = 16 * 1024 * 1024
 MAX_DEPTH = 128
 MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000

@@ -8,7 +8,7 @@ from typing import Any
 import anyio.to_thread
 
 from agentbus.codec import decode, decode_as, encode
-from agentbus.errors import DamagedPayload
+from agentbus.errors import DamagedPayload, PayloadTooLarge, SnapshotTooLarge
 
 LARGE = 256 * 1024
 """JSON from this many bytes on is not worked on by the event loop's own thread."""
@@ -18,7 +18,10 @@ _EACH = 16
 
 def seal(value: Any, limit: int) -> tuple[str, str]:
     """JSON text of ``value`` and its SHA-256, or a named error."""
-    text, _ = encode(value, limit)
+    try:
+        text, _ = encode(value, limit)
+    except PayloadTooLarge as error:
+        raise SnapshotTooLarge(**error.facts) from None
     return text, sha256(text.encode()).hexdigest()
 
 

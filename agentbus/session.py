@@ -91,7 +91,8 @@ class Session:
         await self._engine.write(advance, SessionProgressRequest(self.id, percent))
 
     async def pause(self, reason: str | None = None) -> None:
-        """Set it aside: a paused session is not interrupted when its agents fail. Its agents are not told.
+        """Set it aside: a paused session is not interrupted when its agents fail. Its agents are not told, and leaving
+        the block of ``bus.session(…)`` ends it all the same.
 
         >>> await session.pause("waiting for the budget")                             # doctest: +SKIP
         """
@@ -149,7 +150,7 @@ class Session:
 
         >>> await session.document("planning_output", keep=3).save({"phases": 3})     # doctest: +SKIP
         """
-        return Document(self._engine, self._bus.max_payload, self.id, name, default=default, keep=keep)
+        return Document(self._engine, self._bus.max_snapshot, self.id, name, default=default, keep=keep)
 
     async def documents(self) -> list[DocumentSummary]:
         """What there is, by name, each with its newest version.

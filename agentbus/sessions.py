@@ -105,7 +105,7 @@ async def block(
     milestone: str | None,
     id: str | None,
     expects: Mapping[str, str] | None,
-    metadata: Mapping[str, Any] | None,
+    metadata: dict[str, Any] | None,
 ) -> AsyncIterator[Session]:
     """A session for the length of a block: begun, or gone on with, and ended as the block ends."""
     check_name(operation, "operation")
@@ -166,7 +166,7 @@ def _expected(expects: Mapping[str, str]) -> dict[str, str]:
     return {check_name(who, "producer"): check_name(what, "document") for who, what in expects.items()}
 
 
-def _metadata(metadata: Mapping[str, Any], limit: int) -> str:
+def _metadata(metadata: object, limit: int) -> str:
     if not isinstance(metadata, dict):
         raise InvalidInput(reason="metadata must be a dict")
     return encode(metadata, limit)[0]

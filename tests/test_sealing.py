@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agentbus import sealing
-from agentbus.errors import DamagedPayload, PayloadMismatch, PayloadTooLarge
+from agentbus.errors import DamagedPayload, PayloadMismatch, SnapshotTooLarge
 from agentbus.sealing import LARGE, looks_large, seal, seal_aside, unseal, unseal_aside
 
 
@@ -40,8 +40,9 @@ def test_a_value_is_read_as_a_type_or_refused_by_name() -> None:
 
 
 def test_the_limit_holds() -> None:
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(SnapshotTooLarge) as refused:
         seal("x" * 99, 100)
+    assert (refused.value.size, refused.value.limit) == (101, 100)
 
 
 SMALL: list[Any] = [None, True, 5, 1.5, "x", "x" * 1000, [], {}, [[1]] * 100, {"a": {"b": "c" * 100}}, (1, 2)]

@@ -5,6 +5,7 @@
     │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
     │   ├── InvalidPayload            not JSON as the bus understands it: NaN, lone surrogates, too deep …
     │   ├── PayloadTooLarge
+    │   ├── SnapshotTooLarge          over the limit of a document
     │   ├── PayloadMismatch           a value does not fit the type it is wanted as
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
@@ -81,6 +82,7 @@ from agentbus.errors.calls import (
     SessionDiffers,
     SessionExists,
     SessionLost,
+    SnapshotTooLarge,
     UnknownAgent,
     UnknownDocument,
     UnknownMessage,
@@ -141,6 +143,7 @@ __all__ = [
     "SessionDiffers",
     "SessionExists",
     "SessionLost",
+    "SnapshotTooLarge",
     "StoreError",
     "UnknownAgent",
     "UnknownDocument",

@@ -39,6 +39,14 @@ class PayloadTooLarge(InvalidInput):
     fix_text = "send a reference to a file instead, or raise max_payload in connect()"
 
 
+class SnapshotTooLarge(InvalidInput):
+    """A document over the limit of the bus."""
+
+    code = "snapshot_too_large"
+    text = "the snapshot has {size} bytes, the limit is {limit}"
+    fix_text = "keep large things in files, or raise max_snapshot in connect()"
+
+
 class PayloadMismatch(InvalidInput):
     """A value that does not fit the type it is wanted as."""
 

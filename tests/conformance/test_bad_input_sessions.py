@@ -16,9 +16,11 @@ from agentbus.errors import (
     InvalidPayload,
     OutOfRange,
     PayloadTooLarge,
+    SnapshotTooLarge,
     UnknownType,
 )
 from tests.conformance.test_bad_input_names import BAD, NOT_TEXT
+from tests.conftest import Engine
 
 Use = Callable[[Bus, Session, Any], Awaitable[object]]
 
@@ -166,6 +168,23 @@ async def test_what_is_not_json_is_refused(bus: Bus, session: Session, use: str,
 async def test_what_is_too_large_is_refused(bus: Bus, session: Session, use: str) -> None:
     async with refusing(bus, session, PayloadTooLarge):
         await VALUES[use](bus, session, "x" * bus.max_payload)
+
+
+@pytest.mark.parametrize("use", ["document", "document of a unit"])
+async def test_a_document_may_be_larger_than_a_message_but_not_endless(bus: Bus, session: Session, use: str) -> None:
+    for size in (bus.max_snapshot - 1, 20_000_000):
+        async with refusing(bus, session, SnapshotTooLarge):
+            await VALUES[use](bus, session, "x" * size)
+    await VALUES[use](bus, session, "x" * (bus.max_payload + 1))
+    await VALUES[use](bus, session, "x" * (bus.max_snapshot - 2))
+    assert len(await session.document("x").latest()) == bus.max_snapshot - 2
+
+
+async def test_the_limit_of_documents_can_be_set(engine: Engine) -> None:
+    async with engine.connect(max_snapshot=100) as bus, bus.session("planning") as session:
+        await session.document("x").save("x" * 98)
+        async with refusing(bus, session, SnapshotTooLarge):
+            await session.document("x").save("x" * 99)
 
 
 @pytest.mark.parametrize("metadata", [[], "x", 5, [("a", 1)]])
