@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +12,7 @@ import pytest
 import agentbus
 from agentbus import Bus
 from agentbus.errors import SessionExists
-from tests.faults.rows import integrity, rows
+from tests.faults.rows import integrity, lock_held, rows
 from tests.faults.worker_session import MEMBERS
 from tests.support.processes import Team, Worker
 
@@ -116,6 +117,21 @@ def test_ctrl_c_interrupts_the_session_and_its_agent_is_stopped(
         ask(bus, lambda bus: bus.stats())
     assert rows(bus, "SELECT status FROM sessions") == [("interrupted",)]
     assert rows(bus, "SELECT status FROM agents") == [("stopped" if number is signal.SIGINT else "failed",)]
+
+
+def test_a_lock_that_another_process_holds_does_not_hold_up_the_way_out_of_a_session(short: Path, team: Team) -> None:
+    bus = short / "bus"
+    owner = team.start("worker_session", "own", bus)
+    owner.expect("begun")
+    with lock_held(bus):
+        begun = time.monotonic()
+        owner.signal(signal.SIGINT)
+        owner.wait()
+        took = time.monotonic() - begun
+    assert took < 2
+    # What could not be written on the way out is made up for by the next who comes.
+    ask(bus, lambda bus: bus.stats())
+    assert rows(bus, "SELECT status FROM sessions") == [("interrupted",)]
 
 
 def test_processes_that_finish_members_at_once_lose_none(short: Path, team: Team) -> None:
