@@ -20,10 +20,23 @@ if TYPE_CHECKING:
     from agentbus.agent import Agent
     from agentbus.bus import Bus, connect
     from agentbus.clock import Clock, Now, SystemClock
+    from agentbus.document import Document
     from agentbus.limits import Priority
     from agentbus.message import Message
     from agentbus.operations.messages import Receipt
-    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, Stats, TypeRecord
+    from agentbus.participants import Participants
+    from agentbus.records import (
+        AgentRecord,
+        DocumentRecord,
+        DocumentSummary,
+        MessageRecord,
+        Page,
+        QueueDepth,
+        SessionRecord,
+        Stats,
+        TypeRecord,
+    )
+    from agentbus.session import Session
     from agentbus.unit import Unit
 
 __version__ = "0.1.0"
@@ -34,13 +47,19 @@ __all__ = [
     "AgentRecord",
     "Bus",
     "Clock",
+    "Document",
+    "DocumentRecord",
+    "DocumentSummary",
     "Message",
     "MessageRecord",
     "Now",
     "Page",
+    "Participants",
     "Priority",
     "QueueDepth",
     "Receipt",
+    "Session",
+    "SessionRecord",
     "Stats",
     "SystemClock",
     "TypeRecord",
@@ -57,13 +76,19 @@ _HOMES = {
     "AgentRecord": "records",
     "Bus": "bus",
     "Clock": "clock",
+    "Document": "document",
+    "DocumentRecord": "records",
+    "DocumentSummary": "records",
     "Message": "message",
     "MessageRecord": "records",
     "Now": "clock",
     "Page": "records",
+    "Participants": "participants",
     "Priority": "limits",
     "QueueDepth": "records",
     "Receipt": "operations.messages",
+    "Session": "session",
+    "SessionRecord": "records",
     "Stats": "records",
     "SystemClock": "clock",
     "TypeRecord": "records",

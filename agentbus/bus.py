@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from agentbus.explaining import explained
 from agentbus.handle import Handle, unheeded
 from agentbus.limits import (
     MAX_PAYLOAD,
+    MAX_SNAPSHOT,
     check_choice,
     check_name,
     check_range,
@@ -49,6 +50,8 @@ from agentbus.pulse import Pulse, strike_off
 from agentbus.records import Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.session import Session
+from agentbus.sessions import Sessions, block
 from agentbus.vocabulary import Vocabulary, definition
 
 log = logging.getLogger("agentbus")
@@ -60,6 +63,7 @@ def connect(
     durability: Literal["disk", "process"] = "disk",
     clock: Clock | None = None,
     max_payload: int = MAX_PAYLOAD,
+    max_snapshot: int = MAX_SNAPSHOT,
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
 ) -> Bus:
@@ -74,16 +78,18 @@ def connect(
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+    check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
     check_seconds(lock_timeout, "lock_timeout", zero=True)
     check_seconds(beat_every, "beat_every")
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )
-    return Bus(engine, max_payload=max_payload, beat_every=beat_every)
+    return Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
 
 
 class Bus:
-    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.messages`` all messages.
+    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
+    all messages.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -92,11 +98,13 @@ class Bus:
 
     renewer: Renewer
 
-    def __init__(self, engine: Engine, *, max_payload: int, beat_every: float) -> None:
+    def __init__(self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float) -> None:
         self.engine = engine
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
+        self.max_snapshot = max_snapshot
         self.agents = Registry(engine, max_payload)
+        self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
@@ -135,6 +143,29 @@ class Bus:
                 self.engine.hurry()
             await self.engine.close()
         return ending
+
+    # Sessions
+
+    def session(
+        self,
+        operation: str,
+        *,
+        milestone: str | None = None,
+        id: str | None = None,
+        expects: Mapping[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[Session]:
+        """A session for the length of a block: one coordinated operation with its agents and what they make.
+
+        Leaving the block ends it: completed; failed, with the error, after an exception; interrupted when cancelled.
+        The ``id`` of one that was cut off goes on with it (``session.continued``); if its owner is alive, that is an
+        error. ``expects`` says who owes which document: ``session.missing()`` lists what is not there yet.
+
+        >>> async with bus.session("planning", milestone="ms-123", id="planning-001",           # doctest: +SKIP
+        ...                        expects={"scope-analyzer": "planning-scope"}) as session:
+        ...     await session.progress(10)
+        """
+        return block(self, operation, milestone, id, expects, metadata)
 
     # Agents
 

@@ -53,6 +53,7 @@ class Handle:
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
         self.vocabulary = bus.vocabulary
+        self.document_limit = bus.max_snapshot
         self._adopt(registration)
 
     def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:

@@ -11,12 +11,16 @@ from functools import lru_cache
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange
 
 MAX_PAYLOAD = 1024 * 1024
+MAX_SNAPSHOT = 16 * 1024 * 1024
 MAX_DEPTH = 128
 MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
 MAX_ATTEMPTS = 5
+KEEP_VERSIONS = 10
+"""Versions of a document that are kept, unless said otherwise."""
 AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
+SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 
 _name = re.compile(r"[A-Za-z0-9._:@/-]{1,128}").fullmatch

@@ -73,6 +73,59 @@ class MessageRecord(msgspec.Struct, frozen=True):
     finished: int | None
 
 
+class SessionRecord(msgspec.Struct, frozen=True):
+    """A session as the bus knows it. ``process`` is the number of the process that owns it, ``expected`` says who owes
+    which document, ``error`` why it failed or was interrupted.
+
+    >>> record = await bus.sessions.get("planning-001")                               # doctest: +SKIP
+    >>> record.status, record.progress                                                # doctest: +SKIP
+    ('interrupted', 40)
+    """
+
+    id: str
+    operation: str
+    milestone: str | None
+    status: str
+    progress: int
+    process: int | None
+    expected: dict[str, str]
+    metadata: dict[str, Any]
+    created: int
+    updated: int
+    ended: int | None
+    error: str | None
+
+
+class DocumentRecord(msgspec.Struct, frozen=True):
+    """One version of a document.
+
+    >>> record = await session.document("planning_output").record()                   # doctest: +SKIP
+    >>> record.version, record.author                                                 # doctest: +SKIP
+    (3, 'planner-1')
+    """
+
+    id: int
+    session: str
+    name: str
+    version: int
+    author: str | None
+    created: int
+    value: Any
+
+
+class DocumentSummary(msgspec.Struct, frozen=True):
+    """The newest version of a document, without its value.
+
+    >>> [document.name for document in await session.documents()]                     # doctest: +SKIP
+    ['planning_output', 'risks']
+    """
+
+    name: str
+    version: int
+    author: str | None
+    created: int
+
+
 class Page(msgspec.Struct, Generic[R], frozen=True):
     """Some records of a longer list; ``cursor`` asks for those that follow, and is None after the last.
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from agentbus.addresses import Address, topic
+from agentbus.document import check_keep
 from agentbus.errors import Misuse
-from agentbus.limits import check_range, check_text
+from agentbus.limits import KEEP_VERSIONS, check_name, check_range, check_text
 from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
+from agentbus.operations.documents import SaveRequest, save
 from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, SendRequest, send
+from agentbus.sealing import seal
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -80,6 +83,21 @@ class Unit:
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
         self._others.append(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
+
+    def document(self, name: str, value: Any, *, keep: int = KEEP_VERSIONS) -> None:
+        """Save a new version of a document of the agent's session; the agent is its author.
+
+        >>> unit.document("planning_output", {"phases": ["design", "build"]})         # doctest: +SKIP
+        """
+        self._check()
+        agent = self._agent
+        if agent.session is None:
+            raise Misuse(reason=f"{agent.id} belongs to no session, so that it has no documents")
+        check_name(name, "document")
+        request = SaveRequest(
+            agent.session, name, *seal(value, agent.document_limit), agent.id, check_keep(keep), agent.actor
+        )
+        self._others.append(Part(save, request))
 
     @property
     def empty(self) -> bool:

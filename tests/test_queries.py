@@ -38,6 +38,20 @@ HOT = (
     "message_release",
     "message_bury",
 )
+# These run with every step of a session, under the lock.
+STEPS = (
+    "session_standing",
+    "session_interrupt",
+    "session_trouble",
+    "session_counts",
+    "document_insert",
+    "document_trim",
+    "document_versions",
+    "document_list",
+    "participant_list",
+    "participant_get",
+    "participant_finish",
+)
 # These read without the lock, or (purging) walk what they delete in bounded steps.
 MAY_SCAN = {"message_counts", "queue_depths", "queue_oldest", "message_list", "message_purge"}
 
@@ -186,6 +200,18 @@ def test_a_query_is_named_entity_first(name: str) -> None:
 def test_a_name_that_stands_twice_is_an_error() -> None:
     with pytest.raises(ValueError, match="twice"):
         parse("-- name: a\nSELECT 1;\n-- name: a\nSELECT 2;\n")
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_a_session_finds_its_rows_by_an_index(name: str, store: sqlite3.Connection) -> None:
+    # Of one document or session, sorting the newest versions that were found is fine.
+    assert [step for step in scans(plan(store, name)) if not step.startswith("SCAN newest")] == []
+
+
+def test_the_newest_versions_are_found_without_sorting(store: sqlite3.Connection) -> None:
+    assert not [
+        step for name in ("document_versions", "session_list") for step in plan(store, name) if "B-TREE" in step
+    ]
 
 
 @pytest.mark.parametrize("name", HOT)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Message, Unit
+from agentbus import Agent, Bus, Document, Message, Participants, Session, Unit
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
+from agentbus.sessions import Sessions
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
@@ -164,6 +165,8 @@ INTERNAL = {
     "Message.begin",
     "Message.lose",
     "Message.reply_draft",
+    "Participants.enrol",
+    "Session.leave",
     "Unit.close",
     "Unit.commit",
     "Unit.empty",
@@ -171,7 +174,7 @@ INTERNAL = {
 }
 
 
-WORKED_WITH = (Agent, Bus, Mailroom, Message, Registry, Unit)
+WORKED_WITH = (Agent, Bus, Document, Mailroom, Message, Participants, Registry, Session, Sessions, Unit)
 
 
 def public() -> Iterator[tuple[str, object]]:

@@ -8,6 +8,7 @@
     │   ├── PayloadTooLarge
     │   ├── InvalidSchema             wrong, or with a keyword that the bus does not check
     │   ├── BuiltInType               a built-in type cannot be given a schema
+    │   ├── SnapshotTooLarge          over the limit of a document
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   └── InvalidUrl                connect() was given something that is not a bus
@@ -15,13 +16,18 @@
     │   ├── UnknownRecipient
     │   ├── UnknownAgent
     │   ├── UnknownMessage
-    │   └── UnknownSession
+    │   ├── UnknownSession
+    │   ├── UnknownParticipant
+    │   └── UnknownDocument
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
     │   ├── AgentFenced               this agent was taken over, failed or ended
     │   ├── LeaseLost                 the message is no longer ours
     │   ├── MessageIdConflict         the same message_id with other content
+    │   ├── SessionExists             the process that owns it is alive
+    │   ├── SessionDiffers            the id belongs to another operation or milestone
+    │   ├── SessionLost               another process went on with it
     │   └── WrongState                this transition is not allowed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
@@ -77,8 +83,14 @@ from agentbus.errors.calls import (
     RequestDied,
     RequestFailed,
     RequestTimedOut,
+    SessionDiffers,
+    SessionExists,
+    SessionLost,
+    SnapshotTooLarge,
     UnknownAgent,
+    UnknownDocument,
     UnknownMessage,
+    UnknownParticipant,
     UnknownRecipient,
     UnknownSession,
     UnknownType,
@@ -134,9 +146,15 @@ __all__ = [
     "RequestTimedOut",
     "SQLiteTooOld",
     "SchemaTooNew",
+    "SessionDiffers",
+    "SessionExists",
+    "SessionLost",
+    "SnapshotTooLarge",
     "StoreError",
     "UnknownAgent",
+    "UnknownDocument",
     "UnknownMessage",
+    "UnknownParticipant",
     "UnknownRecipient",
     "UnknownSession",
     "UnknownType",

@@ -40,7 +40,7 @@ class PayloadTooLarge(InvalidInput):
 
 
 class PayloadMismatch(InvalidInput):
-    """A payload that was stored does not fit the type it is read as."""
+    """A value that was stored does not fit the type it is read as."""
 
     code = "payload_mismatch"
     text = "{what} does not fit {type}: {reason}"
@@ -61,6 +61,14 @@ class BuiltInType(InvalidInput):
     code = "built_in_type"
     text = "{kind} type {name!r} is built in and takes any payload: it cannot be given a schema"
     fix_text = "choose another name; a Struct takes its name from its tag: class Plan(Struct, tag='my_plan')"
+
+
+class SnapshotTooLarge(InvalidInput):
+    """A document over the limit of the bus."""
+
+    code = "snapshot_too_large"
+    text = "the snapshot has {size} bytes, the limit is {limit}"
+    fix_text = "keep large things in files, or raise max_snapshot in connect()"
 
 
 class OutOfRange(InvalidInput):
@@ -121,6 +129,22 @@ class UnknownSession(NotFound):
     text = "there is no session {session!r}"
 
 
+class UnknownParticipant(NotFound):
+    """Nobody of this name takes part."""
+
+    code = "unknown_participant"
+    text = "{member!r} is not one of the {meeting} of session {session!r}"
+    fix_text = "add it first: session.participants([…, {member!r}], name={meeting!r})"
+
+
+class UnknownDocument(NotFound):
+    """The session has no document of this name."""
+
+    code = "unknown_document"
+    text = "session {session!r} has no document {name!r}"
+    fix_text = "save it first"
+
+
 class Conflict(AgentBusError):
     """The right call at the wrong moment."""
 
@@ -165,6 +189,30 @@ class MessageIdConflict(Conflict):
     code = "message_id_conflict"
     text = "message_id {message_id!r} was used before with another {differs}"
     fix_text = "a message_id names one message: use a new one"
+
+
+class SessionExists(Conflict):
+    """The process that owns this session is alive."""
+
+    code = "session_exists"
+    text = "session {session!r} is {status} in process {pid}"
+    fix_text = "bus.sessions.open({session!r}) joins it; or choose another id"
+
+
+class SessionDiffers(Conflict):
+    """The session that is there under this id is another one."""
+
+    code = "session_differs"
+    text = "session {session!r} has the {differs} {found!r}, not {given!r}"
+    fix_text = "name the same {differs} to go on with it, or choose another id"
+
+
+class SessionLost(Conflict):
+    """The session is no longer ours: it counted as interrupted, and another process went on with it."""
+
+    code = "session_lost"
+    text = "session {session!r} is no longer ours, {holder} owns it now"
+    fix_text = "leave its end to others; bus.sessions.open({session!r}) takes part in it"
 
 
 class WrongState(Conflict):

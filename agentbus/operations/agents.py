@@ -15,6 +15,7 @@ from agentbus.operations.dead_letters import bury
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
+from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
 
@@ -289,6 +290,8 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
             int(alive), *request.profile.row(),
         ),
     )  # fmt: skip
+    if alive and session is not None:
+        yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
     registration = yield from _registration(request.agent)
     if request.process is None:

@@ -10,6 +10,7 @@ from agentbus.limits import Priority
 from agentbus.operations import BUS, Each, Op, Query, Wake, mailbox_channel
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import standings
+from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.messages import Draft, post
 
@@ -43,6 +44,9 @@ def end(agents: Sequence[str], status: str, error: str | None, actor: str | None
         event(now.wall, f"agent_{status}", ("agent", agent), actor, **({"error": error} if error else {}))
         for agent in agents
     ])  # fmt: skip
+    if status == "failed":
+        yield Query("session_trouble", (ids,))
+    yield from interrupt(ids, (), error or "none of its agents is live any more", now)
 
 
 def _tell_parents(agents: list[str], error: str | None, now: Now) -> Op[None]:

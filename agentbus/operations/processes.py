@@ -10,6 +10,7 @@ from agentbus.clock import Now
 from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
+from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 
 
@@ -81,7 +82,8 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[None]]]:
 
 @operation(durable=True)
 def leave(requests: Sequence[LeaveRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
-    """Strike processes off; their live agents are stopped, or failed if the process was found dead.
+    """Strike processes off; their live agents are stopped, or failed if the process was found dead. Sessions that they
+    own and nobody else is at work in are interrupted.
 
     The outcome names those agents.
     """
@@ -93,6 +95,7 @@ def leave(requests: Sequence[LeaveRequest], now: Now) -> Op[list[Outcome[list[st
         rows = yield Query("agent_of_processes", (ended,))
         agents = [agent for (agent,) in rows]
         yield from end(agents, "failed" if request.dead else "stopped", request.reason, None, now)
+        yield from interrupt((), ended, request.reason, now)
         yield Query("listener_clear", (ended,))
         yield Query("counter_take", ("topology", 1))
         if request.dead:

@@ -64,17 +64,23 @@ CREATE TABLE vocabulary (
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;
 
--- One coordinated operation. `expected` maps a producer to the artefact it owes.
+-- One coordinated operation, owned by the process that is in its block. `expected` maps a producer to the document it
+-- owes. `troubled`: an agent of it failed since it was started or last continued.
 CREATE TABLE sessions (
     id        TEXT    NOT NULL PRIMARY KEY
               CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                      AND instr(id, char(0)) = 0),
-    operation TEXT    NOT NULL CHECK (length(operation) BETWEEN 1 AND 128),
-    milestone TEXT    CHECK (length(milestone) BETWEEN 1 AND 128),
+    operation TEXT    NOT NULL
+              CHECK (length(operation) BETWEEN 1 AND 128 AND operation NOT GLOB '*[^A-Za-z0-9._:@/-]*'
+                     AND instr(operation, char(0)) = 0),
+    milestone TEXT
+              CHECK (length(milestone) BETWEEN 1 AND 128 AND milestone NOT GLOB '*[^A-Za-z0-9._:@/-]*'
+                     AND instr(milestone, char(0)) = 0),
     status    TEXT    NOT NULL DEFAULT 'active'
               CHECK (status IN ('active', 'paused', 'interrupted', 'completed', 'failed')),
     progress  INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
     process   INTEGER REFERENCES processes (id),
+    troubled  INTEGER NOT NULL DEFAULT 0 CHECK (troubled IN (0, 1)),
     expected  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(expected) AND json_type(expected) = 'object'),
     metadata  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
     error     TEXT,
@@ -85,6 +91,26 @@ CREATE TABLE sessions (
 ) STRICT;
 
 CREATE INDEX sessions_open ON sessions (status, updated) WHERE ended IS NULL;
+CREATE INDEX sessions_by_process ON sessions (process) WHERE ended IS NULL;
+CREATE INDEX sessions_by_age ON sessions (created, id);
+
+-- Who of a list has finished, so that a meeting that was cut off goes on with the remaining ones. A row for each member:
+-- two processes that finish two members at once write two rows.
+CREATE TABLE participants (
+    session  TEXT    NOT NULL REFERENCES sessions (id),
+    meeting  TEXT    NOT NULL CHECK (length(meeting) BETWEEN 1 AND 128 AND meeting NOT GLOB '*[^A-Za-z0-9._:@/-]*'
+                                     AND instr(meeting, char(0)) = 0),
+    member   TEXT    NOT NULL CHECK (length(member) BETWEEN 1 AND 128 AND member NOT GLOB '*[^A-Za-z0-9._:@/-]*'
+                                     AND instr(member, char(0)) = 0),
+    position INTEGER NOT NULL CHECK (position >= 0),
+    created  INTEGER NOT NULL CHECK (created >= 0),
+    finished INTEGER CHECK (finished >= 0),
+    checksum INTEGER,
+    result   TEXT    CHECK (result IS NULL OR json_valid(result)),
+    PRIMARY KEY (session, meeting, member),
+    CHECK ((finished IS NULL) = (result IS NULL)),
+    CHECK ((result IS NULL) = (checksum IS NULL))
+) STRICT;
 
 -- Where messages wait: an agent's own box, its replies, a pool's, a subscription's; a topic only has a name here.
 -- A mailbox is never deleted: nothing indexes messages by mailbox alone, so that deleting one would scan them all.
@@ -290,10 +316,11 @@ CREATE TABLE documents (
     name     TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                                      AND instr(name, char(0)) = 0),
     version  INTEGER NOT NULL CHECK (version >= 1),
-    value    TEXT    NOT NULL CHECK (json_valid(value)),
     checksum TEXT    NOT NULL CHECK (length(checksum) = 64),
-    author   TEXT,
+    author   TEXT    CHECK (length(author) BETWEEN 1 AND 128),
     created  INTEGER NOT NULL CHECK (created >= 0),
+    -- Last, so that listing what there is never walks the overflow pages of a large value.
+    value    TEXT    NOT NULL CHECK (json_valid(value)),
     UNIQUE (session, name, version)
 ) STRICT;
 

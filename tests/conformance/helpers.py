@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from agentbus import Address, Agent, AgentRecord, Bus, Message, MessageRecord
+from agentbus import Address, Agent, AgentRecord, Bus, Message, MessageRecord, SessionRecord
 from agentbus.errors import AgentBusError
 from tests.support.clock import FakeClock
 
@@ -73,6 +73,13 @@ async def known(bus: Bus, agent: str) -> AgentRecord:
     """The record of an agent that must exist."""
     record = await bus.agents.get(agent)
     assert record is not None, f"{agent} is not there"
+    return record
+
+
+async def held(bus: Bus, session: str) -> SessionRecord:
+    """The record of a session that must exist."""
+    record = await bus.sessions.get(session)
+    assert record is not None, f"{session} is not there"
     return record
 
 

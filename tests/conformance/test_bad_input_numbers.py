@@ -123,6 +123,8 @@ async def test_a_timeout_out_of_range_is_refused_and_acknowledges_nothing(bus: B
         {"max_payload": -1},
         {"max_payload": 2**40},
         {"max_payload": 1.5},
+        {"max_snapshot": 0},
+        {"max_snapshot": 2**40},
         {"lock_timeout": -1},
         {"lock_timeout": NAN},
         {"lock_timeout": "5"},

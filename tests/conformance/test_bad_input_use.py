@@ -40,6 +40,11 @@ async def _life(bus: Bus) -> None:
         pytest.fail("this block must not run")
 
 
+async def _session(bus: Bus) -> None:
+    async with bus.session("planning"):
+        pytest.fail("this block must not run")
+
+
 async def _handle(message: Message, unit: agentbus.Unit) -> None:
     pytest.fail("there is nothing to handle")
 
@@ -80,6 +85,10 @@ USES: dict[str, Use] = {
     "agents.update": lambda bus, a, message: bus.agents.update("a", load=5),
     "agents.delete": lambda bus, a, message: bus.agents.delete("a"),
     "agents.clear": lambda bus, a, message: bus.agents.clear(),
+    "session": lambda bus, a, message: _session(bus),
+    "sessions.open": lambda bus, a, message: bus.sessions.open("s"),
+    "sessions.get": lambda bus, a, message: bus.sessions.get("s"),
+    "sessions.list": lambda bus, a, message: bus.sessions.list(),
     "messages.get": lambda bus, a, message: bus.messages.get("m-1"),
     "messages.list": lambda bus, a, message: bus.messages.list(),
     "messages.dead": lambda bus, a, message: bus.messages.dead(),

@@ -22,6 +22,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "listeners": {"channel": "c", "process": 900},
     "vocabulary": {"kind": "message", "name": "own", "schema": "{}", "created": 0},
     "sessions": {"id": "s", "operation": "o", "milestone": "m", "created": 0, "updated": 0},
+    "participants": {
+        "session": "s", "meeting": "m", "member": "a", "position": 0, "created": 0, "finished": 0, "checksum": 0,
+        "result": "null",
+    },
     "mailboxes": {"id": 900, "kind": "agent", "name": "n", "owner": "o", "created": 0},
     "agents": {
         "id": "a", "name": "A", "type": "worker", "milestone": "m", "parent": "p", "load": 5, "estimate": 5,
@@ -68,10 +72,15 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "created": [*NO_TIME, None],
     },
     "sessions": {
-        "id": NO_NAME, "operation": [*NO_LABEL, None], "milestone": NO_LABEL,
+        "id": NO_NAME, "operation": NO_NAME, "milestone": [name for name in NO_NAME if name is not None],
+        "troubled": [2, -1, "x", None],
         "status": ["open", "", None, "completed", "failed"], "progress": [-1, 101, 5.5, "x", None],
         "expected": NO_OBJECT, "metadata": NO_OBJECT, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
         "ended": [*NO_TIME, 5],
+    },
+    "participants": {
+        "meeting": NO_NAME, "member": NO_NAME, "position": [-1, "x", None], "created": [*NO_TIME, None],
+        "finished": [*NO_TIME, None], "checksum": ["x", None], "result": [*NO_JSON, None],
     },
     "mailboxes": {
         "kind": ["other", "", None, "pool", "topic"], "name": NO_NAME, "owner": ["", None], "created": [*NO_TIME, None],
@@ -106,7 +115,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     },
     "documents": {
         "name": NO_NAME, "version": [0, -1, "x", None], "value": [*NO_JSON, None], "checksum": ["", "0" * 65, None],
-        "created": [*NO_TIME, None],
+        "author": NO_LABEL, "created": [*NO_TIME, None],
     },
     "events": {
         "at": [*NO_TIME, None], "kind": ["", None], "subject_kind": ["other", "", None], "subject": ["", None],

@@ -47,6 +47,98 @@ SELECT value FROM counters WHERE name = 'topology';
 -- How a session stands.
 SELECT status FROM sessions WHERE id = $1;
 
+-- name: session_insert
+-- A session begins.
+INSERT INTO sessions (id, operation, milestone, process, expected, metadata, created, updated)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: session_standing
+-- What operations must know of a session, and of the process that owns it.
+SELECT sessions.operation, sessions.milestone, sessions.status, sessions.expected, sessions.process, processes.status,
+    processes.host, processes.pid, processes.started, processes.bell
+FROM sessions LEFT JOIN processes ON processes.id = sessions.process
+WHERE sessions.id = $1;
+
+-- name: session_continue
+-- A session goes on in another process; NULL leaves what is there. The failures of before count no more.
+UPDATE sessions SET
+    status = 'active', process = $1, milestone = coalesce($2, milestone), expected = $3,
+    metadata = coalesce($4, metadata), error = NULL, troubled = 0, updated = $5
+WHERE id = $6;
+
+-- name: session_change
+-- A session changes its status; once it is active again, the failures of before count no more.
+UPDATE sessions SET
+    status = $1, error = $2, updated = $3, ended = $4, process = $5,
+    troubled = CASE WHEN $1 = 'active' THEN 0 ELSE troubled END
+WHERE id = $6;
+
+-- name: session_disown
+-- Nobody is in the block of a session any more.
+UPDATE sessions SET process = NULL WHERE id = $1;
+
+-- name: session_resume
+-- An agent is at work in an interrupted session again.
+UPDATE sessions SET status = 'active', error = NULL, updated = $1 WHERE id = $2 AND status = 'interrupted'
+RETURNING id;
+
+-- name: session_progress
+-- How far a session is.
+UPDATE sessions SET progress = $1, updated = $2 WHERE id = $3 AND ended IS NULL RETURNING id;
+
+-- name: session_get
+-- All that is known of one session.
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+FROM sessions WHERE id = $1;
+
+-- name: session_counts
+-- How many agents of a session there are of each status.
+SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
+
+-- name: participant_insert
+-- One who takes part in a meeting.
+INSERT INTO participants (session, meeting, member, position, created) VALUES ($1, $2, $3, $4, $5);
+
+-- name: participant_list
+-- Who takes part in a meeting, in their order, and who has finished with which result.
+SELECT member, finished, result, checksum FROM participants WHERE session = $1 AND meeting = $2 ORDER BY position;
+
+-- name: participant_get
+-- Whether one who takes part has finished, and with which result.
+SELECT member, finished, result, checksum FROM participants WHERE session = $1 AND meeting = $2 AND member = $3;
+
+-- name: participant_finish
+-- One who takes part has finished.
+UPDATE participants SET finished = $1, result = $2, checksum = $3
+WHERE session = $4 AND meeting = $5 AND member = $6;
+
+-- name: document_insert
+-- The next version of a document. The newest is never removed, so that versions go on counting.
+INSERT INTO documents (session, name, version, checksum, author, created, value)
+VALUES (
+    $1, $2, (SELECT coalesce(max(version), 0) + 1 FROM documents WHERE session = $1 AND name = $2), $3, $4, $5, $6
+)
+RETURNING id, version;
+
+-- name: document_trim
+-- Remove the versions of a document up to this one.
+DELETE FROM documents WHERE session = $1 AND name = $2 AND version <= $3;
+
+-- name: document_versions
+-- The newest versions of a document, or ($3) one of them.
+SELECT id, session, name, version, author, created, checksum, value
+FROM documents
+WHERE session = $1 AND name = $2 AND ($3 IS NULL OR version = $3)
+ORDER BY version DESC
+LIMIT $4;
+
+-- name: document_list
+-- The documents of a session, each with its newest version.
+SELECT documents.name, documents.version, documents.author, documents.created
+FROM (SELECT name, max(version) AS version FROM documents WHERE session = $1 GROUP BY name) AS newest
+JOIN documents ON documents.session = $1 AND documents.name = newest.name AND documents.version = newest.version
+ORDER BY documents.name;
+
 -- name: type_names
 -- All types of a kind.
 SELECT name FROM vocabulary WHERE kind = $1 ORDER BY name;

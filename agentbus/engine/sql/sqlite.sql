@@ -215,6 +215,43 @@ SELECT agents.id, parents.mailbox, agents.session
 FROM agents JOIN agents AS parents ON parents.id = agents.parent
 WHERE agents.id IN (SELECT value FROM json_each($1)) AND parents.status NOT IN ('completed', 'stopped');
 
+-- name: session_trouble
+-- Agents of these sessions failed. Differs: lists by json_each.
+UPDATE sessions SET troubled = 1
+WHERE ended IS NULL AND id IN (SELECT session FROM agents WHERE id IN (SELECT value FROM json_each($1)));
+
+-- name: session_interrupt
+-- Of the sessions of agents ($3) and those that processes own ($4), interrupt the active ones that nobody is at work in
+-- and that something happened to: an agent failed, or its owner is gone. Differs: lists by json_each.
+UPDATE sessions SET status = 'interrupted', error = $1, updated = $2
+WHERE id IN (
+        SELECT session FROM agents WHERE id IN (SELECT value FROM json_each($3))
+        UNION SELECT id FROM sessions WHERE ended IS NULL AND process IN (SELECT value FROM json_each($4))
+    )
+    AND status = 'active'
+    AND NOT EXISTS (
+        SELECT 1 FROM agents
+        WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')
+    )
+    AND (
+        (troubled = 1 AND EXISTS (
+            SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'
+        ))
+        OR EXISTS (SELECT 1 FROM processes WHERE processes.id = sessions.process AND processes.status <> 'live')
+    )
+RETURNING id;
+
+-- name: session_list
+-- Sessions, newest first, before the cursor ($1, $2); a NULL filter takes all. Differs: lists by json_each.
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+FROM sessions
+WHERE (created, id) < ($1, $2)
+    AND ($3 IS NULL OR status IN (SELECT value FROM json_each($3)))
+    AND ($4 IS NULL OR operation = $4)
+    AND ($5 IS NULL OR milestone = $5)
+ORDER BY created DESC, id DESC
+LIMIT $6;
+
 -- name: agent_delete
 -- Agents that are gone for good. Differs: lists by json_each.
 DELETE FROM agents WHERE id IN (SELECT value FROM json_each($1)) RETURNING id;

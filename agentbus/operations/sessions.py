@@ -1,0 +1,264 @@
+"""Sessions: how they begin, go on, change their status and end; and what people see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import decode, plain
+from agentbus.errors import AgentBusError, SessionDiffers, SessionExists, SessionLost, UnknownSession, WrongState
+from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations.events import event, record
+from agentbus.operations.processes import Neighbour
+from agentbus.records import Page, SessionRecord
+
+ENDED = frozenset({"completed", "failed"})
+_ACTIONS = {
+    # The new status: from which it may come, and what that is called.
+    "active": (frozenset({"paused", "interrupted"}), "continue it"),
+    "paused": (frozenset({"active"}), "pause it"),
+    "interrupted": (frozenset({"active", "paused"}), "interrupt it"),
+    "completed": (frozenset({"active", "paused", "interrupted"}), "complete it"),
+    "failed": (frozenset({"active", "paused", "interrupted"}), "fail it"),
+}
+_LAST = (2**62, "")
+
+
+class BeginRequest(msgspec.Struct, frozen=True):
+    """A session that this process is in from now on: a new one, or one that was cut off. None leaves what is there.
+
+    Without a process nobody owns it.
+    """
+
+    session: str
+    operation: str
+    process: int | None
+    milestone: str | None = None
+    expected: dict[str, str] | None = None
+    metadata: str | None = None
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A session that has begun, or goes on."""
+
+    session: str
+    operation: str
+    milestone: str | None
+    continued: bool
+
+
+class ChangeRequest(msgspec.Struct, frozen=True):
+    """A new status. With an ``owner``, only while that process owns the session.
+
+    ``leaving``: the owner leaves its block; a session that has this status already may keep it.
+    """
+
+    session: str
+    status: str
+    reason: str | None = None
+    owner: int | None = None
+    leaving: bool = False
+
+
+class SessionProgressRequest(msgspec.Struct, frozen=True):
+    """How far a session is."""
+
+    session: str
+    percent: int
+
+
+class SessionFilter(msgspec.Struct, frozen=True):
+    """Which sessions to list; None takes all. ``cursor`` is the age and id of the last one seen."""
+
+    status: tuple[str, ...] | None = None
+    operation: str | None = None
+    milestone: str | None = None
+    cursor: tuple[int, str] | None = None
+    limit: int = 100
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A session, and the process that owns it."""
+
+    operation: str
+    milestone: str | None
+    status: str
+    expected: str
+    process: int | None
+    process_status: str | None
+    host: str
+    pid: int | None
+    started: str
+    bell: str | None
+
+    @property
+    def owned(self) -> bool:
+        """Whether a live process is in its block."""
+        return self.process_status == "live"
+
+    @property
+    def owner(self) -> dict[str, Any] | None:
+        if self.process is None or self.pid is None:
+            return None
+        return msgspec.structs.asdict(Neighbour(self.process, self.host, self.pid, self.started, self.bell))
+
+
+@operation(durable=True)
+def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[Begun]]]:
+    """Begin sessions, or go on with those that nobody is in any more."""
+    outcomes: list[Outcome[Begun]] = []
+    for request in requests:
+        standing = yield from _standing(request.session)
+        if standing is None:
+            outcomes.append((yield from _start(request, now)))
+        else:
+            error = _cannot_continue(request, standing)
+            outcomes.append(error or (yield from _continue(request, standing, now)))
+    return outcomes
+
+
+@operation(durable=True)
+def change(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Change the status of sessions: only as the design allows it, and with a line in the trail."""
+    outcomes: list[Outcome[None]] = []
+    for request in requests:
+        standing = yield from _standing(request.session)
+        if standing is None:
+            outcomes.append(UnknownSession(session=request.session))
+            continue
+        if request.owner is not None and standing.process != request.owner:
+            holder = "nobody" if standing.pid is None else f"process {standing.pid}"
+            outcomes.append(SessionLost(session=request.session, holder=holder))
+            continue
+        before, action = _ACTIONS[request.status]
+        if standing.status in before:
+            yield from _change(request, standing, now)
+            outcomes.append(None)
+        elif request.leaving and standing.status == request.status:
+            yield Query("session_disown", (request.session,))
+            outcomes.append(None)
+        else:
+            outcomes.append(
+                WrongState(what="session", name=request.session, status=standing.status, action=action)
+            )  # fmt: skip
+    return outcomes
+
+
+@operation(durable=True)
+def advance(requests: Sequence[SessionProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Note how far sessions are."""
+    outcomes: list[Outcome[None]] = []
+    for request in requests:
+        rows = yield Query("session_progress", (request.percent, now.wall, request.session))
+        outcomes.append(None if rows else (yield from not_open(request.session, "progress")))
+    return outcomes
+
+
+def not_open(session: str, action: str) -> Op[AgentBusError | None]:
+    """Why nothing can be done in this session, or None while it goes on."""
+    rows = yield Query("session_status", (session,))
+    if not rows:
+        return UnknownSession(session=session)
+    status = rows[0][0]
+    return WrongState(what="session", name=session, status=status, action=action) if status in ENDED else None
+
+
+# Questions
+
+
+def get_session(session: str, now: Now) -> Op[SessionRecord | None]:
+    rows = yield Query("session_get", (session,))
+    return _record(rows[0]) if rows else None
+
+
+def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
+    status = None if wanted.status is None else list(wanted.status)
+    rows = yield Query(
+        "session_list",
+        (*(wanted.cursor or _LAST), status, wanted.operation, wanted.milestone, wanted.limit + 1),
+    )
+    items = [_record(row) for row in rows[: wanted.limit]]
+    return Page(items, f"{items[-1].created}.{items[-1].id}" if len(rows) > wanted.limit else None)
+
+
+def count_agents(session: str, now: Now) -> Op[dict[str, int]]:
+    rows = yield Query("session_counts", (session,))
+    return {row[0]: row[1] for row in rows}
+
+
+def missing(session: str, now: Now) -> Op[dict[str, str]]:
+    """Who owes which document that is not there yet."""
+    rows = yield Query("session_get", (session,))
+    documents = yield Query("document_list", (session,))
+    saved = {document[0] for document in documents}
+    expected = _record(rows[0]).expected if rows else {}
+    return {producer: name for producer, name in expected.items() if name not in saved}
+
+
+def _standing(session: str) -> Op[Standing | None]:
+    rows = yield Query("session_standing", (session,))
+    return Standing(*rows[0]) if rows else None
+
+
+def _start(request: BeginRequest, now: Now) -> Op[Begun]:
+    yield Query(
+        "session_insert",
+        (
+            request.session, request.operation, request.milestone, request.process, plain(request.expected or {}),
+            request.metadata or "{}", now.wall, now.wall,
+        ),
+    )  # fmt: skip
+    facts = {"operation": request.operation, "milestone": request.milestone, "process": request.process}
+    yield from record([event(now.wall, "session_started", ("session", request.session), None, **facts)])
+    return Begun(request.session, request.operation, request.milestone, False)
+
+
+def _cannot_continue(request: BeginRequest, standing: Standing) -> AgentBusError | None:
+    for differs in ("operation", "milestone"):
+        given, found = getattr(request, differs), getattr(standing, differs)
+        if given != found and given is not None and found is not None:
+            return SessionDiffers(session=request.session, differs=differs, found=found, given=given)
+    if standing.status in ENDED:
+        return WrongState(what="session", name=request.session, status=standing.status, action="continue it")
+    if standing.owned:
+        # Also when it counts as interrupted: its owner, still in the block, may go on with it at any moment.
+        return SessionExists(
+            session=request.session, status=standing.status, pid=standing.pid, process=standing.owner
+        )  # fmt: skip
+    return None
+
+
+def _continue(request: BeginRequest, standing: Standing, now: Now) -> Op[Begun]:
+    expected = {**decode(standing.expected), **(request.expected or {})}
+    yield Query(
+        "session_continue",
+        (request.process, request.milestone, plain(expected), request.metadata, now.wall, request.session),
+    )
+    facts = {"before": standing.status, "process": request.process}
+    yield from record([event(now.wall, "session_continued", ("session", request.session), None, **facts)])
+    return Begun(request.session, standing.operation, request.milestone or standing.milestone, True)
+
+
+def _change(request: ChangeRequest, standing: Standing, now: Now) -> Op[None]:
+    process = standing.process
+    if (request.leaving and request.status == "interrupted") or (request.status == "active" and not standing.owned):
+        # Nobody is in its block; an owner that is gone must not interrupt again what was just continued.
+        process = None
+    error = request.reason if request.status in {"failed", "interrupted"} else None
+    ended = now.wall if request.status in ENDED else None
+    yield Query("session_change", (request.status, error, now.wall, ended, process, request.session))
+    kind = "session_continued" if request.status == "active" else f"session_{request.status}"
+    facts: dict[str, Any] = {"before": standing.status}
+    if request.reason is not None:
+        facts["error" if request.status == "failed" else "reason"] = request.reason
+    yield from record([event(now.wall, kind, ("session", request.session), None, **facts)])
+
+
+def _record(row: Row) -> SessionRecord:
+    values: list[Any] = list(row)
+    values[6] = decode(row[6])
+    values[7] = decode(row[7])
+    return SessionRecord(*values)

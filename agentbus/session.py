@@ -1,0 +1,191 @@
+"""A session: one coordinated operation, with its agents, documents and participants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from agentbus.document import Document
+from agentbus.errors import InvalidInput, UnknownSession
+from agentbus.limits import KEEP_VERSIONS, check_range, check_text
+from agentbus.operations.documents import list_documents
+from agentbus.operations.sessions import (
+    ChangeRequest,
+    SessionProgressRequest,
+    advance,
+    change,
+    count_agents,
+    get_session,
+    missing,
+)
+from agentbus.participants import Participants
+from agentbus.records import DocumentSummary, SessionRecord
+
+if TYPE_CHECKING:
+    from agentbus.agent import Agent
+    from agentbus.bus import Bus
+
+
+class Session:
+    """A session that this program is in. Made by ``bus.session(…)``, which owns it and ends it with its block, or by
+    ``bus.sessions.open(id)``, which only takes part.
+
+    ``continued`` is True when it had begun before and goes on now.
+
+    >>> async with bus.session("planning", milestone="ms-123") as session:            # doctest: +SKIP
+    ...     async with session.agent("planner-1", type="planner") as planner:
+    ...         ...
+    ...     await session.document("planning_output").save({"phases": 3})
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        id: str,
+        operation: str,
+        milestone: str | None,
+        *,
+        owner: int | None = None,
+        continued: bool = False,
+    ) -> None:
+        self.id = id
+        self.operation = operation
+        self.milestone = milestone
+        self.continued = continued
+        self.ended = False
+        self._bus = bus
+        self._engine = bus.engine
+        self._owner = owner
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} {self.operation}>"
+
+    # How it stands
+
+    async def record(self) -> SessionRecord:
+        """All that is known of it now.
+
+        >>> (await session.record()).status                                           # doctest: +SKIP
+        'active'
+        """
+        record = await self._engine.read(get_session, self.id)
+        if record is None:
+            raise UnknownSession(session=self.id)
+        return record
+
+    async def counts(self) -> dict[str, int]:
+        """How many of its agents there are of each status.
+
+        >>> await session.counts()                                                    # doctest: +SKIP
+        {'completed': 2, 'running': 1}
+        """
+        return await self._engine.read(count_agents, self.id)
+
+    async def progress(self, percent: int) -> None:
+        """Say how far it is, from 0 to 100.
+
+        >>> await session.progress(40)                                                # doctest: +SKIP
+        """
+        percent = check_range(percent, "progress", 0, 100)
+        await self._engine.write(advance, SessionProgressRequest(self.id, percent))
+
+    async def pause(self, reason: str | None = None) -> None:
+        """Set it aside: a paused session is not interrupted when its agents fail. Its agents are not told, and leaving
+        the block of ``bus.session(…)`` ends it all the same.
+
+        >>> await session.pause("waiting for the budget")                             # doctest: +SKIP
+        """
+        await self._change("paused", None if reason is None else check_text(reason, "reason"))
+
+    async def continue_(self) -> None:
+        """Go on with it after a pause or an interruption.
+
+        >>> await session.continue_()                                                 # doctest: +SKIP
+        """
+        await self._change("active")
+
+    async def complete(self) -> None:
+        """It is done. The block of ``bus.session(…)`` does this at its end.
+
+        >>> await session.complete()                                                  # doctest: +SKIP
+        """
+        await self._change("completed")
+        self.ended = True
+
+    async def fail(self, error: str) -> None:
+        """It cannot be done.
+
+        >>> await session.fail("the budget was not granted")                          # doctest: +SKIP
+        """
+        await self._change("failed", check_text(error, "error"))
+        self.ended = True
+
+    async def leave(self, status: str, reason: str | None = None) -> None:
+        """The block that owns it is over."""
+        await self._change(status, reason, leaving=True)
+        self.ended = True
+
+    # Its agents
+
+    def agent(self, id: str, *, type: str, **options: Any) -> AbstractAsyncContextManager[Agent]:
+        """Register an agent of this session for the length of a block, as ``bus.agent`` does.
+
+        >>> async with session.agent("planner-1", type="planner") as planner:         # doctest: +SKIP
+        ...     ...
+        """
+        return self._bus.agent(id, type=type, session=self._own(options), **options)
+
+    async def expect(self, id: str, *, type: str, **about: Any) -> None:
+        """Announce an agent of this session that will come, as ``bus.expect`` does.
+
+        >>> await session.expect("executor-1", type="executor")                       # doctest: +SKIP
+        """
+        await self._bus.expect(id, type=type, session=self._own(about), **about)
+
+    # What it makes
+
+    def document(self, name: str, *, default: Any = None, keep: int = KEEP_VERSIONS) -> Document:
+        """A named output, of which the last versions are kept. ``default`` is its value until something is saved.
+
+        >>> await session.document("planning_output", keep=3).save({"phases": 3})     # doctest: +SKIP
+        """
+        return Document(self._engine, self._bus.max_snapshot, self.id, name, default=default, keep=keep)
+
+    async def documents(self) -> list[DocumentSummary]:
+        """What there is, by name, each with its newest version.
+
+        >>> [document.name for document in await session.documents()]                 # doctest: +SKIP
+        ['planning_output', 'risks']
+        """
+        return await self._engine.read(list_documents, self.id)
+
+    async def missing(self) -> dict[str, str]:
+        """Which of the documents it was begun with as ``expects`` are not there yet: who owes what.
+
+        >>> await session.missing()                                                   # doctest: +SKIP
+        {'scope-analyzer': 'planning-scope'}
+        """
+        return await self._engine.read(missing, self.id)
+
+    async def participants(self, members: Iterable[str], *, name: str = "participants") -> Participants:
+        """Record who takes part in a meeting, so that one that is cut off goes on with those who remain.
+
+        Asked again, with the same list after a crash, it says who has finished. Members that are new are added at the
+        end; whoever is recorded and not in the list stays. ``name`` tells several meetings of a session apart.
+
+        >>> meeting = await session.participants(["a", "b", "c"])                     # doctest: +SKIP
+        >>> for member in meeting.remaining:                                          # doctest: +SKIP
+        ...     await meeting.finish(member, await ask(member))
+        """
+        meeting = Participants(self._engine, self._bus.max_payload, self.id, name)
+        await meeting.enrol(members)
+        return meeting
+
+    async def _change(self, status: str, reason: str | None = None, *, leaving: bool = False) -> None:
+        await self._engine.write(change, ChangeRequest(self.id, status, reason, self._owner, leaving))
+
+    def _own(self, options: dict[str, Any]) -> str:
+        if "session" in options:
+            raise InvalidInput(reason="an agent of this session has no other; use bus.agent for that")
+        return self.id

@@ -1,0 +1,462 @@
+"""Sessions: how they begin, end with their block, change their status, and are looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from agentbus import Bus, Session
+from agentbus.errors import (
+    AgentBusError,
+    SessionDiffers,
+    SessionExists,
+    SessionLost,
+    UnknownSession,
+    WrongState,
+)
+from tests.conformance.helpers import held, known, running, soon, take, worker
+from tests.conftest import Engine
+from tests.support.clock import START, FakeClock
+
+
+async def test_a_session_begins_active_and_its_block_completes_it(bus: Bus, clock: FakeClock) -> None:
+    async with bus.session(
+        "planning", milestone="ms-1", id="p-1", expects={"planner-1": "plan"}, metadata={"team": ["x"]}
+    ) as session:
+        assert (session.id, session.operation, session.milestone, session.continued) == (
+            "p-1",
+            "planning",
+            "ms-1",
+            False,
+        )
+        assert "p-1" in repr(session)
+        record = await session.record()
+        assert (record.status, record.progress, record.error, record.ended) == ("active", 0, None, None)
+        assert (record.operation, record.milestone) == ("planning", "ms-1")
+        assert (record.expected, record.metadata) == ({"planner-1": "plan"}, {"team": ["x"]})
+        assert record.process == bus.engine.process
+        clock.advance(3)
+    record = await held(bus, "p-1")
+    assert (record.status, record.error) == ("completed", None)
+    assert (record.created, record.updated, record.ended) == (START, START + 3_000, START + 3_000)
+
+
+async def test_a_session_without_an_id_gets_one_from_its_operation(bus: Bus) -> None:
+    async with bus.session("planning") as first, bus.session("planning") as second:
+        assert re.fullmatch(r"planning-[0-9a-f]{12}", first.id)
+        assert first.id != second.id
+    async with bus.session("x" * 128) as long:
+        assert len(long.id) == 128
+
+
+async def test_leaving_the_block_by_an_exception_fails_the_session_and_propagates(bus: Bus) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with bus.session("planning", id="s"):
+            raise ZeroDivisionError("by zero")
+    record = await held(bus, "s")
+    assert (record.status, record.error, record.ended) == ("failed", "ZeroDivisionError: by zero", START)
+
+
+async def test_leaving_the_block_by_cancellation_interrupts_the_session(bus: Bus) -> None:
+    with anyio.CancelScope() as scope:
+        async with bus.session("planning", id="s"):
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    record = await held(bus, "s")
+    assert (record.status, record.process, record.ended) == ("interrupted", None, None)
+
+
+async def test_cancelling_its_task_stops_its_agents_and_interrupts_the_session(bus: Bus, clock: FakeClock) -> None:
+    async def live() -> None:
+        async with bus.session("planning", id="s") as session, session.agent("a", type="worker") as a:
+            await a.receive()
+
+    async with running(live()) as task:
+        await clock.settle()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await held(bus, "s")).status == "interrupted"
+    assert (await known(bus, "a")).status == "stopped"
+
+
+@pytest.mark.parametrize("way", [KeyboardInterrupt, SystemExit])
+async def test_ctrl_c_interrupts_the_session(bus: Bus, way: type[BaseException]) -> None:
+    with pytest.raises(way):
+        async with bus.session("planning", id="s"):
+            raise way
+    assert (await held(bus, "s")).status == "interrupted"
+
+
+async def test_cancelled_while_it_begins_no_session_stays_active(bus: Bus, clock: FakeClock) -> None:
+    async def begin(number: int) -> None:
+        async with bus.session("planning", id=f"s{number}"):
+            await anyio.sleep_forever()
+
+    for turns in range(20):
+        task = asyncio.create_task(begin(turns))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await clock.settle()
+    assert {record.status for record in (await bus.sessions.list()).items} <= {"interrupted"}
+    # And each can be gone on with.
+    for record in (await bus.sessions.list()).items:
+        async with bus.session("planning", id=record.id) as session:
+            assert session.continued
+
+
+async def test_a_session_that_was_ended_inside_its_block_stays_as_it_ended(bus: Bus) -> None:
+    async with bus.session("planning", id="s") as session:
+        await session.fail("no budget")
+    async with bus.session("planning", id="t") as session:
+        await session.complete()
+    with pytest.raises(ZeroDivisionError):
+        async with bus.session("planning", id="u") as session:
+            await session.complete()
+            raise ZeroDivisionError
+    assert [(await held(bus, id)).status for id in "stu"] == ["failed", "completed", "completed"]
+    assert (await held(bus, "s")).error == "no budget"
+
+
+async def test_the_owner_hears_at_the_end_of_its_block_that_another_has_ended_it_otherwise(bus: Bus) -> None:
+    async with bus.session("planning", id="s"):
+        await (await bus.sessions.open("s")).complete()
+    with pytest.raises(WrongState) as wrong:
+        async with bus.session("planning", id="t"):
+            await (await bus.sessions.open("t")).fail("no budget")
+    assert (wrong.value.name, wrong.value.status) == ("t", "failed")
+    with pytest.raises(ZeroDivisionError):
+        async with bus.session("planning", id="u"):
+            await (await bus.sessions.open("u")).complete()
+            raise ZeroDivisionError
+    assert (await held(bus, "u")).status == "completed"
+
+
+# Going on with one that is there
+
+
+async def test_an_interrupted_session_is_continued_under_its_id(bus: Bus, engine: Engine) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        async with bus.session("planning", milestone="m", id="s", expects={"a": "x"}, metadata={"n": 1}) as session:
+            await session.progress(40)
+            raise KeyboardInterrupt
+    async with engine.connect() as elsewhere, elsewhere.session("planning", id="s", expects={"b": "y"}) as session:
+        assert session.continued
+        assert (session.operation, session.milestone) == ("planning", "m")
+        record = await session.record()
+        assert (record.status, record.progress, record.error) == ("active", 40, None)
+        assert record.process == elsewhere.engine.process
+        assert (record.expected, record.metadata) == ({"a": "x", "b": "y"}, {"n": 1})
+    assert (await held(bus, "s")).status == "completed"
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
+async def test_a_session_whose_owner_left_without_a_word_is_continued(bus: Bus, engine: Engine, status: str) -> None:
+    async with engine.connect() as owner:
+        block = owner.session("planning", id="s")
+        session = await block.__aenter__()
+        if status == "paused":
+            await session.pause()
+    if status == "active":
+        await (await bus.sessions.open("s")).continue_()
+    assert (await held(bus, "s")).status == status
+    async with bus.session("planning", id="s") as session:
+        assert session.continued
+        assert (await session.record()).status == "active"
+    assert (await held(bus, "s")).status == "completed"
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
+async def test_a_session_whose_owner_lives_is_refused_and_the_error_says_where(
+    bus: Bus, engine: Engine, status: str
+) -> None:
+    async with engine.connect() as elsewhere, elsewhere.session("planning", id="s") as session:
+        if status == "paused":
+            await session.pause()
+        elif status == "interrupted":
+            with pytest.raises(ZeroDivisionError):
+                async with session.agent("a", type="worker"):
+                    raise ZeroDivisionError
+        for other in (bus, elsewhere):
+            with pytest.raises(SessionExists) as exists:
+                async with other.session("planning", id="s"):
+                    pytest.fail("this block must not run")
+            assert (exists.value.code, exists.value.session, exists.value.status) == ("session_exists", "s", status)
+            assert isinstance(exists.value.pid, int)
+            assert "bus.sessions.open('s')" in (exists.value.fix or "")
+        assert (await held(bus, "s")).process == elsewhere.engine.process
+    assert (await held(bus, "s")).status == "completed"
+
+
+@pytest.mark.parametrize("end", ["complete", "fail"])
+async def test_an_ended_session_is_not_continued(bus: Bus, end: str) -> None:
+    async with bus.session("planning", id="s") as session:
+        await (session.complete() if end == "complete" else session.fail("no budget"))
+    before = await held(bus, "s")
+    with pytest.raises(WrongState) as wrong:
+        async with bus.session("planning", id="s", metadata={"new": 1}):
+            pytest.fail("this block must not run")
+    assert (wrong.value.what, wrong.value.name, wrong.value.status) == ("session", "s", before.status)
+    assert await held(bus, "s") == before
+
+
+async def test_another_operation_or_milestone_under_the_same_id_is_refused(bus: Bus) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        async with bus.session("planning", milestone="m", id="s"):
+            raise KeyboardInterrupt
+    before = await held(bus, "s")
+    for operation, milestone, differs in (("building", "m", "operation"), ("planning", "n", "milestone")):
+        with pytest.raises(SessionDiffers) as refused:
+            async with bus.session(operation, milestone=milestone, id="s"):
+                pytest.fail("this block must not run")
+        assert (refused.value.code, refused.value.differs) == ("session_differs", differs)
+    assert await held(bus, "s") == before
+
+
+async def test_a_session_that_another_process_went_on_with_is_lost_to_its_old_owner(bus: Bus, engine: Engine) -> None:
+    # A reboot that the first bus slept through: its process counts as dead, and somebody else goes on.
+    after = engine.connect(clock=FakeClock(boot="boot-2", awake=500))
+    with pytest.raises(SessionLost) as lost:
+        async with bus.session("planning", id="s") as session:
+            await after.__aenter__()
+            block = after.session("planning", id="s")
+            assert (await block.__aenter__()).continued
+            for act in (session.pause, session.complete):
+                with pytest.raises(SessionLost):
+                    await act()
+    assert (lost.value.code, lost.value.session) == ("session_lost", "s")
+    assert (await held(bus, "s")).status == "active"
+    await block.__aexit__(None, None, None)
+    assert (await held(bus, "s")).status == "completed"
+    await after.__aexit__(None, None, None)
+
+
+async def test_an_exception_in_the_block_of_a_lost_session_is_what_propagates(bus: Bus, engine: Engine) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with bus.session("planning", id="s"):
+            async with engine.connect(clock=FakeClock(boot="boot-2", awake=500)) as after:
+                with pytest.raises(KeyboardInterrupt):
+                    async with after.session("planning", id="s"):
+                        raise KeyboardInterrupt
+            raise ZeroDivisionError
+    assert (await held(bus, "s")).status == "interrupted"
+
+
+# Taking part
+
+
+async def test_whoever_opens_a_session_takes_part_without_owning_it(bus: Bus, engine: Engine) -> None:
+    async with bus.session("planning", milestone="m", id="s"):
+        async with engine.connect() as elsewhere:
+            session = await elsewhere.sessions.open("s")
+            assert (session.id, session.operation, session.milestone) == ("s", "planning", "m")
+            assert not session.continued
+            await session.progress(30)
+            async with session.agent("a", type="worker") as a:
+                assert a.session == "s"
+        record = await held(bus, "s")
+        assert (record.status, record.progress, record.process) == ("active", 30, bus.engine.process)
+
+
+async def test_a_session_that_is_not_there_cannot_be_opened(bus: Bus) -> None:
+    with pytest.raises(UnknownSession) as unknown:
+        await bus.sessions.open("none")
+    assert unknown.value.session == "none"
+    assert await bus.sessions.get("none") is None
+
+
+async def test_its_agents_belong_to_it_and_are_counted_by_status(bus: Bus) -> None:
+    async with bus.session("planning", id="s") as session, bus.session("other") as other:
+        assert await session.counts() == {}
+        await session.expect("later", type="worker", capabilities=["python"])
+        async with session.agent("a", type="worker"), session.agent("b", type="worker", load=5) as b:
+            async with other.agent("c", type="worker"):
+                pass
+            assert b.session == "s"
+            assert (await known(bus, "b")).load == 5
+            assert await session.counts() == {"pending": 1, "running": 2}
+        assert await session.counts() == {"pending": 1, "completed": 2}
+        assert (await known(bus, "later")).session == "s"
+        await b_sends(bus, session)
+
+
+async def b_sends(bus: Bus, session: Session) -> None:
+    """A message of its agent carries the session."""
+    b = await worker(bus, "b", session=session.id)
+    await b.send("b", "note", 1)
+    assert (await take(b)).session == session.id
+
+
+@pytest.mark.parametrize("end", ["complete", "fail"])
+async def test_nobody_registers_in_an_ended_session(bus: Bus, end: str) -> None:
+    async with bus.session("planning", id="s") as session:
+        await (session.complete() if end == "complete" else session.fail("x"))
+        with pytest.raises(WrongState):
+            async with session.agent("a", type="worker"):
+                pytest.fail("this block must not run")
+        with pytest.raises(WrongState):
+            await session.expect("a", type="worker")
+    assert await bus.agents.get("a") is None
+
+
+# Its status
+
+STEPS: dict[str, Callable[[Session], Awaitable[None]]] = {
+    "paused": lambda session: session.pause("why"),
+    "active": lambda session: session.continue_(),
+    "completed": lambda session: session.complete(),
+    "failed": lambda session: session.fail("why"),
+}
+ALLOWED = {
+    ("active", "paused"), ("paused", "active"), ("interrupted", "active"),
+    ("active", "completed"), ("paused", "completed"), ("interrupted", "completed"),
+    ("active", "failed"), ("paused", "failed"), ("interrupted", "failed"),
+}  # fmt: skip
+
+
+async def _in(bus: Bus, status: str) -> Session:
+    """A session that somebody began and that stands like this, opened."""
+    with pytest.raises(KeyboardInterrupt):
+        async with bus.session("planning", id="s"):
+            raise KeyboardInterrupt
+    session = await bus.sessions.open("s")
+    if status != "interrupted":
+        await session.continue_()
+    if status not in {"interrupted", "active"}:
+        await STEPS[status](session)
+    assert (await session.record()).status == status
+    return session
+
+
+@pytest.mark.parametrize("before", ["active", "paused", "interrupted", "completed", "failed"])
+@pytest.mark.parametrize("after", list(STEPS))
+async def test_a_status_is_reached_only_from_where_it_may_be(
+    bus: Bus, clock: FakeClock, before: str, after: str
+) -> None:
+    session = await _in(bus, before)
+    record = await session.record()
+    clock.advance(5)
+    if (before, after) in ALLOWED:
+        await STEPS[after](session)
+        changed = await session.record()
+        assert (changed.status, changed.updated) == (after, START + 5_000)
+        assert changed.error == ("why" if after == "failed" else None)
+        assert changed.ended == (START + 5_000 if after in {"completed", "failed"} else None)
+    else:
+        with pytest.raises(WrongState) as wrong:
+            await STEPS[after](session)
+        assert (wrong.value.code, wrong.value.status) == ("wrong_state", before)
+        assert await session.record() == record
+
+
+async def test_of_many_who_end_a_session_at_once_one_does(bus: Bus) -> None:
+    async with bus.session("planning", id="s"):
+        sessions = [await bus.sessions.open("s") for _ in range(20)]
+        outcomes = await asyncio.gather(*(session.complete() for session in sessions), return_exceptions=True)
+        assert outcomes.count(None) == 1
+        assert all(outcome is None or isinstance(outcome, WrongState) for outcome in outcomes)
+
+
+async def test_progress_is_kept_until_the_session_has_ended(bus: Bus, clock: FakeClock) -> None:
+    async with bus.session("planning", id="s") as session:
+        clock.advance(1)
+        for percent in (0, 40, 100, 10):
+            await session.progress(percent)
+            assert (await session.record()).progress == percent
+        assert (await session.record()).updated == START + 1_000
+        await session.pause()
+        await session.progress(50)
+    with pytest.raises(WrongState):
+        await session.progress(60)
+    assert (await held(bus, "s")).progress == 50
+
+
+# Looking at them
+
+
+async def test_sessions_are_listed_newest_first_page_by_page(bus: Bus, clock: FakeClock) -> None:
+    for number in range(5):
+        async with bus.session("planning", milestone=f"m-{number % 2}", id=f"s{number}"):
+            pass
+        clock.advance(number % 2)  # some of them in the same millisecond
+    page = await bus.sessions.list(limit=2)
+    seen = list(page.items)
+    while page.cursor is not None:
+        page = await bus.sessions.list(limit=2, cursor=page.cursor)
+        seen += page.items
+    assert [record.id for record in seen] == ["s4", "s3", "s2", "s1", "s0"]
+    assert seen[0] == await bus.sessions.get("s4")
+
+
+async def test_sessions_are_listed_by_status_operation_and_milestone(bus: Bus) -> None:
+    async def ids(**wanted: object) -> set[str]:
+        return {record.id for record in (await bus.sessions.list(**wanted)).items}  # type: ignore[arg-type]
+
+    async with bus.session("planning", id="a", milestone="m"), bus.session("building", id="b") as b:
+        async with bus.session("planning", id="c"):
+            pass
+        await b.pause()
+        assert await ids() == {"a", "b", "c"}
+        assert await ids(status="completed") == {"c"}
+        assert await ids(status=["active", "paused"]) == {"a", "b"}
+        assert await ids(status=[]) == set()
+        assert await ids(operation="planning") == {"a", "c"}
+        assert await ids(milestone="m", status="active") == {"a"}
+        assert await ids(milestone="none") == set()
+
+
+async def test_many_sessions_at_once_are_all_there(bus: Bus) -> None:
+    async def one(number: int) -> None:
+        async with bus.session("planning", id=f"s{number}") as session:
+            await session.progress(number)
+            if number % 3 == 0:
+                await session.fail("x")
+
+    await soon(asyncio.gather(*(one(number) for number in range(60))))
+    records = (await bus.sessions.list(limit=100)).items
+    assert {record.id: (record.status, record.progress) for record in records} == {
+        f"s{number}": ("completed" if number % 3 else "failed", number) for number in range(60)
+    }
+
+
+async def test_of_two_who_begin_one_session_at_once_one_does(bus: Bus) -> None:
+    begun: list[Session] = []
+
+    async def one() -> None:
+        async with bus.session("planning", id="s") as session:
+            begun.append(session)
+            await anyio.sleep_forever()
+
+    async with running(one()) as first, running(one()) as second:
+        (done,), _ = await asyncio.wait([first, second], return_when=asyncio.FIRST_COMPLETED, timeout=10)
+        assert isinstance(done.exception(), SessionExists)
+        assert len(begun) == 1
+
+
+async def test_a_session_survives_the_bus_being_opened_anew(engine: Engine) -> None:
+    async with engine.connect() as bus, bus.session("planning", id="s") as session:
+        await session.progress(70)
+    async with engine.connect() as bus:
+        record = await held(bus, "s")
+        assert (record.status, record.progress) == ("completed", 70)
+        assert await (await bus.sessions.open("s")).counts() == {}
+
+
+@pytest.mark.parametrize("call", ["record", "counts", "documents", "missing", "progress", "pause", "complete"])
+async def test_a_closed_bus_says_so(engine: Engine, call: str) -> None:
+    async with engine.connect() as bus:
+        block = bus.session("planning", id="s")
+        session = await block.__aenter__()
+    with pytest.raises(AgentBusError) as closed:
+        await (session.progress(5) if call == "progress" else getattr(session, call)())
+    assert closed.value.code == "bus_closed"
+    with pytest.raises(AgentBusError):
+        await block.__aexit__(None, None, None)

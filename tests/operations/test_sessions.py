@@ -1,0 +1,249 @@
+"""Sessions without a database: who may begin, go on with, change and end one, and what the trail says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentbus.codec import decode
+from agentbus.errors import SessionDiffers, SessionExists, SessionLost, UnknownSession, WrongState
+from agentbus.operations import Row
+from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
+from agentbus.operations.interruptions import interrupt, resume
+from agentbus.operations.processes import LeaveRequest, leave
+from agentbus.operations.sessions import (
+    BeginRequest,
+    Begun,
+    ChangeRequest,
+    SessionFilter,
+    SessionProgressRequest,
+    advance,
+    begin,
+    change,
+    list_sessions,
+)
+from tests.operations.script import ALIVE, NOW, A, Answer, Played, errors, play, standing
+
+ME = 3
+
+
+def stands(
+    status: str = "active",
+    owner: str | None = "live",
+    process: int | None = 8,
+    milestone: str | None = "m",
+    expected: str = "{}",
+) -> Answer:
+    place: Row = (None,) * 6 if owner is None else (process, owner, "host", 41, "77", "/bell")
+    return "session_standing", [("planning", milestone, status, expected, *place)]
+
+
+ABSENT: Answer = ("session_standing", [])
+
+
+def trail(played: Played[Any]) -> list[tuple[str, str | None, dict[str, Any]]]:
+    assert all(event[2:4] == ("session", "s") for event in played.written("event_insert"))
+    return [(event[1], event[4], decode(event[5])) for event in played.written("event_insert")]
+
+
+def begins(answer: Answer, **options: Any) -> Played[Any]:
+    return play(begin.run([BeginRequest("s", options.pop("operation", "planning"), ME, **options)], NOW), answer)
+
+
+def changes(answer: Answer, status: str, **options: Any) -> Played[Any]:
+    return play(change.run([ChangeRequest("s", status, **options)], NOW), answer)
+
+
+def test_a_new_session_is_owned_by_its_process_and_the_trail_says_so() -> None:
+    played = begins(ABSENT, milestone="m", expected={"a": "x"}, metadata='{"n":1}')
+    assert played.outcomes == [Begun("s", "planning", "m", False)]
+    assert played.written("session_insert") == [
+        ("s", "planning", "m", ME, '{"a":"x"}', '{"n":1}', NOW.wall, NOW.wall)
+    ]  # fmt: skip
+    assert trail(played) == [
+        ("session_started", None, {"operation": "planning", "milestone": "m", "process": ME})
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
+@pytest.mark.parametrize("owner", ["dead", "ended", None])
+def test_a_session_whose_owner_is_gone_goes_on_in_this_process(status: str, owner: str | None) -> None:
+    played = begins(stands(status, owner, expected='{"a":"x","b":"y"}'), expected={"b": "z"})
+    assert played.outcomes == [Begun("s", "planning", "m", True)]
+    assert played.written("session_continue") == [(ME, None, '{"a":"x","b":"z"}', None, NOW.wall, "s")]
+    assert trail(played) == [("session_continued", None, {"before": status, "process": ME})]
+
+
+@pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
+def test_a_session_whose_owner_lives_is_refused_and_the_error_says_where(status: str) -> None:
+    played = begins(stands(status))
+    (error,) = errors(played.outcomes)
+    assert isinstance(error, SessionExists)
+    assert (error.status, error.pid) == (status, 41)
+    assert error.process == {"process": 8, "host": "host", "pid": 41, "started": "77", "bell": "/bell"}
+    assert played.statements == []
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_an_ended_session_is_refused(status: str) -> None:
+    played = begins(stands(status, None))
+    assert isinstance(played.outcomes[0], WrongState)
+    assert played.statements == []
+
+
+@pytest.mark.parametrize(("operation", "milestone"), [("building", None), ("planning", "n"), ("building", "m")])
+def test_another_operation_or_milestone_is_refused(operation: str, milestone: str | None) -> None:
+    played = begins(stands("interrupted", None), operation=operation, milestone=milestone)
+    assert isinstance(played.outcomes[0], SessionDiffers)
+    assert played.statements == []
+
+
+def test_a_milestone_that_was_left_open_may_be_given_later() -> None:
+    played = begins(stands("interrupted", None, milestone=None), milestone="n")
+    assert played.outcomes == [Begun("s", "planning", "n", True)]
+    assert played.written("session_continue")[0][1] == "n"
+
+
+def test_of_two_that_begin_one_session_together_the_second_is_refused() -> None:
+    request = BeginRequest("s", "planning", ME)
+    played = play(begin.run([request, request], NOW), ABSENT, stands())
+    assert isinstance(played.outcomes[0], Begun)
+    assert isinstance(played.outcomes[1], SessionExists)
+    assert len(played.written("session_insert")) == 1
+
+
+ALLOWED = {
+    "active": {"paused", "interrupted"},
+    "paused": {"active"},
+    "interrupted": {"active", "paused"},
+    "completed": {"active", "paused", "interrupted"},
+    "failed": {"active", "paused", "interrupted"},
+}
+EVERY = ["active", "paused", "interrupted", "completed", "failed"]
+
+
+@pytest.mark.parametrize("before", EVERY)
+@pytest.mark.parametrize("after", EVERY)
+def test_a_status_is_reached_only_from_where_it_may_be(before: str, after: str) -> None:
+    played = changes(stands(before), after, reason="why")
+    if before not in ALLOWED[after]:
+        assert isinstance(played.outcomes[0], WrongState)
+        assert played.outcomes[0].status == before
+        assert played.statements == []
+        return
+    assert played.outcomes == [None]
+    ((status, error, updated, ended, process, session),) = played.written("session_change")
+    assert (status, updated, process, session) == (after, NOW.wall, 8, "s")
+    assert error == ("why" if after in {"failed", "interrupted"} else None)
+    assert ended == (NOW.wall if after in {"completed", "failed"} else None)
+    kind = "session_continued" if after == "active" else f"session_{after}"
+    word = "error" if after == "failed" else "reason"
+    assert trail(played) == [(kind, None, {"before": before, word: "why"})]
+
+
+def test_a_session_that_nobody_knows_cannot_change() -> None:
+    assert isinstance(changes(ABSENT, "paused").outcomes[0], UnknownSession)
+
+
+@pytest.mark.parametrize("owner", [None, "live", "dead"])
+def test_a_process_changes_as_its_owner_only_what_it_owns(owner: str | None) -> None:
+    played = changes(stands(owner=owner), "completed", owner=ME)
+    (error,) = errors(played.outcomes)
+    assert isinstance(error, SessionLost)
+    assert error.holder == ("nobody" if owner is None else "process 41")
+    assert played.statements == []
+    assert changes(stands(owner="live", process=ME), "completed", owner=ME).outcomes == [None]
+
+
+def test_an_owner_that_leaves_an_interrupted_session_owns_it_no_more() -> None:
+    played = changes(stands(process=ME), "interrupted", owner=ME, leaving=True)
+    assert played.written("session_change")[0][4] is None
+    played = changes(stands("interrupted", process=ME), "interrupted", owner=ME, leaving=True)
+    assert played.outcomes == [None]
+    assert (played.wrote, played.written("session_disown")) == (["session_disown"], [("s",)])
+
+
+def test_an_owner_that_leaves_a_session_that_ended_otherwise_hears_it() -> None:
+    played = changes(stands("failed", process=ME), "completed", owner=ME, leaving=True)
+    assert isinstance(played.outcomes[0], WrongState)
+
+
+@pytest.mark.parametrize(("owner", "kept"), [("live", 8), ("dead", None), ("ended", None), (None, None)])
+def test_what_is_continued_is_not_interrupted_again_by_an_owner_that_is_gone(
+    owner: str | None, kept: int | None
+) -> None:
+    assert changes(stands("interrupted", owner), "active").written("session_change")[0][4] == kept
+
+
+def test_progress_needs_one_statement_while_the_session_goes_on() -> None:
+    requests = [SessionProgressRequest(session, 40) for session in ("s", "done", "none")]
+    played = play(
+        advance.run(requests, NOW),
+        ("session_progress", [("s",)]),
+        ("session_progress", []), ("session_status", [("completed",)]),
+        ("session_progress", []), ("session_status", []),
+    )  # fmt: skip
+    assert played.outcomes[0] is None
+    assert [type(outcome) for outcome in played.outcomes[1:]] == [WrongState, UnknownSession]
+    assert played.wrote == ["session_progress"], "no line in the trail"
+
+
+def test_a_page_ends_with_a_cursor_where_there_is_more() -> None:
+    row: Row = ("s", "planning", None, "active", 0, None, "{}", "{}", 7, 7, None, None)
+    page = play(list_sessions(SessionFilter(limit=1), NOW), ("session_list", [row, row])).outcomes
+    assert (len(page.items), page.cursor) == (1, "7.s")
+    assert play(list_sessions(SessionFilter(limit=2), NOW), ("session_list", [row, row])).outcomes.cursor is None
+
+
+# Interruption
+
+
+def test_what_is_interrupted_is_in_the_trail_with_the_reason() -> None:
+    played = play(interrupt(["a"], [8], "why", NOW), ("session_interrupt", [("s",)]))
+    assert played.written("session_interrupt") == [("why", NOW.wall, ["a"], [8])]
+    assert trail(played) == [("session_interrupted", None, {"before": "active", "reason": "why"})]
+    assert play(interrupt(["a"], [], "why", NOW), ("session_interrupt", [])).written("event_insert") == []
+
+
+def test_an_agent_that_goes_on_with_a_session_is_its_actor_in_the_trail() -> None:
+    played = play(resume("s", "a", NOW), ("session_resume", [("s",)]))
+    assert trail(played) == [("session_continued", "a", {"before": "interrupted"})]
+    assert play(resume("s", "a", NOW), ("session_resume", [])).written("event_insert") == []
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "stopped"])
+def test_whenever_an_agent_ends_its_session_is_looked_at_and_a_failure_is_noted(status: str) -> None:
+    played = play(
+        finish.run([EndRequest(A, status, "why" if status == "failed" else None)], NOW),
+        ALIVE, ("agent_standing", [standing("a")]), ("message_held_by", []),
+        ("agent_parents" if status == "failed" else "subscription_delete", []),
+    )  # fmt: skip
+    ((reason, _, agents, processes),) = played.written("session_interrupt")
+    assert (agents, processes) == (["a"], [])
+    assert reason == ("why" if status == "failed" else "none of its agents is live any more")
+    assert played.written("session_trouble") == ([(["a"],)] if status == "failed" else [])
+    # It must have ended before it is asked whether anyone is live.
+    assert played.wrote.index("agent_end") < played.wrote.index("session_interrupt")
+
+
+def test_a_process_that_leaves_interrupts_what_it_owns_after_it_counts_as_gone() -> None:
+    played = play(
+        leave.run([LeaveRequest((8,), True, "its process died")], NOW),
+        ("process_end", [(8,)]), ("agent_of_processes", []), ("session_interrupt", [("s",)]), ("counter_take", [(1,)]),
+    )  # fmt: skip
+    assert played.written("session_interrupt") == [("its process died", NOW.wall, [], [8])]
+    assert played.wrote.index("process_end") < played.wrote.index("session_interrupt")
+    assert ("session_interrupted", "s") in [(event[1], event[3]) for event in played.written("event_insert")]
+
+
+@pytest.mark.parametrize("process", [ME, None])
+def test_only_an_agent_that_lives_goes_on_with_its_session(process: int | None) -> None:
+    played = play(
+        register.run([RegisterRequest("a", "worker", process, Profile(), session="s")], NOW),
+        ("type_known", [("worker",)]), ("session_status", [("interrupted",)]), ("agent_status", []),
+        ("agent_status", []), ("mailbox_find", [(10,)]), ("mailbox_find", [(11,)]),
+        ("agent_life", [(1, 10, 11, "s")]), ("agent_mailboxes", []),
+        *([("counter_take", [(1,)])] if process else []),
+    )  # fmt: skip
+    assert played.written("session_resume") == ([(NOW.wall, "s")] if process else [])
