@@ -29,6 +29,7 @@ from agentbus.limits import (
     check_text,
     error_text,
 )
+from agentbus.listening import Listening
 from agentbus.mailroom import Mailroom
 from agentbus.operations import Actor
 from agentbus.operations.agents import (
@@ -95,6 +96,7 @@ class Bus:
         self.max_payload = max_payload
         self.agents = Registry(engine, max_payload)
         self.messages = Mailroom(engine)
+        self.listening = Listening(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
 
