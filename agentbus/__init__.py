@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from agentbus.limits import Priority
     from agentbus.message import Message
     from agentbus.operations.messages import Receipt
-    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, Stats
+    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, StateEntry, Stats
+    from agentbus.state import State
     from agentbus.unit import Unit
 
 __version__ = "0.1.0"
@@ -41,6 +42,8 @@ __all__ = [
     "Priority",
     "QueueDepth",
     "Receipt",
+    "State",
+    "StateEntry",
     "Stats",
     "SystemClock",
     "Unit",
@@ -63,6 +66,8 @@ _HOMES = {
     "Priority": "limits",
     "QueueDepth": "records",
     "Receipt": "operations.messages",
+    "State": "state",
+    "StateEntry": "records",
     "Stats": "records",
     "SystemClock": "clock",
     "Unit": "unit",

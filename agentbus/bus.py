@@ -25,6 +25,7 @@ from agentbus.limits import (
     check_choice,
     check_name,
     check_range,
+    check_scope,
     check_seconds,
     check_text,
     error_text,
@@ -49,6 +50,7 @@ from agentbus.pulse import Pulse, strike_off
 from agentbus.records import Stats
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.state import State
 
 log = logging.getLogger("agentbus")
 
@@ -248,6 +250,16 @@ class Bus:
         check_choice(kind, "kind", ("agent", "message"))
         request = DefineRequest(kind, check_name(name, f"{kind} type"), check_text(description, "description"))
         await self.engine.write(define, request)
+
+    def state(self, scope: str) -> State:
+        """The entries of any scope: an agent's (its id), or one that you name. What is written here has no author.
+
+        >>> await bus.state("planner-1").get("scope")                                 # doctest: +SKIP
+        {'files': 12}
+        >>> await bus.state("builds").increment("count")                              # doctest: +SKIP
+        17
+        """
+        return State(self, check_scope(scope))
 
     async def stats(self, *, deepest: int = 20) -> Stats:
         """The bus in numbers: counts by status, the deepest queues, sizes.

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import msgspec
 
-from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, PayloadTooLarge
+from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, PayloadMismatch, PayloadTooLarge
 from agentbus.limits import MAX_DEPTH
 
 _encode = msgspec.json.Encoder().encode
@@ -45,6 +45,15 @@ def encode(value: Any, limit: int) -> tuple[str, int]:
 
 def decode(text: str) -> Any:
     return _decode(text)
+
+
+def decode_as(text: str, type: Any, what: str) -> Any:
+    """The same as a type of the caller's: a Struct, a dataclass, ``list[int]`` …"""
+    try:
+        return msgspec.json.decode(text, type=type)
+    except (msgspec.DecodeError, TypeError) as error:
+        name = getattr(type, "__name__", None) or str(type)
+        raise PayloadMismatch(what=what, type=name, reason=str(error)) from None
 
 
 def check(text: str, expected: int, what: str) -> None:

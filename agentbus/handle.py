@@ -25,6 +25,7 @@ from agentbus.operations.leases import (
 )
 from agentbus.operations.messages import Draft, Receipt, SendRequest, send
 from agentbus.renewal import renewal
+from agentbus.state import Composer
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
@@ -61,6 +62,10 @@ class Handle:
         if options.get("session") is None:
             options["session"] = self.session
         return draft(to, type, payload, self._limit, **options)
+
+    def composer(self, scope: str) -> Composer:
+        """Makes changes of state whose author is this agent."""
+        return Composer(scope, self._limit, self.actor)
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
         try:

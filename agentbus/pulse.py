@@ -14,6 +14,7 @@ from agentbus.errors import AgentBusError
 from agentbus.handle import Handle
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
 from agentbus.operations.reading import neighbours, pending
+from agentbus.operations.state import ExpireRequest, expire, next_expiry
 from agentbus.renewal import Renewer
 
 log = logging.getLogger("agentbus")
@@ -66,6 +67,7 @@ class Pulse:
             try:
                 await engine.write(beat, BeatRequest(engine.process, calls))
                 await self._listen_again()
+                await self._sweep_state()
                 await strike_off(engine, await engine.read(neighbours, engine.process))
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
@@ -83,6 +85,12 @@ class Pulse:
         if mailboxes:
             for mailbox in await self._engine.read(pending, tuple(mailboxes)):
                 hub.ring(mailboxes[mailbox])
+
+    async def _sweep_state(self) -> None:
+        """Values that expired where nobody watches would else stay on the disk."""
+        engine = self._engine
+        while (expiry := await engine.look(next_expiry, None)) is not None and expiry <= engine.clock.now().wall:
+            await engine.write(expire, ExpireRequest())
 
 
 async def strike_off(engine: Engine, neighbours: Sequence[Neighbour]) -> bool:

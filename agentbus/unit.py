@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.addresses import Address, topic
 from agentbus.errors import Misuse
-from agentbus.limits import check_range, check_text
+from agentbus.limits import check_range, check_scope, check_text
 from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
 from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, SendRequest, send
+from agentbus.state import UnitState
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -74,10 +75,24 @@ class Unit:
 
         >>> unit.progress(80, "tests pass")                                           # doctest: +SKIP
         """
-        self._check()
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
-        self._others.append(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
+        self._add(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
+
+    @property
+    def state(self) -> UnitState:
+        """The agent's own state, to be changed in the same commit.
+
+        >>> unit.state.set("last", result)                                            # doctest: +SKIP
+        """
+        return self.state_of(self._agent.id)
+
+    def state_of(self, scope: str) -> UnitState:
+        """The state of another scope, to be changed in the same commit; the agent is its author.
+
+        >>> unit.state_of("builds").increment("count")                                # doctest: +SKIP
+        """
+        return UnitState(self._agent.composer(check_scope(scope)), self._add)
 
     @property
     def empty(self) -> bool:
@@ -104,6 +119,10 @@ class Unit:
     def close(self) -> None:
         """The block is over; what is asked of the unit now would never be written."""
         self._over = True
+
+    def _add(self, part: Part) -> None:
+        self._check()
+        self._others.append(part)
 
     def _check(self) -> None:
         if self._over:

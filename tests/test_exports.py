@@ -26,6 +26,8 @@ PUBLIC = [
     "Priority",
     "QueueDepth",
     "Receipt",
+    "State",
+    "StateEntry",
     "Stats",
     "SystemClock",
     "Unit",

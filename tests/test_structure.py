@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Message, Unit
+from agentbus import Agent, Bus, Message, State, Unit
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
+from agentbus.state import UnitState
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
@@ -171,7 +172,7 @@ INTERNAL = {
 }
 
 
-WORKED_WITH = (Agent, Bus, Mailroom, Message, Registry, Unit)
+WORKED_WITH = (Agent, Bus, Mailroom, Message, Registry, State, Unit, UnitState)
 
 
 def public() -> Iterator[tuple[str, object]]:

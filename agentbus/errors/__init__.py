@@ -5,6 +5,7 @@
     │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
     │   ├── InvalidPayload            not JSON as the bus understands it: NaN, lone surrogates, too deep …
     │   ├── PayloadTooLarge
+    │   ├── PayloadMismatch           a value does not fit the type it is wanted as
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   └── InvalidUrl                connect() was given something that is not a bus
@@ -19,6 +20,7 @@
     │   ├── AgentFenced               this agent was taken over, failed or ended
     │   ├── LeaseLost                 the message is no longer ours
     │   ├── MessageIdConflict         the same message_id with other content
+    │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   └── WrongState                this transition is not allowed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
@@ -67,6 +69,7 @@ from agentbus.errors.calls import (
     Misuse,
     NotFound,
     OutOfRange,
+    PayloadMismatch,
     PayloadTooLarge,
     RequestDied,
     RequestFailed,
@@ -76,6 +79,7 @@ from agentbus.errors.calls import (
     UnknownRecipient,
     UnknownSession,
     UnknownType,
+    VersionConflict,
     WrongLoop,
     WrongState,
 )
@@ -119,6 +123,7 @@ __all__ = [
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",
+    "PayloadMismatch",
     "PayloadTooLarge",
     "RequestDied",
     "RequestFailed",
@@ -132,6 +137,7 @@ __all__ = [
     "UnknownSession",
     "UnknownType",
     "UnsupportedFileSystem",
+    "VersionConflict",
     "WrongLoop",
     "WrongState",
 ]

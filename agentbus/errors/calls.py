@@ -39,6 +39,13 @@ class PayloadTooLarge(InvalidInput):
     fix_text = "send a reference to a file instead, or raise max_payload in connect()"
 
 
+class PayloadMismatch(InvalidInput):
+    """A value that does not fit the type it is wanted as."""
+
+    code = "payload_mismatch"
+    text = "{what} does not fit {type}: {reason}"
+
+
 class OutOfRange(InvalidInput):
     """A number outside its range."""
 
@@ -141,6 +148,14 @@ class MessageIdConflict(Conflict):
     code = "message_id_conflict"
     text = "message_id {message_id!r} was used before with another {differs}"
     fix_text = "a message_id names one message: use a new one"
+
+
+class VersionConflict(Conflict):
+    """A state entry was changed, made or deleted by somebody else meanwhile."""
+
+    code = "version_conflict"
+    text = "state {key!r} of {scope} has version {found}, not {expected}"
+    fix_text = "read it again, and decide anew (version 0: it is not there)"
 
 
 class WrongState(Conflict):
