@@ -331,13 +331,6 @@ WHERE scope = $1 AND key >= $2 AND key < $3 AND value IS NOT NULL AND (expires I
 ORDER BY key
 LIMIT $5;
 
--- name: state_changes
--- Entries with a key from $3 on and below $4 that changed after a change, tombstones too, in the order of their changes.
-SELECT scope, key, type, version, change, expires, author, created, updated, checksum, value FROM state
-WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
-ORDER BY change
-LIMIT $5;
-
 -- name: state_put
 -- Set an entry, or make a tombstone of it.
 INSERT INTO state (scope, key, type, version, change, checksum, expires, author, created, updated, value)

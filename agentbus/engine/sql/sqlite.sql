@@ -250,3 +250,12 @@ WHERE state.value IS NOT NULL;
 -- name: state_of_scopes
 -- Every entry of these scopes. Differs: lists by json_each.
 SELECT scope, key FROM state WHERE scope IN (SELECT value FROM json_each($1)) AND value IS NOT NULL;
+
+-- name: state_changes
+-- Entries with a key from $3 on and below $4 that changed after a change, tombstones too, in the order of their changes.
+-- Differs: the index is named because SQLite, once analyzed, walks all these keys instead, and sorts.
+SELECT scope, key, type, version, change, expires, author, created, updated, checksum, value
+FROM state INDEXED BY state_by_change
+WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
+ORDER BY change
+LIMIT $5;
