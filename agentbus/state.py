@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from agentbus.codec import decode, decode_as, encode
@@ -153,12 +153,12 @@ class State:
         )
         return await self._engine.read(list_entries, wanted)
 
-    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncIterator[StateEntry]:
+    def watch(self, prefix: str = "", *, after: int | None = None) -> AsyncGenerator[StateEntry, None]:
         """What is there, then every change as it comes, of this process and of others, for ever.
 
         Each entry as it is now: what changed several times since the last look comes once. Deleted and expired ones
         come as tombstones (``entry.deleted``). With ``after``, the ``change`` of an entry seen before, it goes on from
-        there.
+        there. Leaving the loop stops the watching.
 
         >>> async for entry in bus.state("planner-1").watch("phase/"):                # doctest: +SKIP
         ...     print(entry.key, "is gone" if entry.deleted else entry.value)
@@ -166,7 +166,7 @@ class State:
         check_prefix(prefix)
         return self._watch(prefix, None if after is None else check_range(after, "after", 0, _HIGHEST))
 
-    async def _watch(self, prefix: str, after: int | None) -> AsyncIterator[StateEntry]:
+    async def _watch(self, prefix: str, after: int | None) -> AsyncGenerator[StateEntry, None]:
         engine = self._engine
         # Listen first, then look: what comes in between rings.
         async with self._bus.listening.to(state_channel(self.scope)) as ear:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,25 +15,27 @@ from tests.conformance.helpers import running, soon, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
+Changes = AsyncGenerator[StateEntry, None]
 
-async def next_of(changes: AsyncIterator[StateEntry]) -> StateEntry:
+
+async def next_of(changes: Changes) -> StateEntry:
     """The next change, which must come without time passing on the bus's clock."""
     return await soon(anext(changes))
 
 
-async def told(changes: AsyncIterator[StateEntry], count: int) -> list[tuple[str, Any]]:
+async def told(changes: Changes, count: int) -> list[tuple[str, Any]]:
     """So many changes, as (key, value); a tombstone has ``...`` for its value."""
     entries = [await next_of(changes) for _ in range(count)]
     return [(entry.key, ... if entry.deleted else entry.value) for entry in entries]
 
 
-def watching(state: State, prefix: str = "", **options: Any) -> aclosing[Any]:
-    return aclosing(cast(Any, state.watch(prefix, **options)))
+def watching(state: State, prefix: str = "", after: int | None = None) -> aclosing[Changes]:
+    return aclosing(state.watch(prefix, after=after))
 
 
-async def nothing_more(changes: AsyncIterator[StateEntry], clock: FakeClock) -> None:
+async def nothing_more(changes: Changes, clock: FakeClock) -> None:
     """However long the bus works, no change comes; the iterator is closed by this."""
-    async with running(cast(Any, changes).__anext__()) as task:
+    async with running(changes.__anext__()) as task:
         await clock.settle()
         assert not task.done()
 
@@ -254,7 +256,7 @@ async def test_a_watcher_that_is_left_can_be_followed_by_another(bus: Bus) -> No
 async def test_a_cancelled_watcher_does_no_harm(bus: Bus, clock: FakeClock) -> None:
     state = bus.state("s")
     async with watching(state) as other:
-        async with running(cast(Any, state.watch()).__anext__()) as task:
+        async with running(state.watch().__anext__()) as task:
             await clock.settle()
             task.cancel()
         await state.set("k", 1)
@@ -264,7 +266,7 @@ async def test_a_cancelled_watcher_does_no_harm(bus: Bus, clock: FakeClock) -> N
 async def test_a_watcher_hears_that_the_bus_was_closed(engine: Engine, clock: FakeClock) -> None:
     bus = engine.connect()
     await bus.__aenter__()
-    async with running(cast(Any, bus.state("s").watch()).__anext__()) as task:
+    async with running(bus.state("s").watch().__anext__()) as task:
         await clock.settle()
         await bus.__aexit__(None, None, None)
         with pytest.raises(BusClosed):
