@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:
 	@echo "make demo    see agents work together on one bus"
 	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
-	@echo "make bench   measure the queue"
+	@echo "make bench   measure the queue and state"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
 demo: $(VENV)/.installed
@@ -36,6 +36,7 @@ test: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
+	@$(BIN)/python -m benchmarks.state
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
