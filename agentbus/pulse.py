@@ -55,7 +55,7 @@ class Pulse:
                 renewer.close()
 
     async def _beat(self) -> None:
-        """Beat for all agents of this process; look for messages whose bell was missed, and for dead neighbours."""
+        """Beat for all agents of this process; look for bells that were missed, dead neighbours and expired state."""
         engine = self._engine
         pulse = engine.hub.listen(())
         while True:
@@ -67,8 +67,8 @@ class Pulse:
             try:
                 await engine.write(beat, BeatRequest(engine.process, calls))
                 await self._listen_again()
-                await self._sweep_state()
                 await strike_off(engine, await engine.read(neighbours, engine.process))
+                await self._sweep_state()
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
             except Exception:

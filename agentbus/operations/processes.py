@@ -58,7 +58,7 @@ class LeaveRequest(msgspec.Struct, frozen=True):
 class ListenRequest(msgspec.Struct, frozen=True):
     """A process wants to be rung for a channel by other processes, or no longer wants to."""
 
-    small: ClassVar[bool] = True
+    touches: ClassVar[int] = 1
     process: int
     channel: str
     listening: bool

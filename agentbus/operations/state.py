@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -43,6 +43,10 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     actor: Actor | None = None
 
     @property
+    def touches(self) -> int:
+        return 1 + self.weight // 1024
+
+    @property
     def weight(self) -> int:
         return 0 if self.value is None else len(self.value[0])
 
@@ -57,8 +61,6 @@ class Changed(msgspec.Struct, frozen=True):
 
 class ExpireRequest(msgspec.Struct, frozen=True):
     """Somebody noticed that entries have expired."""
-
-    small: ClassVar[bool] = True
 
 
 class Wanted(msgspec.Struct, frozen=True):
