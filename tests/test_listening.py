@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import agentbus
-from agentbus import Bus
+from agentbus import Bus, State
 from agentbus.engine.hub import Ear
 from agentbus.errors import BusClosed, LockTimeout
 from tests.support.clock import FakeClock
@@ -78,6 +78,31 @@ async def test_others_are_told_of_the_first_watcher_and_of_the_last_ones_leaving
         async with bus.listening.to("events"):
             assert listeners(tmp_path) == ["events"]
     assert listeners(tmp_path) == []
+
+
+async def test_leaving_a_loop_over_a_watch_ends_the_listening(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path) as bus:
+        state = bus.state("a")
+        await state.set("k", 1)
+        async for _ in state.watch():
+            assert listeners(tmp_path) == ["state/a"]
+            break
+        with pytest.raises(ZeroDivisionError):
+            async for _ in state.watch():
+                _ = 1 / 0
+        watching = asyncio.create_task(_forever(state))
+        while not listeners(tmp_path):
+            await asyncio.sleep(0)
+        watching.cancel()
+        # The loop closes a generator that was left in a task of its own.
+        with anyio.fail_after(10):
+            while listeners(tmp_path):
+                await drained(bus)
+
+
+async def _forever(state: State) -> None:
+    async for _ in state.watch():
+        pass
 
 
 async def test_two_processes_listen_each_for_themselves(tmp_path: Path) -> None:

@@ -118,11 +118,12 @@ def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome
     return outcomes
 
 
-@operation(durable=False)
+@operation(durable=True)
 def expire(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[int]]]:
     """Make tombstones of what has expired, so that everybody who watches hears of it; says how many, in bounded steps.
 
-    Nothing is lost if a power cut undoes it: expired entries count as absent anyway.
+    Durable though expired entries count as absent anyway: a change number that somebody saw must not be given out again
+    after a power cut.
     """
     rows = yield Query("state_expired", (now.wall, _STEP))
     yield from _bury(rows, now)
