@@ -91,8 +91,7 @@ async def test_leaving_a_loop_over_a_watch_ends_the_listening(tmp_path: Path) ->
             async for _ in state.watch():
                 _ = 1 / 0
         watching = asyncio.create_task(_forever(state))
-        while not listeners(tmp_path):
-            await asyncio.sleep(0)
+        await drained(bus)
         watching.cancel()
         # The loop closes a generator that was left in a task of its own.
         with anyio.fail_after(10):
