@@ -18,8 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:
 	@echo "make demo    see agents work together on one bus"
 	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
-	@echo "make bench   measure the queue"
 	@echo "make schemas write schemas/json/ from the code"
+	@echo "make bench   measure the queue and state"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
 demo: $(VENV)/.installed
@@ -37,6 +37,7 @@ test: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
+	@$(BIN)/python -m benchmarks.state
 
 schemas: $(VENV)/.installed
 	@$(BIN)/python -m agentbus.interfaces.schemas

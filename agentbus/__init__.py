@@ -33,10 +33,12 @@ if TYPE_CHECKING:
         Page,
         QueueDepth,
         SessionRecord,
+        StateEntry,
         Stats,
         TypeRecord,
     )
     from agentbus.session import Session
+    from agentbus.state import State
     from agentbus.unit import Unit
 
 __version__ = "0.1.0"
@@ -60,6 +62,8 @@ __all__ = [
     "Receipt",
     "Session",
     "SessionRecord",
+    "State",
+    "StateEntry",
     "Stats",
     "SystemClock",
     "TypeRecord",
@@ -89,6 +93,8 @@ _HOMES = {
     "Receipt": "operations.messages",
     "Session": "session",
     "SessionRecord": "records",
+    "State": "state",
+    "StateEntry": "records",
     "Stats": "records",
     "SystemClock": "clock",
     "TypeRecord": "records",

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from agentbus.errors import InvalidName
-from agentbus.limits import check_name
+from agentbus.limits import check_name, scope_session
 
 AddressKind = Literal["agent", "pool", "topic"]
 
@@ -63,10 +63,13 @@ def _address(name: str) -> Address:
 
 
 def check_agent(agent: object) -> str:
-    """An agent's id; one that reads like a pool or a topic would never get its messages."""
+    """An agent's id. One that reads like a pool or a topic would never get its messages; one that reads like the scope
+    of a session would share its state."""
     checked = check_name(agent, "agent")
     if checked.startswith(("pool:", "topic:")):
         raise InvalidName(what="agent", name=agent, rule="pool: and topic: are for addresses of pools and topics")
+    if scope_session(checked) is not None:
+        raise InvalidName(what="agent", name=agent, rule="session: is for the state of sessions")
     return checked
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -21,7 +22,9 @@ from agentbus.operations import BUS, reply_channel
 from agentbus.operations.agents import BusyRequest, ProgressRequest, busy, progress
 from agentbus.operations.leases import AckRequest
 from agentbus.operations.messages import Draft, Receipt
+from agentbus.operations.reading import pending
 from agentbus.operations.replies import ReplyRequest, take_reply
+from agentbus.state import State
 from agentbus.unit import Unit
 
 LEASE = 60.0
@@ -189,6 +192,15 @@ class Agent(Handle):
             message.settled = True
         return messages
 
+    async def pending(self) -> bool:
+        """Whether it is worth calling ``receive`` now: something is ready, has come due, or was held for too long. A
+        quick look, which takes nothing.
+
+        >>> await agent.pending()                                                     # doctest: +SKIP
+        True
+        """
+        return bool(await self.engine.look(pending, self.own + self.pools))
+
     def inbox(self, *, prefetch: int = 1, lease: float = LEASE) -> AsyncIterator[Message]:
         """Messages as they come, for ever.
 
@@ -240,13 +252,24 @@ class Agent(Handle):
                 message.settled = True
 
     def unit(self) -> Unit:
-        """A block whose sends, acknowledgements and progress are one commit.
+        """A block whose sends, acknowledgements, state and progress are one commit.
 
         >>> async with agent.unit() as unit:                                          # doctest: +SKIP
         ...     unit.ack(message)
         ...     unit.send("reviewer-1", "note", {"text": "done"})
         """
         return Unit(self, self.session)
+
+    # State
+
+    @cached_property
+    def state(self) -> State:
+        """Its own entries; they stay when its life ends, and are there in the next one.
+
+        >>> await agent.state.set("scope", {"files": 12}, ttl=3600)                   # doctest: +SKIP
+        1
+        """
+        return State(self._bus, self.id, self)
 
     # Mailboxes
 

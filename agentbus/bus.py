@@ -27,10 +27,12 @@ from agentbus.limits import (
     check_choice,
     check_name,
     check_range,
+    check_scope,
     check_seconds,
     check_text,
     error_text,
 )
+from agentbus.listening import Listening
 from agentbus.mailroom import Mailroom
 from agentbus.operations import Actor
 from agentbus.operations.agents import (
@@ -52,6 +54,7 @@ from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 from agentbus.session import Session
 from agentbus.sessions import Sessions, block
+from agentbus.state import State
 from agentbus.vocabulary import Vocabulary, definition
 
 log = logging.getLogger("agentbus")
@@ -106,6 +109,7 @@ class Bus:
         self.agents = Registry(engine, max_payload)
         self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
+        self.listening = Listening(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
 
@@ -304,6 +308,16 @@ class Bus:
         if kind is not None:
             check_choice(kind, "kind", ("agent", "message"))
         return await self.engine.read(list_types, kind)
+
+    def state(self, scope: str) -> State:
+        """The entries of any scope: an agent's (its id), or one that you name. What is written here has no author.
+
+        >>> await bus.state("planner-1").get("scope")                                 # doctest: +SKIP
+        {'files': 12}
+        >>> await bus.state("builds").increment("count")                              # doctest: +SKIP
+        17
+        """
+        return State(self, check_scope(scope))
 
     async def stats(self, *, deepest: int = 20) -> Stats:
         """The bus in numbers: counts by status, the deepest queues, sizes.

@@ -28,6 +28,7 @@ from agentbus.operations.leases import (
 from agentbus.operations.messages import Draft, Receipt, SendRequest, send
 from agentbus.operations.vocabulary import DefineRequest, define
 from agentbus.renewal import renewal
+from agentbus.state import Composer
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
@@ -65,6 +66,10 @@ class Handle:
         if options.get("session") is None:
             options["session"] = self.session
         return draft(to, type, payload, self.vocabulary, **options)
+
+    def composer(self, scope: str) -> Composer:
+        """Makes changes of state whose author is this agent."""
+        return Composer(scope, self._bus.max_payload, self.actor)
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
         request = SendRequest(self.actor, messages)

@@ -21,9 +21,14 @@ KEEP_VERSIONS = 10
 """Versions of a document that are kept, unless said otherwise."""
 AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
 SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
+STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 
 _name = re.compile(r"[A-Za-z0-9._:@/-]{1,128}").fullmatch
+_key = re.compile(r"[A-Za-z0-9._:@/-]{1,256}").fullmatch
+_prefix = re.compile(r"[A-Za-z0-9._:@/-]{0,256}").fullmatch
+_KEY_RULE = "use {} to 256 of A-Z a-z 0-9 . _ : @ / -"
+_SESSION = "session:"
 _generated_message_id = re.compile(r"m-[0-9]+").fullmatch
 
 
@@ -49,6 +54,39 @@ def check_name(name: object, what: str) -> str:
     if type(name) is not str or not _is_name(name):
         raise InvalidName(what=what, name=name)
     return name
+
+
+def check_key(key: object, what: str = "key") -> str:
+    """The key of a state entry."""
+    if type(key) is not str or _key(key) is None:
+        raise InvalidName(what=what, name=key, rule=_KEY_RULE.format(1))
+    return key
+
+
+def check_prefix(prefix: object) -> str:
+    """What keys begin with; empty for all of them."""
+    if type(prefix) is not str or _prefix(prefix) is None:
+        raise InvalidName(what="prefix", name=prefix, rule=_KEY_RULE.format(0))
+    return prefix
+
+
+def check_scope(scope: object) -> str:
+    """Whose state it is: an agent's id, a session's scope, or any other name."""
+    session = scope_session(scope) if type(scope) is str else None
+    if session is not None:
+        check_name(session, "session")
+        return str(scope)
+    return check_name(scope, "scope")
+
+
+def session_scope(session: str) -> str:
+    """The scope of a session's state. No agent's id begins like it, so that the two never share their state."""
+    return f"{_SESSION}{session}"
+
+
+def scope_session(scope: str) -> str | None:
+    """The session whose state a scope is, if it is one's."""
+    return scope.removeprefix(_SESSION) if scope.startswith(_SESSION) else None
 
 
 def check_names(names: Iterable[object], what: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from agentbus.errors import AgentBusError
 from agentbus.handle import Handle
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
 from agentbus.operations.reading import neighbours, pending
+from agentbus.operations.state import ExpireRequest, expire, next_expiry
 from agentbus.renewal import Renewer
 
 log = logging.getLogger("agentbus")
@@ -54,7 +55,7 @@ class Pulse:
                 renewer.close()
 
     async def _beat(self) -> None:
-        """Beat for all agents of this process; look for messages whose bell was missed, and for dead neighbours."""
+        """Beat for all agents of this process; look for bells that were missed, dead neighbours and expired state."""
         engine = self._engine
         pulse = engine.hub.listen(())
         while True:
@@ -67,14 +68,16 @@ class Pulse:
                 await engine.write(beat, BeatRequest(engine.process, calls))
                 await self._listen_again()
                 await strike_off(engine, await engine.read(neighbours, engine.process))
+                await self._sweep_state()
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
             except Exception:
                 log.exception("no beat")
 
     async def _listen_again(self) -> None:
-        """A sender killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
+        """A writer killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
         hub = self._engine.hub
+        hub.ring_watchers()
         mailboxes: dict[int, list[str]] = {}
         for channel in hub.channels:
             if channel.startswith("mailbox/"):
@@ -82,6 +85,12 @@ class Pulse:
         if mailboxes:
             for mailbox in await self._engine.read(pending, tuple(mailboxes)):
                 hub.ring(mailboxes[mailbox])
+
+    async def _sweep_state(self) -> None:
+        """Values that expired where nobody watches would else stay on the disk."""
+        engine = self._engine
+        while (expiry := await engine.look(next_expiry, None)) is not None and expiry <= engine.clock.now().wall:
+            await engine.write(expire, ExpireRequest())
 
 
 async def strike_off(engine: Engine, neighbours: Sequence[Neighbour]) -> bool:

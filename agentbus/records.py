@@ -164,6 +164,30 @@ class QueueDepth(msgspec.Struct, frozen=True):
     oldest: int
 
 
+class StateEntry(msgspec.Struct, frozen=True):
+    """One entry of state. ``version`` counts the values that its key has had; ``change`` is a number that grows with
+    every change on the bus. A deleted or expired entry, which only ``watch`` shows, has no value. ``error`` tells of a
+    value that was damaged on disk, where a list or a watch must not stop at it.
+
+    >>> entry = await agent.state.entry("scope")                                      # doctest: +SKIP
+    >>> entry.value, entry.version                                                    # doctest: +SKIP
+    ({'files': 12}, 3)
+    """
+
+    scope: str
+    key: str
+    value: Any
+    type: str
+    version: int
+    change: int
+    expires: int | None
+    author: str | None
+    created: int
+    updated: int
+    deleted: bool = False
+    error: str | None = None
+
+
 class Stats(msgspec.Struct, frozen=True):
     """The bus in numbers.
 

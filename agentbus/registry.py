@@ -68,7 +68,7 @@ class Registry:
 
         >>> await bus.agents.get("planner-1")                                         # doctest: +SKIP
         """
-        return await self._engine.read(get_agent, check_name(agent, "agent"))
+        return await self._engine.look(get_agent, check_name(agent, "agent"))
 
     async def list(
         self,
@@ -112,7 +112,8 @@ class Registry:
         await self._engine.write(update, request)
 
     async def delete(self, agent: str) -> None:
-        """Delete an agent that has ended or was only expected. What waits in its mailbox becomes dead letters.
+        """Delete an agent that has ended or was only expected, with its state. What waits in its mailbox becomes dead
+        letters.
 
         >>> await bus.agents.delete("planner-1")                                      # doctest: +SKIP
         """

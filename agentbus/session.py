@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.document import Document
 from agentbus.errors import InvalidInput, UnknownSession
-from agentbus.limits import KEEP_VERSIONS, check_range, check_text
+from agentbus.limits import KEEP_VERSIONS, check_range, check_text, session_scope
 from agentbus.operations.documents import list_documents
 from agentbus.operations.sessions import (
     ChangeRequest,
@@ -21,6 +21,7 @@ from agentbus.operations.sessions import (
 )
 from agentbus.participants import Participants
 from agentbus.records import DocumentSummary, SessionRecord
+from agentbus.state import State
 
 if TYPE_CHECKING:
     from agentbus.agent import Agent
@@ -69,7 +70,7 @@ class Session:
         >>> (await session.record()).status                                           # doctest: +SKIP
         'active'
         """
-        record = await self._engine.read(get_session, self.id)
+        record = await self._engine.look(get_session, self.id)
         if record is None:
             raise UnknownSession(session=self.id)
         return record
@@ -144,6 +145,15 @@ class Session:
         await self._bus.expect(id, type=type, session=self._own(about), **about)
 
     # What it makes
+
+    @property
+    def state(self) -> State:
+        """Its key-value state; what is written here has no author. Refused once the session has ended.
+
+        >>> await session.state.set("phase", "design")                                # doctest: +SKIP
+        1
+        """
+        return State(self._bus, session_scope(self.id))
 
     def document(self, name: str, *, default: Any = None, keep: int = KEEP_VERSIONS) -> Document:
         """A named output, of which the last versions are kept. ``default`` is its value until something is saved.

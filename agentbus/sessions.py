@@ -71,7 +71,7 @@ class Sessions:
 
         >>> await bus.sessions.get("planning-001")                                    # doctest: +SKIP
         """
-        return await self._engine.read(get_session, check_name(session, "session"))
+        return await self._engine.look(get_session, check_name(session, "session"))
 
     async def list(
         self,

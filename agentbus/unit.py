@@ -10,13 +10,14 @@ from msgspec import Struct
 from agentbus.addresses import Address, topic
 from agentbus.document import check_keep
 from agentbus.errors import Misuse
-from agentbus.limits import KEEP_VERSIONS, check_name, check_range, check_text
+from agentbus.limits import KEEP_VERSIONS, check_name, check_range, check_scope, check_text
 from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
 from agentbus.operations.documents import SaveRequest, save
 from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, SendRequest, send
 from agentbus.sealing import seal
+from agentbus.state import UnitState
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -79,17 +80,30 @@ class Unit:
 
         >>> unit.progress(80, "tests pass")                                           # doctest: +SKIP
         """
-        self._check()
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
-        self._others.append(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
+        self._add(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
+
+    @property
+    def state(self) -> UnitState:
+        """The agent's own state, to be changed in the same commit.
+
+        >>> unit.state.set("last", result)                                            # doctest: +SKIP
+        """
+        return self.state_of(self._agent.id)
+
+    def state_of(self, scope: str) -> UnitState:
+        """The state of another scope, to be changed in the same commit; the agent is its author.
+
+        >>> unit.state_of("builds").increment("count")                                # doctest: +SKIP
+        """
+        return UnitState(self._agent.composer(check_scope(scope)), self._add)
 
     def document(self, name: str, value: Any, *, keep: int = KEEP_VERSIONS) -> None:
         """Save a new version of a document of the agent's session; the agent is its author.
 
         >>> unit.document("planning_output", {"phases": ["design", "build"]})         # doctest: +SKIP
         """
-        self._check()
         agent = self._agent
         if agent.session is None:
             raise Misuse(reason=f"{agent.id} belongs to no session, so that it has no documents")
@@ -97,7 +111,7 @@ class Unit:
         request = SaveRequest(
             agent.session, name, *seal(value, agent.document_limit), agent.id, check_keep(keep), agent.actor
         )
-        self._others.append(Part(save, request))
+        self._add(Part(save, request))
 
     @property
     def empty(self) -> bool:
@@ -124,6 +138,10 @@ class Unit:
     def close(self) -> None:
         """The block is over; what is asked of the unit now would never be written."""
         self._over = True
+
+    def _add(self, part: Part) -> None:
+        self._check()
+        self._others.append(part)
 
     def _check(self) -> None:
         if self._over:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 
@@ -109,6 +112,15 @@ def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progre
             for case, slice_figures in zip(contestants, figures, strict=True):
                 case.series.values.append(statistics.fmean(slice_figures))
                 case.series.slices.append(slice_figures)
+
+
+def afresh(directory: Path, measure: Callable[[Path], float]) -> float:
+    """Measure in a new directory, which is gone afterwards."""
+    fresh = Path(tempfile.mkdtemp(dir=directory))
+    try:
+        return measure(fresh)
+    finally:
+        shutil.rmtree(fresh)
 
 
 class Progress:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import growth, report, upkeep
+from benchmarks.command import Command, Options
 from benchmarks.contestants.base import BlockingBox, BlockingContestant, Contestant
 from benchmarks.contestants.bus import DISK, PROCESS
 from benchmarks.contestants.files import FILES
 from benchmarks.contestants.plain import AUTOCOMMIT, PLAIN
 from benchmarks.contestants.raw import RAW
-from benchmarks.machine import describe, doubts, place
-from benchmarks.measure import Case, Progress, Results, Series, interleave
+from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
 from benchmarks.workloads import (
     BATCH,
     BATCHES,
@@ -34,7 +32,6 @@ from benchmarks.workloads import (
     blocking_one_at_a_time,
 )
 
-ROUNDS = 3
 EVERYONE: tuple[Contestant, ...] = (DISK, PROCESS, PLAIN, AUTOCOMMIT, FILES)
 ENTRIES: dict[Workload, tuple[Contestant, ...]] = {
     ONE: EVERYONE,
@@ -75,44 +72,22 @@ QUICK = Pace(seconds=0.25, slices=2, many=100_000, growth_rounds=20, upkeep_seco
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    names = [*(workload.key for workload in ENTRIES), *OTHERS]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.queue", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about a minute; rougher, and 100,000 rows for a million")
-    parser.add_argument("--only", action="append", choices=names, metavar="NAME", help=f"one of: {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"how often each is measured (by default {ROUNDS})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, and the machine, to this file")
-    parser.add_argument("--directory", type=Path, help="where to put the databases (by default a temporary directory)")
-    options = parser.parse_args(arguments)
-    pace = QUICK if options.quick else FULL
-    chosen: list[str] = options.only or names
+    command = Command(
+        name="queue",
+        about=__doc__ or "",
+        choices=[*(workload.key for workload in ENTRIES), *OTHERS],
+        quick="about a minute; rougher, and 100,000 rows for a million",
+        rate=report.RATE,
+        titles={workload.key: workload.title for workload in ENTRIES},
+        notes=NOTES,
+    )
 
-    base: Path = options.directory or place()
-    directory = Path(tempfile.mkdtemp(prefix="agentbus-bench-", dir=base))
-    machine = describe(directory)
-    doubtful = doubts(directory)
-    for doubt in doubtful:
-        print(f"doubtful: {doubt}", file=sys.stderr)
-    progress = Progress()
-    results = Results()
-    try:
-        run(chosen, pace, options.rounds, directory, results, progress)
-    finally:
-        progress.done()
-        shutil.rmtree(directory, ignore_errors=True)
+    def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+        pace = QUICK if options.quick else FULL
+        run(options.chosen, pace, options.rounds, directory, results, progress)
+        return {"seconds": pace.seconds, "slices": pace.slices}
 
-    kept = report.checks(results, TASKS, BATCH)
-    titles = {workload.key: workload.title for workload in ENTRIES}
-    print(report.markdown(results, kept, machine, titles, NOTES, doubtful))
-    if options.json is not None:
-        settings = {
-            "quick": options.quick,
-            "only": options.only,
-            "seconds": pace.seconds,
-            "slices": pace.slices,
-            "rounds": options.rounds,
-        }
-        options.json.write_text(json.dumps(report.as_json(results, kept, machine, settings), indent=2) + "\n")
-    return 0
+    return command.run(arguments, measure, lambda results: report.checks(results, TASKS, BATCH))
 
 
 def run(chosen: Sequence[str], pace: Pace, rounds: int, directory: Path, results: Results, progress: Progress) -> None:
@@ -136,20 +111,12 @@ def _cases(
 ) -> list[Case]:
     def case(about: Contestant | BlockingContestant, measure: Callable[[Path], float]) -> Case:
         series = Series(workload.key, about.key, report.RATE, title=about.title, durability=about.durability)
-        return Case(results.add(series), partial(_afresh, directory, measure))
+        return Case(results.add(series), partial(afresh, directory, measure))
 
     cases = [case(contestant, partial(_with_loop, contestant, workload, seconds)) for contestant in contestants]
     if workload in BLOCKING:
         cases.append(case(RAW, partial(_without_loop, RAW, BLOCKING[workload], seconds)))
     return cases
-
-
-def _afresh(directory: Path, measure: Callable[[Path], float]) -> float:
-    fresh = Path(tempfile.mkdtemp(dir=directory))
-    try:
-        return measure(fresh)
-    finally:
-        shutil.rmtree(fresh)
 
 
 def _with_loop(contestant: Contestant, workload: Workload, seconds: float, directory: Path) -> float:

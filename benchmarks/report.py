@@ -77,10 +77,12 @@ def markdown(
     titles: dict[str, str],
     notes: Iterable[str],
     doubts: Iterable[str],
+    rate: str = RATE,
 ) -> str:
-    """The whole report; ``titles`` are the headings of the workloads, ``doubts`` reasons not to publish it."""
-    rates = [series for series in results.series if series.unit == RATE and series.values]
-    costs = [series for series in results.series if series.unit != RATE and series.values]
+    """The whole report; ``titles`` are the headings of the workloads, ``doubts`` reasons not to publish it. What was
+    measured in ``rate`` is one table."""
+    rates = [series for series in results.series if series.unit == rate and series.values]
+    costs = [series for series in results.series if series.unit != rate and series.values]
     parts = [" ".join([f"Measured on {sentence(machine)}.", *(f"**Doubtful: {doubt}.**" for doubt in doubts)])]
     if rates:
         parts += [_rates(rates, titles), "\n".join(f"- {note}" for note in notes)]
@@ -120,7 +122,7 @@ def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
         (about.title, *(cells.get((key, workload), "–") for workload in workloads), about.durability)
         for key, about in contestants.items()
     ]
-    return table((RATE, *(titles[workload] for workload in workloads), "what survives"), rows)
+    return table((rates[0].unit, *(titles[workload] for workload in workloads), "what survives"), rows)
 
 
 def _spread(series: Series) -> str:

@@ -32,6 +32,8 @@ PUBLIC = [
     "Receipt",
     "Session",
     "SessionRecord",
+    "State",
+    "StateEntry",
     "Stats",
     "SystemClock",
     "TypeRecord",

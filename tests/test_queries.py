@@ -37,6 +37,20 @@ HOT = (
     "message_extend",
     "message_release",
     "message_bury",
+    "state_standing",
+    "state_values",
+    "state_put",
+)
+# These run on the loop's own thread, where a scan would hold everybody up.
+LOOKS = (
+    "state_value",
+    "state_entry",
+    "state_last_change",
+    "state_next_expiry",
+    "state_first_expiry",
+    "agent_get",
+    "session_get",
+    "mailbox_pending",
 )
 # These run with every step of a session, under the lock.
 STEPS = (
@@ -97,6 +111,12 @@ def store(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
             agents,
         )
         connection.execute(MANY)
+        entries = [(f"s-{n % 50}", f"k-{n}", n + 1, n if n % 3 else None) for n in range(5000)]
+        connection.executemany(
+            "INSERT INTO state (scope, key, version, change, expires, checksum, value, created, updated)"
+            " VALUES (?, ?, 1, ?, ?, 0, '1', 0, 0)",
+            entries,
+        )
     if request.param.endswith("analyzed"):
         connection.execute("ANALYZE")
     yield connection
@@ -214,11 +234,49 @@ def test_the_newest_versions_are_found_without_sorting(store: sqlite3.Connection
     ]
 
 
-@pytest.mark.parametrize("name", HOT)
+@pytest.mark.parametrize("name", [*HOT, *LOOKS])
 def test_a_hot_query_finds_its_rows_by_an_index(name: str, store: sqlite3.Connection) -> None:
     steps = plan(store, name)
     assert scans(steps) == []
-    assert any(re.search(r"SEARCH .* USING .*(INDEX|PRIMARY KEY)", step) for step in steps)
+    assert name == "state_put" or any(re.search(r"SEARCH .* USING .*(INDEX|PRIMARY KEY)", step) for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("state_list", "sqlite_autoindex_state_1 (scope=? AND key>? AND key<?)"),
+        ("state_changes", "state_by_change (scope=? AND change>?)"),
+        ("state_expired", "state_expiring (expires>? AND expires<?)"),
+        ("state_of_scopes", "(scope=?)"),
+    ],
+)
+def test_a_list_of_state_is_a_range_of_an_index_in_its_order(name: str, index: str, store: sqlite3.Connection) -> None:
+    steps = plan(store, name)
+    assert scans(steps) == []
+    assert any(step.endswith(index) for step in steps), steps
+    assert not [step for step in steps if "TEMP B-TREE" in step]
+
+
+def test_what_is_looked_at_on_the_loops_thread_is_known_here() -> None:
+    """Every question given to ``look``, with the queries that it asks."""
+    questions = {
+        ast.unparse(node.args[0])
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "look"
+    }
+    asked = {
+        name.args[0].value
+        for file in (PACKAGE / "operations").rglob("*.py")
+        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef) and function.name in questions
+        for name in ast.walk(function)
+        if isinstance(name, ast.Call)
+        and isinstance(name.func, ast.Name)
+        and name.func.id == "Query"
+        and isinstance(name.args[0], ast.Constant)
+    }
+    assert asked == set(LOOKS)
 
 
 @pytest.mark.parametrize("name", ["message_ready", "reply_take"])

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Document, Message, Participants, Session, Unit
+from agentbus import Agent, Bus, Document, Message, Participants, Session, State, Unit
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
 from agentbus.sessions import Sessions
+from agentbus.state import UnitState
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
@@ -174,7 +175,20 @@ INTERNAL = {
 }
 
 
-WORKED_WITH = (Agent, Bus, Document, Mailroom, Message, Participants, Registry, Session, Sessions, Unit)
+WORKED_WITH = (
+    Agent,
+    Bus,
+    Document,
+    Mailroom,
+    Message,
+    Participants,
+    Registry,
+    Session,
+    Sessions,
+    State,
+    Unit,
+    UnitState,
+)
 
 
 def public() -> Iterator[tuple[str, object]]:

@@ -42,6 +42,10 @@ class Engine(Protocol):
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Answer a question without writing."""
 
+    async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """The same for a question of a few indexed look-ups, as fast as can be: it may hold the event loop up for
+        that long. What can scan must be read."""
+
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""
 

@@ -28,6 +28,7 @@
     │   ├── SessionExists             the process that owns it is alive
     │   ├── SessionDiffers            the id belongs to another operation or milestone
     │   ├── SessionLost               another process went on with it
+    │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   └── WrongState                this transition is not allowed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
@@ -94,6 +95,7 @@ from agentbus.errors.calls import (
     UnknownRecipient,
     UnknownSession,
     UnknownType,
+    VersionConflict,
     WrongLoop,
     WrongState,
 )
@@ -159,6 +161,7 @@ __all__ = [
     "UnknownSession",
     "UnknownType",
     "UnsupportedFileSystem",
+    "VersionConflict",
     "WrongLoop",
     "WrongState",
 ]

@@ -215,6 +215,14 @@ class SessionLost(Conflict):
     fix_text = "leave its end to others; bus.sessions.open({session!r}) takes part in it"
 
 
+class VersionConflict(Conflict):
+    """A state entry was changed, made or deleted by somebody else meanwhile."""
+
+    code = "version_conflict"
+    text = "state {key!r} of {scope} has version {found}, not {expected}"
+    fix_text = "read it again, and decide anew (version 0: it is not there)"
+
+
 class WrongState(Conflict):
     """This transition is not allowed from the present state."""
 

@@ -18,6 +18,7 @@ from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
+from agentbus.operations.state import clear_state
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -195,7 +196,8 @@ def update(requests: Sequence[UpdateRequest], now: Now) -> Op[list[Outcome[None]
 
 @operation(durable=True)
 def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
-    """Delete ended or pending agents; what waits in their mailboxes becomes dead letters. The outcome names them."""
+    """Delete ended or pending agents with their state; what waits in their mailboxes becomes dead letters. The outcome
+    names them."""
     outcomes: list[Outcome[list[str]]] = []
     for request in requests:
         if request.agent is None:
@@ -368,5 +370,6 @@ def _leave(request: MembershipRequest, now: Now) -> Op[None]:
 def _delete(agents: list[str], now: Now) -> Op[None]:
     rows = yield Query("message_waiting_for", (agents,))
     yield from bury([Held(*row).ending("its recipient was deleted") for row in rows], now)
+    yield from clear_state(agents, now)
     gone = yield Query("agent_delete", (agents,))
     yield from record([event(now.wall, "agent_deleted", ("agent", agent), None) for (agent,) in gone])

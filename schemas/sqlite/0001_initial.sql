@@ -16,7 +16,7 @@ CREATE TABLE meta (
 
 -- Numbers that only grow. message: the last message id given out (ids are never reused, even after a purge).
 -- topology: changes whenever a process starts or stops listening, so that others may cache whom to ring.
--- change: the last change number of state.
+-- change: the last change number of state, of whatever scope.
 CREATE TABLE counters (
     name  TEXT    NOT NULL PRIMARY KEY CHECK (name <> ''),
     value INTEGER NOT NULL CHECK (value >= 0)
@@ -41,7 +41,7 @@ CREATE TABLE processes (
 
 CREATE INDEX processes_live ON processes (id) WHERE status = 'live';
 
--- Which process wants to be rung for which channel: 'mailbox/12', 'state', 'events'.
+-- Which process wants to be rung for which channel: 'mailbox/12', 'state/planner-1', 'events'.
 CREATE TABLE listeners (
     channel TEXT    NOT NULL CHECK (channel <> ''),
     process INTEGER NOT NULL REFERENCES processes (id) ON DELETE CASCADE,
@@ -270,11 +270,13 @@ BEGIN
     SELECT RAISE(ABORT, 'types are never renamed');
 END;
 
--- A row without a value is a tombstone: it keeps the version, so that versions never repeat.
+-- JSON under a scope (an agent's id, session:<id>, or any other name) and a key. A row without a value is a tombstone: it
+-- keeps the version, so that versions never repeat.
 CREATE TABLE state (
-    scope    TEXT    NOT NULL CHECK (length(scope) BETWEEN 1 AND 128),
-    key      TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 256),
-    value    TEXT    CHECK (value IS NULL OR json_valid(value)),
+    scope    TEXT    NOT NULL CHECK (length(scope) BETWEEN 1 AND iif(scope GLOB 'session:*', 136, 128)
+                                     AND scope NOT GLOB '*[^A-Za-z0-9._:@/-]*' AND instr(scope, char(0)) = 0),
+    key      TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 256 AND key NOT GLOB '*[^A-Za-z0-9._:@/-]*'
+                                     AND instr(key, char(0)) = 0),
     type     TEXT    NOT NULL DEFAULT 'user_data'
              CHECK (type = 'user_data' OR type = 'progress' OR type = 'checkpoint' OR type = 'temp_data'
                     OR type = 'system_data'),
@@ -282,15 +284,21 @@ CREATE TABLE state (
     change   INTEGER NOT NULL CHECK (change >= 1),
     checksum INTEGER,
     expires  INTEGER CHECK (expires >= 0),
-    author   TEXT,
+    author   TEXT    CHECK (length(author) BETWEEN 1 AND 128),
     created  INTEGER NOT NULL CHECK (created >= 0),
     updated  INTEGER NOT NULL CHECK (updated >= 0),
+    -- Last, so that reading the columns above never walks the overflow pages of a large value.
+    value    TEXT    CHECK (value IS NULL OR json_valid(value)),
     PRIMARY KEY (scope, key),
-    CHECK ((value IS NULL) = (checksum IS NULL))
+    CHECK ((value IS NULL) = (checksum IS NULL)),
+    CHECK (value IS NOT NULL OR expires IS NULL)
 ) STRICT;
 
-CREATE UNIQUE INDEX state_by_change ON state (change);
-CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL AND value IS NOT NULL;
+-- For those who watch a scope: what changed since, and what expires next.
+CREATE UNIQUE INDEX state_by_change ON state (scope, change);
+CREATE INDEX state_by_expiry ON state (scope, expires) WHERE expires IS NOT NULL;
+-- For the sweep of what expired unwatched.
+CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL;
 
 -- A named snapshot; files are references (path, size, sha256), not contents.
 CREATE TABLE checkpoints (

@@ -50,6 +50,9 @@ async def inherited(path: str) -> None:
                 message.ack(),
                 bus.stats(),
                 bus.register("child", type="worker"),
+                agent.state.get("k"),
+                agent.state.set("k", 1),
+                agent.pending(),
                 agent.complete(),
             )
         told = await ears()

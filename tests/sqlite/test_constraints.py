@@ -40,7 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "state": {
         "scope": "s", "key": "k", "value": "1", "version": 1, "change": 900, "checksum": 0, "expires": 0,
-        "created": 0, "updated": 0,
+        "author": "a", "created": 0, "updated": 0,
     },
     "checkpoints": {
         "owner_kind": "agent", "owner": "a", "name": "n", "snapshot": "{}", "checksum": CRC, "session": "s",
@@ -105,7 +105,8 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "created": ["x", None], "due": ["x"], "expires": ["x"], "lease_until": ["x"],
     },
     "state": {
-        "scope": [*NO_LABEL, None], "key": ["", "x" * 257, None], "value": [*NO_JSON, None],
+        "scope": [*NO_NAME, "session:" + "x" * 129], "key": ["", "two words", "x" * 257, "ü", "a\0b", None],
+        "value": [*NO_JSON, None], "author": NO_LABEL,
         "type": ["other", "", None], "version": [0, -1, "x", None], "change": [0, -1, None], "checksum": ["x", None],
         "expires": NO_TIME, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
     },
@@ -216,6 +217,22 @@ def test_a_type_that_was_added_to_the_vocabulary_is_accepted(filled: sqlite3.Con
 def test_a_message_id_is_used_once_in_a_mailbox(filled: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         insert(filled, "messages", {**ROWS["messages"], "id": 901})
+
+
+def test_a_change_number_is_used_once_in_a_scope(filled: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        insert(filled, "state", {**ROWS["state"], "key": "other"})
+
+
+def test_a_tombstone_has_neither_value_nor_checksum_nor_expiry(filled: sqlite3.Connection) -> None:
+    for half in ("value = NULL", "value = NULL, checksum = NULL", "checksum = NULL, expires = NULL"):
+        with pytest.raises(sqlite3.IntegrityError):
+            filled.execute(f"UPDATE state SET {half}")
+    filled.execute("UPDATE state SET value = NULL, checksum = NULL, expires = NULL")
+
+
+def test_a_sessions_scope_has_room_for_the_longest_session_id(filled: sqlite3.Connection) -> None:
+    filled.execute("UPDATE state SET scope = ?", ("session:" + "x" * 128,))
 
 
 def test_a_type_is_never_removed_or_renamed(filled: sqlite3.Connection) -> None:

@@ -39,6 +39,10 @@ UPDATE processes SET beat = $1 WHERE id = $2 AND status = 'live';
 -- A process wants to be rung for a channel.
 INSERT INTO listeners (channel, process) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 
+-- name: listener_delete
+-- A process no longer wants to be rung for a channel.
+DELETE FROM listeners WHERE channel = $1 AND process = $2;
+
 -- name: topology
 -- Changes whenever someone begins or ceases to listen.
 SELECT value FROM counters WHERE name = 'topology';
@@ -409,3 +413,56 @@ WHERE messages.status = 'queued'
 GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
 ORDER BY count(*) DESC, mailboxes.id
 LIMIT $1;
+
+-- name: state_value
+-- The value of one entry that is there.
+SELECT value, checksum FROM state
+WHERE scope = $1 AND key = $2 AND value IS NOT NULL AND (expires IS NULL OR expires > $3);
+
+-- name: state_entry
+-- One entry that is there, with all that is known of it.
+SELECT scope, key, type, version, change, expires, author, created, updated, checksum, value FROM state
+WHERE scope = $1 AND key = $2 AND value IS NOT NULL AND (expires IS NULL OR expires > $3);
+
+-- name: state_list
+-- Entries that are there, with a key from $2 on and below $3, in the order of their keys.
+SELECT scope, key, type, version, change, expires, author, created, updated, checksum, value FROM state
+WHERE scope = $1 AND key >= $2 AND key < $3 AND value IS NOT NULL AND (expires IS NULL OR expires > $4)
+ORDER BY key
+LIMIT $5;
+
+-- name: state_put
+-- Set an entry, or make a tombstone of it.
+INSERT INTO state (scope, key, type, version, change, checksum, expires, author, created, updated, value)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (scope, key) DO UPDATE SET
+    type = excluded.type,
+    version = excluded.version,
+    change = excluded.change,
+    checksum = excluded.checksum,
+    expires = excluded.expires,
+    author = excluded.author,
+    created = excluded.created,
+    updated = excluded.updated,
+    value = excluded.value;
+
+-- name: state_bury
+-- Make a tombstone of an entry that expired, or whose agent was deleted.
+UPDATE state SET change = $1, checksum = NULL, expires = NULL, author = NULL, updated = $2, value = NULL
+WHERE scope = $3 AND key = $4;
+
+-- name: state_next_expiry
+-- When the next entry of a scope expires.
+SELECT min(expires) FROM state WHERE scope = $1 AND expires IS NOT NULL;
+
+-- name: state_first_expiry
+-- When the next entry expires, of whatever scope.
+SELECT min(expires) FROM state WHERE expires IS NOT NULL;
+
+-- name: state_expired
+-- What has expired, of whatever scope.
+SELECT scope, key FROM state WHERE expires IS NOT NULL AND expires <= $1 ORDER BY expires LIMIT $2;
+
+-- name: state_last_change
+-- The last change number given out.
+SELECT value FROM counters WHERE name = 'change';

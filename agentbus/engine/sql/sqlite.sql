@@ -270,3 +270,29 @@ WHERE id > $1
     AND ($7 IS NULL OR EXISTS (SELECT 1 FROM json_each(capabilities) WHERE value = $7))
 ORDER BY id
 LIMIT $8;
+
+-- name: state_standing
+-- Entries and tombstones by (scope, key), without their values. Differs: lists by json_each.
+SELECT state.scope, state.key, state.type, state.version, state.expires, state.created, state.checksum
+FROM json_each($1) AS wanted
+CROSS JOIN state ON state.scope = json_extract(wanted.value, '$[0]') AND state.key = json_extract(wanted.value, '$[1]');
+
+-- name: state_values
+-- The values of entries by (scope, key). Differs: lists by json_each.
+SELECT state.scope, state.key, state.value
+FROM json_each($1) AS wanted
+CROSS JOIN state ON state.scope = json_extract(wanted.value, '$[0]') AND state.key = json_extract(wanted.value, '$[1]')
+WHERE state.value IS NOT NULL;
+
+-- name: state_of_scopes
+-- Every entry of these scopes. Differs: lists by json_each.
+SELECT scope, key FROM state WHERE scope IN (SELECT value FROM json_each($1)) AND value IS NOT NULL;
+
+-- name: state_changes
+-- Entries with a key from $3 on and below $4 that changed after a change, tombstones too, in the order of their changes.
+-- Differs: the index is named because SQLite, once analyzed, walks all these keys instead, and sorts.
+SELECT scope, key, type, version, change, expires, author, created, updated, checksum, value
+FROM state INDEXED BY state_by_change
+WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
+ORDER BY change
+LIMIT $5;

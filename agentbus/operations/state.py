@@ -1,0 +1,307 @@
+"""State: JSON under (scope, key), with a version that never repeats, an optional expiry, and a bus-wide change number.
+
+A deleted entry leaves a tombstone, which keeps its version. An expired one counts as absent at once, for every reader
+and writer; it becomes a tombstone, with a change number of its own, once a watcher of its scope, or a beat, finds it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import check, decode, plain_payload
+from agentbus.errors import AgentBusError, DamagedPayload, UnknownSession, VersionConflict, WrongState
+from agentbus.limits import scope_session
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
+from agentbus.operations.fencing import fence
+from agentbus.records import Page, StateEntry
+
+Place = tuple[str, str]
+"""A scope and a key."""
+
+_STEP = 500
+"""Entries that one call buries at most, so that nobody waits long for the lock."""
+
+
+class ChangeRequest(msgspec.Struct, frozen=True):
+    """A new value (JSON and its checksum) for an entry, a number to add to it, or (with neither) its deletion.
+
+    ``if_version`` is the version that it must have, 0 if it must not be there. An ``actor`` is fenced.
+    """
+
+    scope: str
+    key: str
+    value: tuple[str, int] | None = None
+    amount: int | float | None = None
+    type: str | None = None
+    ttl: int | None = None
+    if_version: int | None = None
+    actor: Actor | None = None
+
+    @property
+    def touches(self) -> int:
+        return 1 + self.weight // 1024
+
+    @property
+    def weight(self) -> int:
+        return 0 if self.value is None else len(self.value[0])
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What a change came to: the entry's version, whether it was there before, and the number it now is."""
+
+    version: int
+    existed: bool
+    number: int | float = 0
+
+
+class ExpireRequest(msgspec.Struct, frozen=True):
+    """Somebody noticed that entries have expired."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Entries of a scope whose keys begin with ``prefix``: those after the ``cursor``, or changed after ``change``."""
+
+    scope: str
+    prefix: str
+    limit: int
+    cursor: str | None = None
+    change: int = 0
+
+
+class _Entry(msgspec.Struct):
+    """An entry while a batch changes it. Its value is only known where it was set or shall be added to."""
+
+    type: str = "user_data"
+    version: int = 0
+    expires: int | None = None
+    created: int = 0
+    checksum: int | None = None
+    value: str | None = None
+    author: str | None = None
+    updated: int = 0
+    changed: bool = False
+
+    def is_there(self, now: Now) -> bool:
+        return self.checksum is not None and (self.expires is None or self.expires > now.wall)
+
+    def row(self, place: Place, change: int) -> Row:
+        return (
+            *place, self.type, self.version, change, self.checksum, self.expires, self.author, self.created,
+            self.updated, self.value,
+        )  # fmt: skip
+
+
+def state_channel(scope: str) -> str:
+    return f"state/{scope}"
+
+
+@operation(durable=True)
+def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[Changed]]]:
+    """Set, delete or add to entries; several that name the same one after another, each with an outcome of its own."""
+    refused = yield from fence(request.actor for request in requests if request.actor is not None)
+    closed = yield from _closed({request.scope for request in requests})
+    entries = yield from _entries(requests)
+    outcomes: list[Outcome[Changed]] = []
+    for request in requests:
+        error = closed.get(request.scope) or (request.actor and refused.get(request.actor))
+        outcomes.append(error or _apply(request, entries[request.scope, request.key], now))
+    written = [(place, entry) for place, entry in entries.items() if entry.changed]
+    if written:
+        first = yield from _change_numbers(len(written))
+        yield Each("state_put", [entry.row(place, first + index) for index, (place, entry) in enumerate(written)])
+        yield Wake([state_channel(scope) for scope in {place[0]: None for place, _ in written}])
+    return outcomes
+
+
+@operation(durable=True)
+def expire(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[int]]]:
+    """Make tombstones of what has expired, so that everybody who watches hears of it; says how many, in bounded steps.
+
+    Durable though expired entries count as absent anyway: a change number that somebody saw must not be given out again
+    after a power cut.
+    """
+    rows = yield Query("state_expired", (now.wall, _STEP))
+    yield from _bury(rows, now)
+    return [len(rows)] * len(requests)
+
+
+def clear_state(scopes: list[str], now: Now) -> Op[None]:
+    """Delete all entries of these scopes."""
+    rows = yield Query("state_of_scopes", (scopes,))
+    yield from _bury(rows, now)
+
+
+def _bury(rows: Sequence[Row], now: Now) -> Op[None]:
+    if rows:
+        first = yield from _change_numbers(len(rows))
+        yield Each("state_bury", [(first + index, now.wall, *place) for index, place in enumerate(rows)])
+        yield Wake([state_channel(scope) for scope in {scope: None for scope, _ in rows}])
+
+
+def _change_numbers(count: int) -> Op[int]:
+    """The first of so many new change numbers."""
+    ((last,),) = yield Query("counter_take", ("change", count))
+    first: int = last - count + 1
+    return first
+
+
+def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
+    """The scopes of sessions that do not exist or have ended, each with its error."""
+    errors: dict[str, AgentBusError] = {}
+    for scope in scopes:
+        session = scope_session(scope)
+        if session is None:
+            continue
+        rows = yield Query("session_status", (session,))
+        if not rows:
+            errors[scope] = UnknownSession(session=session)
+        elif rows[0][0] in {"completed", "failed"}:
+            errors[scope] = WrongState(what="session", name=session, status=rows[0][0], action="change its state")
+    return errors
+
+
+def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
+    """The entries that the requests name, as they are; values only of those that shall be added to."""
+    entries = {(request.scope, request.key): _Entry() for request in requests}
+    rows = yield Query("state_standing", (list(entries),))
+    for row in rows:
+        entries[row[0], row[1]] = _Entry(*row[2:])
+    added = {(request.scope, request.key): None for request in requests if request.amount is not None}
+    if added:
+        rows = yield Query("state_values", (list(added),))
+        for scope, key, value in rows:
+            entries[scope, key].value = value
+    return entries
+
+
+def _apply(request: ChangeRequest, entry: _Entry, now: Now) -> Outcome[Changed]:
+    existed = entry.is_there(now)
+    found = entry.version if existed else 0
+    if request.if_version is not None and request.if_version != found:
+        return VersionConflict(scope=request.scope, key=request.key, expected=request.if_version, found=found)
+    number: int | float = 0
+    value = request.value
+    if request.amount is not None:
+        try:
+            number = _sum(request, entry if existed else None)
+        except AgentBusError as error:
+            return error
+        value = plain_payload(number)
+    elif value is None and not existed:
+        return Changed(entry.version, existed)
+    if value is None:
+        entry.value = entry.checksum = entry.expires = None
+    else:
+        added = existed and request.amount is not None
+        if request.ttl is not None:
+            entry.expires = now.wall + request.ttl
+        elif not added:
+            entry.expires = None
+        if not added:
+            entry.type = request.type or "user_data"
+        entry.created = entry.created if existed else now.wall
+        entry.version += 1
+        entry.value, entry.checksum = value
+    entry.author = None if request.actor is None else request.actor.agent
+    entry.updated = now.wall
+    entry.changed = True
+    return Changed(entry.version, existed, number)
+
+
+def _sum(request: ChangeRequest, entry: _Entry | None) -> int | float:
+    """The number that an entry becomes; one that is not there counts as 0."""
+    before: Any = 0
+    if entry is not None and entry.value is not None and entry.checksum is not None:
+        check(entry.value, entry.checksum, _what(request.scope, request.key))
+        before = decode(entry.value)
+    if isinstance(before, bool) or not isinstance(before, int | float):
+        raise WrongState(what="state", name=request.key, status="no number", action="add to it")
+    after: int | float = before + (request.amount or 0)
+    if not (-(2**63) <= after < 2**63 if isinstance(after, int) else math.isfinite(after)):
+        raise WrongState(what="state", name=request.key, status=before, action=f"add {request.amount}: out of range")
+    return after
+
+
+# Questions
+
+
+def get_value(place: Place, now: Now) -> Op[str | None]:
+    """The JSON of one entry."""
+    rows = yield Query("state_value", (*place, now.wall))
+    if not rows:
+        return None
+    ((value, checksum),) = rows
+    check(value, checksum, _what(*place))
+    text: str = value
+    return text
+
+
+def get_entry(place: Place, now: Now) -> Op[StateEntry | None]:
+    rows = yield Query("state_entry", (*place, now.wall))
+    if not rows:
+        return None
+    (row,) = rows
+    check(row[10], row[9], _what(*place))
+    return _entry(row)
+
+
+def list_entries(wanted: Wanted, now: Now) -> Op[Page[StateEntry]]:
+    low, high = _range(wanted.prefix)
+    if wanted.cursor is not None:
+        # Every key after the cursor is above it with a space, which stands before all that keys are made of.
+        low = max(low, f"{wanted.cursor} ")
+    rows = yield Query("state_list", (wanted.scope, low, high, now.wall, wanted.limit + 1))
+    items = [_entry(row) for row in rows[: wanted.limit]]
+    return Page(items, items[-1].key if len(rows) > wanted.limit else None)
+
+
+def list_changes(wanted: Wanted, now: Now) -> Op[list[StateEntry]]:
+    """What changed after a change, tombstones too, oldest change first. Of each entry only the last change is known."""
+    rows = yield Query("state_changes", (wanted.scope, wanted.change, *_range(wanted.prefix), wanted.limit))
+    return [_entry(row) for row in rows]
+
+
+def last_change(_: None, now: Now) -> Op[int]:
+    """The last change number given out."""
+    ((number,),) = yield Query("state_last_change")
+    last: int = number
+    return last
+
+
+def next_expiry(scope: str | None, now: Now) -> Op[int | None]:
+    """When the next entry of a scope, or of any, expires: that may be in the past."""
+    if scope is None:
+        ((expires,),) = yield Query("state_first_expiry")
+    else:
+        ((expires,),) = yield Query("state_next_expiry", (scope,))
+    first: int | None = expires
+    return first
+
+
+def _range(prefix: str) -> tuple[str, str]:
+    """Keys with a prefix are from the first of these on, and below the second: no key has a DEL in it."""
+    return prefix, f"{prefix}\x7f"
+
+
+def _what(scope: str, key: str) -> str:
+    return f"state {key!r} of {scope}"
+
+
+def _entry(row: Row) -> StateEntry:
+    scope, key, type, version, change, expires, author, created, updated, checksum, text = row
+    value, error = None, None
+    if text is not None:
+        try:
+            check(text, checksum, _what(scope, key))
+            value = decode(text)
+        except DamagedPayload as damage:
+            # One damaged value must not hide the others of a page.
+            error = str(damage)
+    return StateEntry(
+        scope, key, value, type, version, change, expires, author, created, updated, text is None, error
+    )  # fmt: skip

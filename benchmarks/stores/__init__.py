@@ -1,0 +1,1 @@
+"""The contestants of the state benchmark: somewhere to keep JSON under a key."""
