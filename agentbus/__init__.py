@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from agentbus.limits import Priority
     from agentbus.message import Message
     from agentbus.operations.messages import Receipt
-    from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth, Stats
+    from agentbus.records import (
+        AgentRecord,
+        Checkpoint,
+        CheckpointSummary,
+        EventRecord,
+        FileCheck,
+        FileReference,
+        MessageRecord,
+        Page,
+        QueueDepth,
+        Stats,
+    )
     from agentbus.unit import Unit
 
 __version__ = "0.1.0"
@@ -33,7 +44,12 @@ __all__ = [
     "Agent",
     "AgentRecord",
     "Bus",
+    "Checkpoint",
+    "CheckpointSummary",
     "Clock",
+    "EventRecord",
+    "FileCheck",
+    "FileReference",
     "Message",
     "MessageRecord",
     "Now",
@@ -55,7 +71,12 @@ _HOMES = {
     "Agent": "agent",
     "AgentRecord": "records",
     "Bus": "bus",
+    "Checkpoint": "records",
+    "CheckpointSummary": "records",
     "Clock": "clock",
+    "EventRecord": "records",
+    "FileCheck": "records",
+    "FileReference": "records",
     "Message": "message",
     "MessageRecord": "records",
     "Now": "clock",

@@ -13,6 +13,7 @@ import anyio
 
 from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
+from agentbus.checkpoints import Checkpoints
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
@@ -22,6 +23,7 @@ from agentbus.explaining import explained
 from agentbus.handle import Handle, unheeded
 from agentbus.limits import (
     MAX_PAYLOAD,
+    MAX_SNAPSHOT,
     check_choice,
     check_name,
     check_range,
@@ -58,6 +60,7 @@ def connect(
     durability: Literal["disk", "process"] = "disk",
     clock: Clock | None = None,
     max_payload: int = MAX_PAYLOAD,
+    max_snapshot: int = MAX_SNAPSHOT,
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
 ) -> Bus:
@@ -72,16 +75,18 @@ def connect(
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+    check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
     check_seconds(lock_timeout, "lock_timeout", zero=True)
     check_seconds(beat_every, "beat_every")
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )
-    return Bus(engine, max_payload=max_payload, beat_every=beat_every)
+    return Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
 
 
 class Bus:
-    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.messages`` all messages.
+    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.messages`` all messages,
+    ``bus.checkpoints`` all checkpoints.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -90,11 +95,13 @@ class Bus:
 
     renewer: Renewer
 
-    def __init__(self, engine: Engine, *, max_payload: int, beat_every: float) -> None:
+    def __init__(self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float) -> None:
         self.engine = engine
         self.max_payload = max_payload
+        self.max_snapshot = max_snapshot
         self.agents = Registry(engine, max_payload)
         self.messages = Mailroom(engine)
+        self.checkpoints = Checkpoints(engine, max_snapshot)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
 

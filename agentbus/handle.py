@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from agentbus import checkpoints
 from agentbus.addresses import Address
 from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import UnknownRecipient, UnknownType
@@ -13,6 +14,7 @@ from agentbus.explaining import explained
 from agentbus.limits import check_options
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
 from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
+from agentbus.operations.checkpoints import Owner
 from agentbus.operations.leases import (
     AckRequest,
     ExtendRequest,
@@ -61,6 +63,12 @@ class Handle:
         if options.get("session") is None:
             options["session"] = self.session
         return draft(to, type, payload, self._limit, **options)
+
+    def draft_checkpoint(self, name: str, snapshot: Any, **options: Any) -> checkpoints.Draft:
+        owner = Owner("agent", self.id)
+        return checkpoints.draft(
+            owner, name, snapshot, self._bus.max_snapshot, actor=self.actor, session=self.session, **options
+        )
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
         try:

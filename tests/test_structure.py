@@ -14,6 +14,7 @@ import pytest
 
 import agentbus
 from agentbus import Agent, Bus, Message, Unit
+from agentbus.checkpoints import Checkpoints
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
 
@@ -168,10 +169,12 @@ INTERNAL = {
     "Unit.commit",
     "Unit.empty",
     "Unit.parts",
+    "Unit.prepare",
+    "Unit.prepared",
 }
 
 
-WORKED_WITH = (Agent, Bus, Mailroom, Message, Registry, Unit)
+WORKED_WITH = (Agent, Bus, Checkpoints, Mailroom, Message, Registry, Unit)
 
 
 def public() -> Iterator[tuple[str, object]]:

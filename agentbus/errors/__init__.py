@@ -5,6 +5,8 @@
     │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
     │   ├── InvalidPayload            not JSON as the bus understands it: NaN, lone surrogates, too deep …
     │   ├── PayloadTooLarge
+    │   ├── SnapshotTooLarge          over the limit of a checkpoint
+    │   ├── UnsafePath                not a plain file below the root
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   └── InvalidUrl                connect() was given something that is not a bus
@@ -12,6 +14,8 @@
     │   ├── UnknownRecipient
     │   ├── UnknownAgent
     │   ├── UnknownMessage
+    │   ├── UnknownCheckpoint
+    │   ├── UnknownFile               a checkpoint shall refer to it
     │   └── UnknownSession
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
@@ -19,6 +23,8 @@
     │   ├── AgentFenced               this agent was taken over, failed or ended
     │   ├── LeaseLost                 the message is no longer ours
     │   ├── MessageIdConflict         the same message_id with other content
+    │   ├── ForeignCheckpoint         it belongs to somebody else
+    │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
@@ -58,6 +64,7 @@ from agentbus.errors.calls import (
     BusClosed,
     BusForked,
     Conflict,
+    ForeignCheckpoint,
     InvalidInput,
     InvalidName,
     InvalidPayload,
@@ -71,11 +78,16 @@ from agentbus.errors.calls import (
     RequestDied,
     RequestFailed,
     RequestTimedOut,
+    SnapshotTooLarge,
     UnknownAgent,
+    UnknownCheckpoint,
+    UnknownFile,
     UnknownMessage,
     UnknownRecipient,
     UnknownSession,
     UnknownType,
+    UnreadableFile,
+    UnsafePath,
     WrongLoop,
     WrongState,
 )
@@ -105,6 +117,7 @@ __all__ = [
     "DamagedPayload",
     "DatabaseGone",
     "DiskFull",
+    "ForeignCheckpoint",
     "FormatRefused",
     "InvalidInput",
     "InvalidName",
@@ -125,12 +138,17 @@ __all__ = [
     "RequestTimedOut",
     "SQLiteTooOld",
     "SchemaTooNew",
+    "SnapshotTooLarge",
     "StoreError",
     "UnknownAgent",
+    "UnknownCheckpoint",
+    "UnknownFile",
     "UnknownMessage",
     "UnknownRecipient",
     "UnknownSession",
     "UnknownType",
+    "UnreadableFile",
+    "UnsafePath",
     "UnsupportedFileSystem",
     "WrongLoop",
     "WrongState",

@@ -39,6 +39,22 @@ class PayloadTooLarge(InvalidInput):
     fix_text = "send a reference to a file instead, or raise max_payload in connect()"
 
 
+class SnapshotTooLarge(InvalidInput):
+    """A checkpoint's snapshot over the limit of the bus."""
+
+    code = "snapshot_too_large"
+    text = "the snapshot has {size} bytes, the limit is {limit}"
+    fix_text = "keep large things in files and name them with files=, or raise max_snapshot in connect()"
+
+
+class UnsafePath(InvalidInput):
+    """A path that does not name a plain file below the root."""
+
+    code = "unsafe_path"
+    text = "the path {path!r} is refused: {reason}"
+    fix_text = "name plain files by their paths relative to the root, without '..' and symbolic links"
+
+
 class OutOfRange(InvalidInput):
     """A number outside its range."""
 
@@ -97,6 +113,21 @@ class UnknownSession(NotFound):
     text = "there is no session {session!r}"
 
 
+class UnknownCheckpoint(NotFound):
+    """No checkpoint has this id."""
+
+    code = "unknown_checkpoint"
+    text = "there is no checkpoint {id}"
+
+
+class UnknownFile(NotFound):
+    """A file that a checkpoint shall refer to is not there."""
+
+    code = "unknown_file"
+    text = "there is no file {path!r} in {root}"
+    fix_text = "write it first, or say with root= where it is"
+
+
 class Conflict(AgentBusError):
     """The right call at the wrong moment."""
 
@@ -148,6 +179,21 @@ class WrongState(Conflict):
 
     code = "wrong_state"
     text = "{what} {name!r} is {status}: cannot {action}"
+
+
+class ForeignCheckpoint(Conflict):
+    """The checkpoint is somebody else's."""
+
+    code = "foreign_checkpoint"
+    text = "checkpoint {id} belongs to {owner_kind} {owner!r}, not to agent {agent!r}"
+    fix_text = "read it with bus.checkpoints.get({id})"
+
+
+class UnreadableFile(Conflict):
+    """A file cannot be read now, or changed while it was."""
+
+    code = "unreadable_file"
+    text = "{path!r} in {root} could not be read: {reason}"
 
 
 class RequestFailed(AgentBusError):

@@ -11,6 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownSession, UnknownType, WrongState
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
+from agentbus.operations.checkpoints import forget
 from agentbus.operations.dead_letters import bury
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
@@ -194,7 +195,10 @@ def update(requests: Sequence[UpdateRequest], now: Now) -> Op[list[Outcome[None]
 
 @operation(durable=True)
 def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
-    """Delete ended or pending agents; what waits in their mailboxes becomes dead letters. The outcome names them."""
+    """Delete ended or pending agents with their checkpoints; what waits in their mailboxes becomes dead letters.
+
+    The outcome names them.
+    """
     outcomes: list[Outcome[list[str]]] = []
     for request in requests:
         if request.agent is None:
@@ -365,5 +369,8 @@ def _leave(request: MembershipRequest, now: Now) -> Op[None]:
 def _delete(agents: list[str], now: Now) -> Op[None]:
     rows = yield Query("message_waiting_for", (agents,))
     yield from bury([Held(*row).ending("its recipient was deleted") for row in rows], now)
+    checkpoints = yield from forget("agent", agents)
     gone = yield Query("agent_delete", (agents,))
-    yield from record([event(now.wall, "agent_deleted", ("agent", agent), None) for (agent,) in gone])
+    yield from record([
+        event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=checkpoints[agent]) for (agent,) in gone
+    ])  # fmt: skip

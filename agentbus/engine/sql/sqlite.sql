@@ -233,3 +233,7 @@ WHERE id > $1
     AND ($7 IS NULL OR EXISTS (SELECT 1 FROM json_each(capabilities) WHERE value = $7))
 ORDER BY id
 LIMIT $8;
+
+-- name: checkpoint_forget
+-- All checkpoints of owners that are gone. Differs: lists by json_each.
+DELETE FROM checkpoints WHERE owner_kind = $1 AND owner IN (SELECT value FROM json_each($2)) RETURNING owner;
