@@ -31,6 +31,7 @@ from agentbus.limits import (
     check_text,
     error_text,
 )
+from agentbus.listening import Listening
 from agentbus.mailroom import Mailroom
 from agentbus.operations import Actor
 from agentbus.operations.agents import (
@@ -102,6 +103,7 @@ class Bus:
         self.agents = Registry(engine, max_payload)
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
+        self.listening = Listening(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
 

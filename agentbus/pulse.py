@@ -73,8 +73,9 @@ class Pulse:
                 log.exception("no beat")
 
     async def _listen_again(self) -> None:
-        """A sender killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
+        """A writer killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""
         hub = self._engine.hub
+        hub.ring_watchers()
         mailboxes: dict[int, list[str]] = {}
         for channel in hub.channels:
             if channel.startswith("mailbox/"):

@@ -266,6 +266,65 @@ async def test_the_channels_are_those_that_somebody_waits_on(hub: Hub) -> None:
     assert hub.channels == []
 
 
+async def test_a_ring_wakes_all_who_watch_and_one_who_listens(hub: Hub) -> None:
+    watchers = [hub.watch(("a",)) for _ in range(3)]
+    listeners = [hub.listen(("a",)) for _ in range(2)]
+    hub.ring(["a"])
+    assert [ear.rung for ear in watchers] == [True, True, True]
+    assert [ear.rung for ear in listeners] == [True, False]
+
+
+async def test_a_watcher_that_is_awake_already_is_rung_once(hub: Hub) -> None:
+    ear = hub.watch(("a",))
+    hub.ring(["a", "a"])
+    hub.ring(["a"])
+    await ear.wait(None)
+    task = waiting(ear)
+    await turns()
+    assert not task.done()
+    hub.ring(["a"])
+    with anyio.fail_after(5):
+        await task
+
+
+async def test_a_watcher_passes_nothing_on(hub: Hub) -> None:
+    # It took nothing away from anybody.
+    watcher = hub.watch(("a",))
+    hub.ring(["a"])
+    listener, other = hub.listen(("a",)), hub.watch(("a",))
+    watcher.close()
+    assert not listener.rung
+    assert not other.rung
+
+
+async def test_a_closed_watcher_is_never_rung(hub: Hub) -> None:
+    gone, there = hub.watch(("a",)), hub.watch(("a",))
+    gone.close()
+    gone.close()
+    hub.ring(["a"])
+    assert not gone.rung
+    assert there.rung
+
+
+async def test_watchers_can_be_woken_by_themselves_and_with_everybody(hub: Hub) -> None:
+    watchers, listener = [hub.watch((channel,)) for channel in "aab"], hub.listen(("a",))
+    hub.ring_watchers()
+    assert all(ear.rung for ear in watchers)
+    assert not listener.rung
+    for ear in watchers:
+        await ear.wait(None)
+    hub.ring_all("a")
+    assert [ear.rung for ear in watchers] == [True, True, False]
+    hub.ring_all()
+    assert watchers[2].rung
+    assert listener.rung
+
+
+async def test_what_is_only_watched_is_no_mailbox_to_look_into(hub: Hub) -> None:
+    hub.watch(("mailbox/1",))
+    assert hub.channels == []
+
+
 async def test_no_message_is_lost_among_many_impatient_waiters(hub: Hub) -> None:
     """Whoever waits may be cancelled at any moment, rung or not: in the end everything is taken, once."""
     total = 200

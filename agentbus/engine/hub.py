@@ -1,7 +1,8 @@
 """Who in this process waits for what. Lives on the event loop's thread.
 
 A message wakes one waiter of its mailbox, not all: whoever is woken and does not use it passes it on, and a claim that
-left something behind wakes the next. So a pool with many idle receivers costs one claim per message.
+left something behind wakes the next. So a pool with many idle receivers costs one claim per message. Watchers, of state
+or of events, take nothing away from each other: every ring wakes all of them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from agentbus.clock import Clock
 class Ear:
     """One waiter on some channels. Listen before looking, so that nothing falls between."""
 
-    __slots__ = ("_future", "_hub", "channels", "rung")
+    __slots__ = ("_future", "_hub", "channels", "rung", "watches")
 
-    def __init__(self, hub: Hub, channels: tuple[str, ...]) -> None:
+    def __init__(self, hub: Hub, channels: tuple[str, ...], *, watches: bool = False) -> None:
         self._hub = hub
         self.channels = channels
+        self.watches = watches
+        """Whether it hears every ring, and takes none from others."""
         self._future: asyncio.Future[None] | None = None
         self.rung = False
 
@@ -51,7 +54,7 @@ class Ear:
     def close(self) -> None:
         """Stop listening. A ring that nobody answered goes to the next waiter."""
         self._hub.forget(self, self.channels)
-        if self.rung:
+        if self.rung and not self.watches:
             self._hub.ring(self.channels)
 
 
@@ -61,24 +64,31 @@ class Hub:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._ears: dict[str, dict[Ear, None]] = {}
+        self._watchers: dict[str, dict[Ear, None]] = {}
 
     def listen(self, channels: tuple[str, ...]) -> Ear:
-        ear = Ear(self, channels)
-        for channel in channels:
-            self._ears.setdefault(channel, {})[ear] = None
-        return ear
+        """One who takes what comes: each ring is for one of those who listen."""
+        return self._add(Ear(self, channels), self._ears)
+
+    def watch(self, channels: tuple[str, ...]) -> Ear:
+        """One who only looks on: each ring is for all who watch."""
+        return self._add(Ear(self, channels, watches=True), self._watchers)
 
     def forget(self, ear: Ear, channels: Iterable[str]) -> None:
+        waiters = self._watchers if ear.watches else self._ears
         for channel in channels:
-            ears = self._ears.get(channel)
+            ears = waiters.get(channel)
             if ears is not None:
                 ears.pop(ear, None)
                 if not ears:
-                    del self._ears[channel]
+                    del waiters[channel]
 
     def ring(self, channels: Iterable[str]) -> None:
-        """For each channel named, wake one waiter who is not awake yet. A channel may be named several times."""
+        """For each channel named, wake all who watch, and one listener who is not awake yet. A channel may be named
+        several times."""
         for channel in channels:
+            for ear in self._watchers.get(channel, ()):
+                ear.ring()
             for ear in self._ears.get(channel, ()):
                 if not ear.rung:
                     ear.ring()
@@ -86,11 +96,24 @@ class Hub:
 
     def ring_all(self, channel: str | None = None) -> None:
         """Wake every waiter, or every one of a channel."""
-        for ears in self._ears.values() if channel is None else [self._ears.get(channel, {})]:
+        for waiters in (self._ears, self._watchers):
+            for ears in waiters.values() if channel is None else [waiters.get(channel, {})]:
+                for ear in ears:
+                    ear.ring()
+
+    def ring_watchers(self) -> None:
+        """Wake all who watch something."""
+        for ears in self._watchers.values():
             for ear in ears:
                 ear.ring()
 
     @property
     def channels(self) -> list[str]:
-        """Every channel that somebody waits on."""
+        """Every channel that somebody listens to."""
         return list(self._ears)
+
+    @staticmethod
+    def _add(ear: Ear, waiters: dict[str, dict[Ear, None]]) -> Ear:
+        for channel in ear.channels:
+            waiters.setdefault(channel, {})[ear] = None
+        return ear

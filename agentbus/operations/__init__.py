@@ -48,7 +48,8 @@ class Each(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Once this is committed, wake one listener for each channel named; a channel may be named several times."""
+    """Once this is committed, wake one listener and all watchers of each channel named; a channel may be named several
+    times."""
 
     channels: Sequence[str]
 

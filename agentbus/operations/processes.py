@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -54,6 +55,15 @@ class LeaveRequest(msgspec.Struct, frozen=True):
     reason: str
 
 
+class ListenRequest(msgspec.Struct, frozen=True):
+    """A process wants to be rung for a channel by other processes, or no longer wants to."""
+
+    small: ClassVar[bool] = True
+    process: int
+    channel: str
+    listening: bool
+
+
 @operation(durable=False)
 def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]]:
     """Take a number. The first to open the bus after a reboot voids what the last boot left behind."""
@@ -76,6 +86,18 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[None]]]:
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
         yield Each("agent_called", calls)
+    return [None] * len(requests)
+
+
+@operation(durable=False)
+def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Begin or cease to listen. One operation for both: of several requests of a process the last one counts."""
+    last = {(request.channel, request.process): request.listening for request in requests}
+    yield from add_listeners([listener for listener, listening in last.items() if listening])
+    gone = [listener for listener, listening in last.items() if not listening]
+    if gone:
+        yield Each("listener_delete", gone)
+        yield Query("counter_take", ("topology", 1))
     return [None] * len(requests)
 
 

@@ -13,10 +13,12 @@ from agentbus.operations.processes import (
     EnterRequest,
     Entry,
     LeaveRequest,
+    ListenRequest,
     Neighbour,
     beat,
     enter,
     leave,
+    listen,
 )
 from tests.operations.script import ALIVE, NOW, Answer, Played, held, play
 
@@ -131,3 +133,32 @@ def test_a_dead_process_is_in_the_trail_with_the_reason() -> None:
     played = play(leave.run([LeaveRequest((3,), True, "its process died")], NOW), *answers)
     ((*_, facts),) = played.written("event_insert")
     assert decode(facts) == {"reason": "its process died"}
+
+
+def test_a_process_that_begins_to_listen_changes_the_topology_once() -> None:
+    requests = [ListenRequest(3, "events", True), ListenRequest(3, "state/a", True), ListenRequest(3, "events", True)]
+    played = play(listen.run(requests, NOW), TOPOLOGY)
+    assert played.outcomes == [None] * 3
+    assert played.written("listener_insert") == [("events", 3), ("state/a", 3)]
+    assert played.wrote == ["listener_insert", "counter_take"]
+
+
+def test_a_process_that_ceases_to_listen_changes_the_topology_too() -> None:
+    played = play(listen.run([ListenRequest(3, "events", False)], NOW), TOPOLOGY)
+    assert played.written("listener_delete") == [("events", 3)]
+    assert played.wrote == ["listener_delete", "counter_take"]
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_of_several_wishes_of_a_process_the_last_counts(last: bool) -> None:
+    requests = [ListenRequest(3, "events", not last), ListenRequest(3, "events", last)]
+    played = play(listen.run(requests, NOW), TOPOLOGY)
+    assert played.written("listener_insert" if last else "listener_delete") == [("events", 3)]
+    assert len(played.wrote) == 2
+
+
+def test_processes_do_not_speak_for_each_other() -> None:
+    requests = [ListenRequest(3, "events", True), ListenRequest(4, "events", False)]
+    played = play(listen.run(requests, NOW), TOPOLOGY, TOPOLOGY)
+    assert played.written("listener_insert") == [("events", 3)]
+    assert played.written("listener_delete") == [("events", 4)]

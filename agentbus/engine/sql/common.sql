@@ -39,6 +39,10 @@ UPDATE processes SET beat = $1 WHERE id = $2 AND status = 'live';
 -- A process wants to be rung for a channel.
 INSERT INTO listeners (channel, process) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 
+-- name: listener_delete
+-- A process no longer wants to be rung for a channel.
+DELETE FROM listeners WHERE channel = $1 AND process = $2;
+
 -- name: topology
 -- Changes whenever someone begins or ceases to listen.
 SELECT value FROM counters WHERE name = 'topology';
