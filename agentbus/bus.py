@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import anyio
 
+from agentbus import events as trail
 from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
 from agentbus.checkpoints import Checkpoints
@@ -48,7 +49,7 @@ from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import DefineRequest, define
 from agentbus.parting import parting
 from agentbus.pulse import Pulse, strike_off
-from agentbus.records import Stats
+from agentbus.records import EventRecord, Stats
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 
@@ -265,6 +266,26 @@ class Bus:
         counts = await self.engine.read(count, check_range(deepest, "deepest", 1, 1000))
         database, log_size = await self.engine.sizes()
         return Stats(counts.messages, counts.agents, counts.queues, counts.oldest_waiting, database, log_size)
+
+    def events(
+        self,
+        *,
+        after: int | Literal["now"] = 0,
+        follow: bool = False,
+        kind: str | None = None,
+        subject: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[EventRecord]:
+        """The audit trail in its order: who changed what, when.
+
+        ``after`` is the id of the last event that you know; "now" skips all that there are when the reading begins.
+        With ``follow`` it goes on for ever, with what other processes do as well. ``subject`` is written like
+        ``agent:planner-1``.
+
+        >>> async for event in bus.events(after=last, follow=True):                   # doctest: +SKIP
+        ...     print(event.id, event.kind, event.subject, event.actor, event.facts)
+        """
+        return trail.events(self.engine, self.listening, after, follow, kind, subject, limit)
 
     def forget(self, agent: Handle) -> None:
         """An agent ended: the process no longer beats for it."""

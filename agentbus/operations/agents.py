@@ -243,8 +243,11 @@ def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[lis
 def declare(requests: Sequence[DeclareRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Make pools and topics exist."""
     for request in requests:
-        for kind, names in (("pool", request.pools), ("topic", request.topics)):
-            yield from _mailboxes([(kind, name, "") for name in names], now)
+        wanted = [("pool", name, "") for name in request.pools] + [("topic", name, "") for name in request.topics]
+        for kind, name, owner in dict.fromkeys(wanted):
+            if not (yield Query("mailbox_find", (kind, name, owner))):
+                yield from _mailboxes([(kind, name, owner)], now)
+                yield from record([event(now.wall, "mailbox_declared", ("mailbox", f"{kind}:{name}"), None)])
     return [None] * len(requests)
 
 
