@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import msgspec
 from agentbus.codec import LARGE, Snapshot, open_snapshot, plain, snapshot
 from agentbus.engine.interface import Engine
 from agentbus.errors import DamagedPayload, OutOfRange, UnknownCheckpoint
-from agentbus.files import check_paths, check_root, compared, hashed
+from agentbus.files import Path, Stopped, check_paths, check_root, compare_files, hash_files
 from agentbus.limits import MAX_NOTES, MAX_PAGE, check_choice, check_name, check_range, check_text
 from agentbus.operations import Actor
 from agentbus.operations.checkpoints import (
@@ -34,7 +34,6 @@ from agentbus.operations.checkpoints import (
 from agentbus.records import Checkpoint, CheckpointSummary, FileCheck, FileReference, Page
 
 T = TypeVar("T")
-Path = str | os.PathLike[str]
 
 OWNERS = ("agent", "session")
 MAX_KEPT = 1_000_000
@@ -59,7 +58,7 @@ class Draft(msgspec.Struct, frozen=True):
     async def finished(self, engine: Engine) -> tuple[SaveRequest, list[FileReference]]:
         """Ready to be written: the snapshot looked through and hashed, and the files too."""
         text, checksum = await _aside(self.snapshot.large, self.snapshot.settle)
-        files = await hashed(engine, self.paths, self.root)
+        files = await _read(lambda stopped: hash_files(self.paths, self.root, engine.holds, stopped), self.paths)
         request = SaveRequest(
             self.actor,
             self.owner,
@@ -105,14 +104,16 @@ def draft(
     session: str | None = None,
 ) -> Draft:
     """A checked draft of a checkpoint of ``value`` as it is now."""
+    paths = check_paths(files)
     return Draft(
         owner,
         check_name(name, "checkpoint"),
         value,
         snapshot(value, limit),
         check_text(notes, "notes", MAX_NOTES),
-        check_paths(files),
-        check_root(root),
+        paths,
+        # Whoever names no files needs no working directory either.
+        "" if root is None and not paths else check_root(root),
         actor,
         session,
         None if keep is None else check_range(keep, "keep", 1, MAX_KEPT),
@@ -202,7 +203,8 @@ class Checkpoints:
             if files is None:
                 raise UnknownCheckpoint(id=checkpoint)
             references = _files(files, f"checkpoint {checkpoint}")
-        return await compared(self._engine, references, place)
+        holds = self._engine.holds
+        return await _read(lambda stopped: compare_files(references, place, holds, stopped), references)
 
     async def save(
         self,
@@ -277,3 +279,14 @@ def _files(text: str, what: str) -> list[FileReference]:
 async def _aside(large: bool, function: Callable[[], T]) -> T:
     """Run what takes long on a thread, so that the event loop goes on."""
     return await anyio.to_thread.run_sync(function) if large else function()
+
+
+async def _read(work: Callable[[Stopped], list[T]], files: Sequence[object]) -> list[T]:
+    """Read files on a thread, which hears when nobody waits for it any more."""
+    if not files:
+        return []
+    stop = threading.Event()
+    try:
+        return await anyio.to_thread.run_sync(work, stop.is_set, abandon_on_cancel=True)
+    finally:
+        stop.set()

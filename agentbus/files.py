@@ -2,27 +2,26 @@
 
 Every path is walked from the root, directory by directory, each opened inside the one before and never through a
 symbolic link. So nothing outside the root is read, not even while somebody swaps a directory for a link.
+Nothing here is asynchronous: callers with an event loop use a thread.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TypeVar
 
-import anyio.to_thread
-
-from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, InvalidInput, UnknownFile, UnreadableFile, UnsafePath
 from agentbus.limits import MAX_FILES, MAX_PATH, check_range
 from agentbus.records import FileCheck, FileReference
 
-T = TypeVar("T")
-Paths = Iterable[str | os.PathLike[str]]
+Path = str | os.PathLike[str]
+Holds = Callable[[int, int], bool]
+"""Whether a file, by its device and inode, is part of an open bus."""
+Stopped = Callable[[], bool]
+"""Whether nobody waits for the result any more."""
 
 _CHUNK = 1024 * 1024
 # O_PATH (Linux) needs no permission to list the directory.
@@ -31,16 +30,18 @@ _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def check_paths(files: Paths) -> tuple[str, ...]:
+def check_paths(files: Iterable[Path]) -> tuple[str, ...]:
     """Paths as they are kept: relative, with single slashes, each once."""
-    if isinstance(files, str | bytes | os.PathLike):
+    if isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable):
         raise InvalidInput(reason="files must be a list of paths")
-    paths = tuple(dict.fromkeys("/".join(_parts(path)) for path in files))
-    check_range(len(paths), "number of files", 0, MAX_FILES)
-    return paths
+    paths: dict[str, None] = {}
+    for path in files:
+        paths["/".join(_parts(path))] = None
+        check_range(len(paths), "number of files", 0, MAX_FILES)
+    return tuple(paths)
 
 
-def check_root(root: str | os.PathLike[str] | None) -> str:
+def check_root(root: Path | None) -> str:
     """The root as an absolute path: what is the working directory now may not be it later."""
     try:
         path = os.fspath(os.curdir if root is None else root)
@@ -48,32 +49,27 @@ def check_root(root: str | os.PathLike[str] | None) -> str:
         raise InvalidInput(reason=f"root must be a path, not {type(root).__name__}") from None
     if not isinstance(path, str) or not path or "\0" in path:
         raise InvalidInput(reason=f"root must be the path of a directory, not {path!r}")
-    return os.path.abspath(path)
+    try:
+        return os.path.abspath(path)
+    except OSError as error:
+        raise UnreadableFile(path=path, root="the working directory", reason=error.strerror or str(error)) from None
 
 
-async def hashed(engine: Engine, paths: Sequence[str], root: str) -> list[FileReference]:
+def hash_files(paths: Sequence[str], root: str, holds: Holds, stopped: Stopped) -> list[FileReference]:
     """References to these files as they are now, or a named error."""
-
-    def work(stopped: Callable[[], bool]) -> list[FileReference]:
-        with _directory(root) as top:
-            reader = _Reader(engine, root, top, stopped)
-            try:
-                return [reader.reference(path) for path in paths]
-            except _Refused as refused:
-                raise refused.error from None
-
-    return await _on_a_thread(work) if paths else []
+    with _directory(root) as top:
+        reader = _Reader(root, top, holds, stopped)
+        try:
+            return [reader.reference(path) for path in paths]
+        except _Refused as refused:
+            raise refused.error from None
 
 
-async def compared(engine: Engine, references: Sequence[FileReference], root: str) -> list[FileCheck]:
+def compare_files(references: Sequence[FileReference], root: str, holds: Holds, stopped: Stopped) -> list[FileCheck]:
     """What became of these files."""
-
-    def work(stopped: Callable[[], bool]) -> list[FileCheck]:
-        with _directory(root) as top:
-            reader = _Reader(engine, root, top, stopped)
-            return [FileCheck(reference.path, reader.status(reference)) for reference in references]
-
-    return await _on_a_thread(work) if references else []
+    with _directory(root) as top:
+        reader = _Reader(root, top, holds, stopped)
+        return [FileCheck(reference.path, reader.status(reference)) for reference in references]
 
 
 class _Refused(Exception):
@@ -90,12 +86,12 @@ class _Abandoned(Exception):
 
 
 class _Reader:
-    """Reads files below one directory. Synchronous; used on a thread."""
+    """Reads files below one directory."""
 
-    def __init__(self, engine: Engine, root: str, top: int, stopped: Callable[[], bool]) -> None:
-        self._engine = engine
+    def __init__(self, root: str, top: int, holds: Holds, stopped: Stopped) -> None:
         self._root = root
         self._top = top
+        self._holds = holds
         self._stopped = stopped
         self._buffer = bytearray(_CHUNK)
 
@@ -153,7 +149,7 @@ class _Reader:
             if is_wanted is stat.S_ISDIR:
                 raise self._missing(path)
             raise self._unsafe(path, "it is not a plain file", "changed")
-        if self._engine.holds(found.st_dev, found.st_ino):
+        if self._holds(found.st_dev, found.st_ino):
             # SQLite's locks belong to the process: closing any descriptor of the file would drop them all.
             raise self._unsafe(path, "it is part of a bus that this process has open", "unreadable")
 
@@ -199,7 +195,7 @@ class _Reader:
         return UnreadableFile(path=path, root=self._root, reason="it changed while it was read")
 
 
-def _parts(path: str | os.PathLike[str]) -> list[str]:
+def _parts(path: Path) -> list[str]:
     """The names on the way from the root to a file."""
     try:
         text = os.fspath(path)
@@ -248,12 +244,3 @@ def _mode(name: str, place: int) -> int:
 
 def _stamp(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-async def _on_a_thread(work: Callable[[Callable[[], bool]], T]) -> T:
-    """Run ``work`` beside the event loop; it is told when nobody waits for it any more."""
-    stop = threading.Event()
-    try:
-        return await anyio.to_thread.run_sync(work, stop.is_set, abandon_on_cancel=True)
-    finally:
-        stop.set()

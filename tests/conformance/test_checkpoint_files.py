@@ -18,9 +18,18 @@ import pytest
 import agentbus
 from agentbus import Agent, Bus, FileCheck, FileReference
 from agentbus import files as files_module
-from agentbus.errors import InvalidInput, OutOfRange, UnknownCheckpoint, UnknownFile, UnreadableFile, UnsafePath
-from tests.conformance.helpers import refusing, worker
+from agentbus.errors import (
+    AgentFenced,
+    InvalidInput,
+    OutOfRange,
+    UnknownCheckpoint,
+    UnknownFile,
+    UnreadableFile,
+    UnsafePath,
+)
+from tests.conformance.helpers import refusing, running, soon, stored, take, worker
 from tests.conftest import Engine
+from tests.support.clock import FakeClock
 
 
 @pytest.fixture
@@ -209,7 +218,7 @@ async def test_the_files_of_an_open_bus_are_refused(engine: Engine, tmp_path: Pa
         assert saved.files[0].size > 0
 
 
-@pytest.mark.parametrize("files", ["plan.md", b"plan.md", Path("plan.md")])
+@pytest.mark.parametrize("files", ["plan.md", b"plan.md", Path("plan.md"), None, 5])
 async def test_one_path_is_not_a_list_of_paths(bus: Bus, a: Agent, files: Any) -> None:
     async with refusing(bus, a, InvalidInput):
         await a.checkpoint("n", 1, files=files)
@@ -228,6 +237,22 @@ async def test_a_root_that_is_no_directory_is_named(bus: Bus, a: Agent, root: Pa
         async with refusing(bus, a, UnreadableFile) as refused:
             await a.checkpoint("n", 1, files=["x"], root=place)
         assert refused.value.root == str(place)
+
+
+async def test_a_working_directory_that_is_gone_matters_only_to_those_who_need_it(
+    bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = root / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    await a.checkpoint("n", 1)
+    await a.checkpoint("n", 1, files=["plan.md"], root=root)
+    for place in (None, "docs"):
+        with pytest.raises(UnreadableFile):
+            await a.checkpoint("n", 1, files=["plan.md"], root=place)
+    with pytest.raises(UnreadableFile):
+        await bus.checkpoints.verify(1)
 
 
 async def test_there_is_a_limit_to_the_number_of_files(bus: Bus, a: Agent, root: Path) -> None:
@@ -434,3 +459,61 @@ async def test_only_a_checkpoint_can_be_verified(bus: Bus, a: Agent, root: Path)
     with pytest.raises(UnreadableFile):
         await bus.checkpoints.verify(saved, root / "missing")
     assert await bus.checkpoints.verify(await a.checkpoint("none", 1), root / "missing") == []
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Files are read slowly: the first event says that reading began, the second lets it go on."""
+    reading, go_on = threading.Event(), threading.Event()
+    original = os.readv
+
+    def slow(descriptor: int, buffers: Any) -> int:
+        reading.set()
+        assert go_on.wait(10)
+        return original(descriptor, buffers)
+
+    monkeypatch.setattr(os, "readv", slow)
+    return reading, go_on
+
+
+async def test_the_lease_is_renewed_while_the_files_of_a_message_are_read(
+    bus: Bus, a: Agent, root: Path, clock: FakeClock, held_up: tuple[threading.Event, threading.Event]
+) -> None:
+    """Hashing large files can take longer than the lease."""
+    reading, go_on = held_up
+    receipt = await a.send("a", "note")
+    message = await take(a, lease=10)
+
+    async def handle() -> None:
+        async with message as unit:
+            unit.checkpoint("n", 1, files=["plan.md"], root=root)
+
+    async with running(handle()) as task:
+        assert await asyncio.to_thread(reading.wait, 10)
+        await clock.pass_time(60)
+        assert await a.receive(timeout=0) is None, "it would have been handed out again"
+        go_on.set()
+        await soon(task)
+    assert (await stored(bus, receipt.message_id)).status == "acked"
+    assert await a.restore() is not None
+
+
+async def test_a_lease_that_is_lost_while_files_are_read_ends_the_block(
+    bus: Bus, a: Agent, root: Path, clock: FakeClock, held_up: tuple[threading.Event, threading.Event]
+) -> None:
+    reading, go_on = held_up
+    await a.send("a", "note")
+    message = await take(a, lease=10)
+
+    async def handle() -> None:
+        async with message as unit:
+            unit.checkpoint("n", 1, files=["plan.md"], root=root)
+
+    async with running(handle()) as task:
+        assert await asyncio.to_thread(reading.wait, 10)
+        await worker(bus, "a", takeover=True)
+        await clock.pass_time(60)
+        with pytest.raises(AgentFenced):
+            await soon(task)
+        go_on.set()
+    assert await a.restore() is None
