@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from typing import Any
 
 import anyio
 import msgspec
 
-from agentbus import autosave, receiving
+from agentbus import receiving
 from agentbus.addresses import Address, plain_names, topic
 from agentbus.drafting import draft
-from agentbus.errors import AgentBusError, ForeignCheckpoint, InvalidInput, RequestDied, RequestTimedOut
-from agentbus.handle import Handle
+from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
 from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_range, check_seconds, check_text
 from agentbus.message import Message
 from agentbus.operations import BUS, reply_channel
@@ -24,14 +21,14 @@ from agentbus.operations.agents import BusyRequest, ProgressRequest, busy, progr
 from agentbus.operations.leases import AckRequest
 from agentbus.operations.messages import Draft, Receipt
 from agentbus.operations.replies import ReplyRequest, take_reply
-from agentbus.records import Checkpoint
+from agentbus.saving import Saver
 from agentbus.unit import Unit
 
 LEASE = 60.0
 """Seconds that a received message is ours, unless said otherwise."""
 
 
-class Agent(Handle):
+class Agent(Saver):
     """A registered agent in one of its lives. Made by ``bus.agent(…)`` or ``bus.register(…)``.
 
     >>> async with bus.agent("planner-1", type="planner") as planner:                 # doctest: +SKIP
@@ -248,58 +245,6 @@ class Agent(Handle):
         ...     unit.send("reviewer-1", "note", {"text": "done"})
         """
         return Unit(self, self.session)
-
-    # Checkpoints
-
-    async def checkpoint(
-        self,
-        name: str,
-        snapshot: Any,
-        *,
-        notes: str = "",
-        files: Iterable[str | os.PathLike[str]] = (),
-        root: str | os.PathLike[str] | None = None,
-        keep: int | None = None,
-    ) -> Checkpoint:
-        """Save a named snapshot to go on from later, also in another life of this agent.
-
-        ``files`` are paths below ``root`` (by default the working directory); their sizes and hashes are kept, not
-        their contents. With ``keep`` only so many checkpoints of this name stay.
-
-        >>> await agent.checkpoint("after_planning", {"step": 1}, files=["plan.md"])  # doctest: +SKIP
-        """
-        draft = self.draft_checkpoint(name, snapshot, notes=notes, files=files, root=root, keep=keep)
-        self.active = True
-        return await draft.save(self.engine)
-
-    async def restore(self, name: str | None = None, *, id: int | None = None) -> Checkpoint | None:
-        """This agent's newest checkpoint (of that name), or the one with that id; None if there is none.
-
-        >>> last = await agent.restore("after_planning")                              # doctest: +SKIP
-        >>> step = last.snapshot["step"] if last else 0                               # doctest: +SKIP
-        """
-        self.active = True
-        if id is None:
-            return await self._bus.checkpoints.latest(self.id, name)
-        if name is not None:
-            raise InvalidInput(reason="restore() takes a name or an id, not both")
-        found = await self._bus.checkpoints.get(id)
-        if found is not None and (found.owner_kind, found.owner) != ("agent", self.id):
-            raise ForeignCheckpoint(id=id, owner_kind=found.owner_kind, owner=found.owner, agent=self.id)
-        return found
-
-    def checkpoint_every(
-        self, seconds: float, make: autosave.Make, *, name: str = "auto", keep: int = 10
-    ) -> AbstractAsyncContextManager[None]:
-        """Save what ``make()`` gives every so many seconds while a block runs, and once more at its end, unless nothing
-        has changed. After an exception in the block nothing more is saved.
-
-        ``make`` may be a coroutine function. If it fails, that is logged, and it is called again next time.
-
-        >>> async with agent.checkpoint_every(30, lambda: {"done": done}):            # doctest: +SKIP
-        ...     await work()
-        """
-        return autosave.every(self, seconds, make, name, keep)
 
     # Mailboxes
 

@@ -17,6 +17,7 @@ from agentbus import Agent, Bus, Message, Unit
 from agentbus.checkpoints import Checkpoints
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
+from agentbus.saving import Saver
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
@@ -174,7 +175,7 @@ INTERNAL = {
 }
 
 
-WORKED_WITH = (Agent, Bus, Checkpoints, Mailroom, Message, Registry, Unit)
+WORKED_WITH = (Agent, Bus, Checkpoints, Mailroom, Message, Registry, Saver, Unit)
 
 
 def public() -> Iterator[tuple[str, object]]:

@@ -204,6 +204,8 @@ async def test_a_file_that_is_not_there_is_named(bus: Bus, a: Agent, root: Path,
 async def test_the_files_of_an_open_bus_are_refused(engine: Engine, tmp_path: Path) -> None:
     """Closing a descriptor of the database would drop SQLite's locks: commits of others could vanish."""
     home = tmp_path / "project" / "bus"
+    async with agentbus.connect(home):
+        pass  # made before, and opened again
     async with engine.connect() as other, agentbus.connect(home) as bus, bus.agent("a", type="worker") as a:
         await other.expect("b", type="worker")
         os.link(home / "bus.db", home / "hard-link")
@@ -270,22 +272,17 @@ async def test_there_is_a_limit_to_the_number_of_files(bus: Bus, a: Agent, root:
 
 
 class Interrupt:
-    """Does something when a file is about to be opened, or has been."""
+    """Does something when a file has been looked at and is about to be opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], None], *, after: bool) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], None]) -> None:
         self.happened = False
         original = os.open
 
         def opening(path: Any, flags: int, *args: Any, **options: Any) -> int:
-            hit = path == name and not self.happened
-            if hit and not after:
+            if path == name and not self.happened:
                 self.happened = True
                 act()
-            descriptor = original(path, flags, *args, **options)
-            if hit and after:
-                self.happened = True
-                act()
-            return descriptor
+            return original(path, flags, *args, **options)
 
         monkeypatch.setattr(os, "open", opening)
 
@@ -304,7 +301,7 @@ async def test_what_is_swapped_for_a_link_between_looking_and_opening_is_not_fol
         victim.rename(root / "moved")
         victim.symlink_to(goal)
 
-    swapped = Interrupt(monkeypatch, target, swap, after=False)
+    swapped = Interrupt(monkeypatch, target, swap)
     with pytest.raises(UnsafePath):
         await a.checkpoint("n", 1, files=["docs/design.md"], root=root)
     assert swapped.happened
@@ -318,9 +315,16 @@ async def test_what_is_swapped_for_a_pipe_does_not_make_us_wait(
         (root / "plan.md").unlink()
         os.mkfifo(root / "plan.md")
 
-    Interrupt(monkeypatch, "plan.md", swap, after=False)
+    def write() -> None:
+        os.close(os.open(str(root / "plan.md"), os.O_WRONLY | os.O_NONBLOCK))
+
+    Interrupt(monkeypatch, "plan.md", swap)
+    rescue = threading.Timer(10, write)
+    rescue.start()
     with pytest.raises(UnsafePath):
         await a.checkpoint("n", 1, files=["plan.md"], root=root)
+    assert rescue.is_alive(), "it waited for somebody to write"
+    rescue.cancel()
     assert await nothing_saved(bus)
 
 
