@@ -15,7 +15,6 @@ from agentbus import receiving
 from agentbus.addresses import Address, plain_names, topic
 from agentbus.drafting import draft
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
-from agentbus.handle import Handle
 from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_range, check_seconds, check_text
 from agentbus.message import Message
 from agentbus.operations import BUS, reply_channel
@@ -24,6 +23,7 @@ from agentbus.operations.leases import AckRequest
 from agentbus.operations.messages import Draft, Receipt
 from agentbus.operations.reading import pending
 from agentbus.operations.replies import ReplyRequest, take_reply
+from agentbus.saving import Saver
 from agentbus.state import State
 from agentbus.unit import Unit
 
@@ -31,7 +31,7 @@ LEASE = 60.0
 """Seconds that a received message is ours, unless said otherwise."""
 
 
-class Agent(Handle):
+class Agent(Saver):
     """A registered agent in one of its lives. Made by ``bus.agent(…)`` or ``bus.register(…)``.
 
     >>> async with bus.agent("planner-1", type="planner") as planner:                 # doctest: +SKIP
@@ -252,7 +252,7 @@ class Agent(Handle):
                 message.settled = True
 
     def unit(self) -> Unit:
-        """A block whose sends, acknowledgements, state and progress are one commit.
+        """A block whose sends, acknowledgements, state, checkpoints, documents and progress are one commit.
 
         >>> async with agent.unit() as unit:                                          # doctest: +SKIP
         ...     unit.ack(message)

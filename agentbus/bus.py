@@ -12,8 +12,10 @@ from typing import Any, Literal
 import anyio
 from msgspec import Struct
 
+from agentbus import events as trail
 from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
+from agentbus.checkpoints import Checkpoints
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite import home
@@ -49,7 +51,7 @@ from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import parting
 from agentbus.pulse import Pulse, strike_off
-from agentbus.records import Stats, TypeRecord
+from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 from agentbus.session import Session
@@ -92,7 +94,7 @@ def connect(
 
 class Bus:
     """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
-    all messages.
+    all messages, ``bus.checkpoints`` all checkpoints.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -109,6 +111,7 @@ class Bus:
         self.agents = Registry(engine, max_payload)
         self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
+        self.checkpoints = Checkpoints(engine, max_snapshot)
         self.listening = Listening(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
@@ -328,6 +331,26 @@ class Bus:
         counts = await self.engine.read(count, check_range(deepest, "deepest", 1, 1000))
         database, log_size = await self.engine.sizes()
         return Stats(counts.messages, counts.agents, counts.queues, counts.oldest_waiting, database, log_size)
+
+    def events(
+        self,
+        *,
+        after: int | Literal["now"] = 0,
+        follow: bool = False,
+        kind: str | None = None,
+        subject: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[EventRecord]:
+        """The audit trail in its order: who changed what, when.
+
+        ``after`` is the id of the last event that you know; "now" skips all that there are when the reading begins.
+        With ``follow`` it goes on for ever, with what other processes do as well. ``subject`` is written like
+        ``agent:planner-1``.
+
+        >>> async for event in bus.events(after=last, follow=True):                   # doctest: +SKIP
+        ...     print(event.id, event.kind, event.subject, event.actor, event.facts)
+        """
+        return trail.events(self.engine, self.listening, after, follow, kind, subject, limit)
 
     def forget(self, agent: Handle) -> None:
         """An agent ended: the process no longer beats for it."""

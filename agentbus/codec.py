@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 from zlib import crc32
 
 import msgspec
 
-from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, PayloadMismatch, PayloadTooLarge
+from agentbus.errors import (
+    DamagedPayload,
+    InvalidInput,
+    InvalidPayload,
+    PayloadMismatch,
+    PayloadTooLarge,
+    SnapshotTooLarge,
+)
 from agentbus.limits import MAX_DEPTH
 
 _encode = msgspec.json.Encoder().encode
@@ -16,6 +27,9 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG = b"0" * 19
+
+LARGE = 256 * 1024
+"""Bytes of JSON that take a millisecond or more to look through."""
 
 
 def encode(value: Any, limit: int) -> tuple[str, int]:
@@ -28,19 +42,61 @@ def encode(value: Any, limit: int) -> tuple[str, int]:
         encoded = _encode(value)
         if len(encoded) > limit:
             raise PayloadTooLarge(size=len(encoded), limit=limit)
-        # Fewer bytes than that cannot be nested too deep; shorter numbers fit into 64 bits.
-        deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
-        if deep or _LONG in encoded.translate(_DIGITS) or _decode(encoded) != value:
-            _inspect(msgspec.to_builtins(value, builtin_types=(float,), str_keys=False), 0)
+        if _is_doubtful(encoded, value):
+            _inspect(_builtins(value), 0)
         return encoded.decode(), crc32(encoded)
     except InvalidInput:
         raise
-    except (UnicodeEncodeError, msgspec.DecodeError) as error:
-        raise InvalidPayload(reason=f"text that is not valid Unicode ({type(error).__name__})") from None
-    except RecursionError:
-        raise InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep") from None
-    except (OverflowError, TypeError, ValueError) as error:
-        raise InvalidPayload(reason=str(error)) from None
+    except _REFUSED as error:
+        raise _refusal(error) from None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The JSON of a value as it was at one moment. A large one has yet to be looked at closely, by ``settle``."""
+
+    encoded: bytes
+    copy: Any = None
+
+    @property
+    def large(self) -> bool:
+        return len(self.encoded) > LARGE
+
+    def settle(self) -> tuple[str, str]:
+        """Its text and SHA-256, or the error that a closer look gives. May run on a thread."""
+        if self.large:
+            _inspect(self.copy, 0)
+        return self.encoded.decode(), sha256(self.encoded).hexdigest()
+
+
+def snapshot(value: Any, limit: int) -> Snapshot:
+    """JSON of ``value`` as it is now, or a named error.
+
+    All that needs the value itself is done here, so that it may go on changing. The rest takes ten times as long.
+    """
+    try:
+        encoded = _encode(value)
+        if len(encoded) > limit:
+            raise SnapshotTooLarge(size=len(encoded), limit=limit)
+        if len(encoded) > LARGE:
+            with _without_collections():
+                return Snapshot(encoded, _builtins(value))
+        if _is_doubtful(encoded, value):
+            _inspect(_builtins(value), 0)
+        return Snapshot(encoded)
+    except InvalidInput:
+        raise
+    except _REFUSED as error:
+        raise _refusal(error) from None
+
+
+def open_snapshot(text: str, expected: str, what: str) -> Any:
+    """The value of a snapshot, once its checksum is found right."""
+    if sha256(text.encode()).hexdigest() != expected:
+        raise DamagedPayload(what=what)
+    if len(text) <= LARGE:
+        return _decode(text)
+    with _without_collections():
+        return _decode(text)
 
 
 def decode(text: str) -> Any:
@@ -76,6 +132,41 @@ def plain_payload(value: Any) -> tuple[str, int]:
     """JSON of something of our own, with its checksum."""
     encoded = _encode(value)
     return encoded.decode(), crc32(encoded)
+
+
+_REFUSED = (UnicodeEncodeError, msgspec.DecodeError, RecursionError, OverflowError, TypeError, ValueError)
+
+
+def _refusal(error: Exception) -> InvalidPayload:
+    """What is wrong with a value that cannot be encoded."""
+    if isinstance(error, UnicodeEncodeError | msgspec.DecodeError):
+        return InvalidPayload(reason=f"text that is not valid Unicode ({type(error).__name__})")
+    if isinstance(error, RecursionError):
+        return InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep")
+    return InvalidPayload(reason=str(error))
+
+
+def _is_doubtful(encoded: bytes, value: Any) -> bool:
+    # Fewer bytes than that cannot be nested too deep; shorter numbers fit into 64 bits.
+    deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH
+    return deep or _LONG in encoded.translate(_DIGITS) or bool(_decode(encoded) != value)
+
+
+def _builtins(value: Any) -> Any:
+    """A copy made of nothing but dicts, lists, texts and numbers, infinite ones among them."""
+    return msgspec.to_builtins(value, builtin_types=(float,), str_keys=False)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Making a million objects at once sets off garbage collections that find none and take most of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _inspect(value: Any, depth: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
+from agentbus import checkpoints
 from agentbus.addresses import Address
 from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import UnknownRecipient, UnknownType
@@ -15,6 +16,7 @@ from agentbus.explaining import explained
 from agentbus.limits import check_options
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
 from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
+from agentbus.operations.checkpoints import Owner
 from agentbus.operations.leases import (
     AckRequest,
     ExtendRequest,
@@ -70,6 +72,12 @@ class Handle:
     def composer(self, scope: str) -> Composer:
         """Makes changes of state whose author is this agent."""
         return Composer(scope, self._bus.max_payload, self.actor)
+
+    def draft_checkpoint(self, name: str, snapshot: Any, **options: Any) -> checkpoints.Draft:
+        owner = Owner("agent", self.id)
+        return checkpoints.draft(
+            owner, name, snapshot, self._bus.max_snapshot, actor=self.actor, session=self.session, **options
+        )
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
         request = SendRequest(self.actor, messages)

@@ -12,6 +12,9 @@ from agentbus.errors import InvalidInput, InvalidName, OutOfRange
 
 MAX_PAYLOAD = 1024 * 1024
 MAX_SNAPSHOT = 16 * 1024 * 1024
+MAX_NOTES = 10_000
+MAX_FILES = 10_000
+MAX_PATH = 4096
 MAX_DEPTH = 128
 MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000

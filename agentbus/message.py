@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -241,12 +242,16 @@ class Message:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        unit, self._unit = self._unit, None
+        assert unit is not None  # noqa: S101 - set on entering
+        unit.close()
+        problem = None
+        if error is None and not unit.prepared:
+            # While the lease is still renewed: hashing large files may take long.
+            error = problem = await _problem_of(unit.prepare())
         self._agent.let_go(self)
         task, self._task = self._task, None
-        unit, self._unit = self._unit, None
-        assert task is not None  # noqa: S101 - set on entering
-        assert unit is not None  # noqa: S101
-        unit.close()
+        assert task is not None  # noqa: S101
         if self._loss is not None:
             others = task.uncancel()
             if error is None or (isinstance(error, asyncio.CancelledError) and not others):
@@ -256,6 +261,8 @@ class Message:
                 await self._give_back(error)
         elif not (self.deferred and unit.empty):  # then serve() acknowledges with its next claim
             await self._finish(unit)
+        if problem is not None:
+            raise problem
 
     async def _finish(self, unit: Unit) -> None:
         """Commit the acknowledgement with everything in the unit; if that is refused, give the message back."""
@@ -287,3 +294,11 @@ class Message:
             except AgentBusError as problem:
                 # The exception of the block matters more; the lease runs out by itself.
                 log.warning("%s could not be given back: %s", self.message_id, problem)
+
+
+async def _problem_of(work: Awaitable[None]) -> BaseException | None:
+    try:
+        await work
+    except BaseException as problem:
+        return problem
+    return None

@@ -126,6 +126,87 @@ class DocumentSummary(msgspec.Struct, frozen=True):
     created: int
 
 
+class FileReference(msgspec.Struct, frozen=True):
+    """A file as it was when a checkpoint was made: its path below the root, its size and its SHA-256.
+
+    >>> FileReference("plan.md", 0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855").size
+    0
+    """
+
+    path: str
+    size: int
+    sha256: str
+
+
+class FileCheck(msgspec.Struct, frozen=True):
+    """What became of a file since a checkpoint referred to it.
+
+    ``status`` is ``ok``, ``changed``, ``vanished``, ``outside`` (a symbolic link stands in its way, which is not
+    followed) or ``unreadable``.
+
+    >>> [check.path for check in await bus.checkpoints.verify(7) if check.status != "ok"]   # doctest: +SKIP
+    ['plan.md']
+    """
+
+    path: str
+    status: str
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A named snapshot of an agent or a session, with references to files.
+
+    >>> checkpoint = await agent.restore("after_planning")                            # doctest: +SKIP
+    >>> checkpoint.snapshot                                                           # doctest: +SKIP
+    {'step': 1}
+    """
+
+    id: int
+    owner_kind: str
+    owner: str
+    name: str
+    snapshot: Any
+    notes: str
+    files: list[FileReference]
+    session: str | None
+    created: int
+
+
+class CheckpointSummary(msgspec.Struct, frozen=True):
+    """A checkpoint in a list: all but its snapshot, of which ``size`` is the length in bytes.
+
+    >>> for summary in (await bus.checkpoints.list("planner-1")).items:               # doctest: +SKIP
+    ...     print(summary.id, summary.name, summary.size)
+    """
+
+    id: int
+    owner_kind: str
+    owner: str
+    name: str
+    notes: str
+    session: str | None
+    created: int
+    size: int
+    files: int
+    """How many files it refers to."""
+
+
+class EventRecord(msgspec.Struct, frozen=True):
+    """One line of the audit trail: ``actor`` did this to the subject at wall time ``at``; None is the bus itself,
+    or whoever called it without being an agent.
+
+    >>> async for event in bus.events(kind="agent_failed"):                           # doctest: +SKIP
+    ...     print(event.subject, event.facts["error"])
+    """
+
+    id: int
+    at: int
+    kind: str
+    subject_kind: str
+    subject: str
+    actor: str | None
+    facts: dict[str, Any]
+
+
 class Page(msgspec.Struct, Generic[R], frozen=True):
     """Some records of a longer list; ``cursor`` asks for those that follow, and is None after the last.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from agentbus.operations.sessions import (
     missing,
 )
 from agentbus.participants import Participants
-from agentbus.records import DocumentSummary, SessionRecord
+from agentbus.records import Checkpoint, DocumentSummary, SessionRecord
 from agentbus.state import State
 
 if TYPE_CHECKING:
@@ -161,6 +162,31 @@ class Session:
         >>> await session.document("planning_output", keep=3).save({"phases": 3})     # doctest: +SKIP
         """
         return Document(self._engine, self._bus.max_snapshot, self.id, name, default=default, keep=keep)
+
+    async def checkpoint(
+        self,
+        name: str,
+        snapshot: Any,
+        *,
+        notes: str = "",
+        files: Iterable[str | os.PathLike[str]] = (),
+        root: str | os.PathLike[str] | None = None,
+        keep: int | None = None,
+    ) -> Checkpoint:
+        """Save a named snapshot of the session; the options are those of ``Agent.checkpoint``.
+
+        >>> await session.checkpoint("after_design", {"phase": 2})                    # doctest: +SKIP
+        """
+        return await self._bus.checkpoints.save(
+            self.id, name, snapshot, kind="session", notes=notes, files=files, root=root, keep=keep
+        )
+
+    async def restore(self, name: str | None = None) -> Checkpoint | None:
+        """Its newest checkpoint, of that name or of any; None if there is none.
+
+        >>> last = await session.restore("after_design")                              # doctest: +SKIP
+        """
+        return await self._bus.checkpoints.latest(self.id, name, kind="session")
 
     async def documents(self) -> list[DocumentSummary]:
         """What there is, by name, each with its newest version.

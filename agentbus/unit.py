@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from agentbus.addresses import Address, topic
+from agentbus.checkpoints import Draft as CheckpointDraft
 from agentbus.document import check_keep
 from agentbus.errors import Misuse
 from agentbus.limits import KEEP_VERSIONS, check_name, check_range, check_scope, check_text
 from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
+from agentbus.operations.checkpoints import save_checkpoint
 from agentbus.operations.documents import SaveRequest, save
 from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, SendRequest, send
@@ -41,6 +45,7 @@ class Unit:
         self._done: list[Message] = []
         self._drafts: list[Draft] = []
         self._others: list[Part] = []
+        self._checkpoints: list[CheckpointDraft] = []
         self._over = False
 
     def send(self, to: str | Address, type: str | Struct, payload: Any = None, **options: Any) -> None:
@@ -113,12 +118,42 @@ class Unit:
         )
         self._add(Part(save, request))
 
+    def checkpoint(
+        self,
+        name: str,
+        snapshot: Any,
+        *,
+        notes: str = "",
+        files: Iterable[str | os.PathLike[str]] = (),
+        root: str | os.PathLike[str] | None = None,
+        keep: int | None = None,
+    ) -> None:
+        """Save a checkpoint of the agent in the same commit; the files are hashed at the end of the block.
+
+        >>> unit.checkpoint("after_design", {"step": 2}, files=["design.md"])         # doctest: +SKIP
+        """
+        self._check()
+        draft = self._agent.draft_checkpoint(name, snapshot, notes=notes, files=files, root=root, keep=keep)
+        self._checkpoints.append(draft)
+
     @property
     def empty(self) -> bool:
-        return not (self._done or self._drafts or self._others)
+        return not (self._done or self._drafts or self._others or self._checkpoints)
+
+    @property
+    def prepared(self) -> bool:
+        return not self._checkpoints
+
+    async def prepare(self) -> None:
+        """Do what takes long and needs no database: hash files and large snapshots."""
+        while self._checkpoints:
+            request, _ = await self._checkpoints[0].finished(self._agent.engine)
+            self._others.append(Part(save_checkpoint, request))
+            del self._checkpoints[0]
 
     async def commit(self, *messages: Message) -> None:
         """Write everything collected, and the acknowledgement of ``messages``; the block does it at its end."""
+        await self.prepare()
         actor = self._agent.actor
         done, drafts, others = [*self._done, *messages], self._drafts, self._others
         parts: list[Part] = []

@@ -293,6 +293,14 @@ def test_nothing_that_holds_the_lock_scans_the_messages(name: str, store: sqlite
     assert [step for step in found if not step.endswith("USING INDEX messages_leased")] == []
 
 
+@pytest.mark.parametrize("name", [name for name in QUERIES if name.startswith(("checkpoint_", "event_"))])
+def test_checkpoints_and_events_are_found_by_an_index_and_in_its_order(name: str, store: sqlite3.Connection) -> None:
+    # max(id) is answered by the end of the table, though SQLite calls that a scan.
+    steps = plan(store, name)
+    assert [step for step in scans(steps) if name != "event_last"] == []
+    assert [step for step in steps if "TEMP B-TREE" in step] == []
+
+
 def test_a_plan_that_scans_would_be_noticed(store: sqlite3.Connection) -> None:
     steps = [row[3] for row in store.execute("EXPLAIN QUERY PLAN SELECT * FROM messages WHERE sender = 'a'")]
     assert scans(steps) == ["SCAN messages"]

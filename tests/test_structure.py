@@ -14,8 +14,10 @@ import pytest
 
 import agentbus
 from agentbus import Agent, Bus, Document, Message, Participants, Session, State, Unit
+from agentbus.checkpoints import Checkpoints
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
+from agentbus.saving import Saver
 from agentbus.sessions import Sessions
 from agentbus.state import UnitState
 
@@ -172,17 +174,21 @@ INTERNAL = {
     "Unit.commit",
     "Unit.empty",
     "Unit.parts",
+    "Unit.prepare",
+    "Unit.prepared",
 }
 
 
 WORKED_WITH = (
     Agent,
     Bus,
+    Checkpoints,
     Document,
     Mailroom,
     Message,
     Participants,
     Registry,
+    Saver,
     Session,
     Sessions,
     State,

@@ -49,6 +49,12 @@ class Engine(Protocol):
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""
 
+    def holds(self, device: int, inode: int) -> bool:
+        """Whether this file is part of a store that is open in this process, and must not be opened by others in it.
+
+        May be called from another thread.
+        """
+
     def hurry(self) -> None:
         """Do not wait for other processes any more: the bus is being closed."""
 

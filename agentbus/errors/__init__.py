@@ -8,7 +8,8 @@
     │   ├── PayloadTooLarge
     │   ├── InvalidSchema             wrong, or with a keyword that the bus does not check
     │   ├── BuiltInType               a built-in type cannot be given a schema
-    │   ├── SnapshotTooLarge          over the limit of a document
+    │   ├── SnapshotTooLarge          over the limit of a checkpoint or document
+    │   ├── UnsafePath                not a plain file below the root
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   └── InvalidUrl                connect() was given something that is not a bus
@@ -18,7 +19,9 @@
     │   ├── UnknownMessage
     │   ├── UnknownSession
     │   ├── UnknownParticipant
-    │   └── UnknownDocument
+    │   ├── UnknownDocument
+    │   ├── UnknownCheckpoint
+    │   └── UnknownFile               a checkpoint shall refer to it
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
@@ -29,6 +32,8 @@
     │   ├── SessionDiffers            the id belongs to another operation or milestone
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
+    │   ├── ForeignCheckpoint         it belongs to somebody else
+    │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
@@ -69,6 +74,7 @@ from agentbus.errors.calls import (
     BusClosed,
     BusForked,
     Conflict,
+    ForeignCheckpoint,
     InvalidInput,
     InvalidName,
     InvalidPayload,
@@ -89,12 +95,16 @@ from agentbus.errors.calls import (
     SessionLost,
     SnapshotTooLarge,
     UnknownAgent,
+    UnknownCheckpoint,
     UnknownDocument,
+    UnknownFile,
     UnknownMessage,
     UnknownParticipant,
     UnknownRecipient,
     UnknownSession,
     UnknownType,
+    UnreadableFile,
+    UnsafePath,
     VersionConflict,
     WrongLoop,
     WrongState,
@@ -126,6 +136,7 @@ __all__ = [
     "DamagedPayload",
     "DatabaseGone",
     "DiskFull",
+    "ForeignCheckpoint",
     "FormatRefused",
     "InvalidInput",
     "InvalidName",
@@ -154,12 +165,16 @@ __all__ = [
     "SnapshotTooLarge",
     "StoreError",
     "UnknownAgent",
+    "UnknownCheckpoint",
     "UnknownDocument",
+    "UnknownFile",
     "UnknownMessage",
     "UnknownParticipant",
     "UnknownRecipient",
     "UnknownSession",
     "UnknownType",
+    "UnreadableFile",
+    "UnsafePath",
     "UnsupportedFileSystem",
     "VersionConflict",
     "WrongLoop",

@@ -64,11 +64,19 @@ class BuiltInType(InvalidInput):
 
 
 class SnapshotTooLarge(InvalidInput):
-    """A document over the limit of the bus."""
+    """A checkpoint or a document over the limit of the bus."""
 
     code = "snapshot_too_large"
     text = "the snapshot has {size} bytes, the limit is {limit}"
     fix_text = "keep large things in files, or raise max_snapshot in connect()"
+
+
+class UnsafePath(InvalidInput):
+    """A path that does not name a plain file below the root."""
+
+    code = "unsafe_path"
+    text = "the path {path!r} is refused: {reason}"
+    fix_text = "name plain files by their paths relative to the root, without '..' and symbolic links"
 
 
 class OutOfRange(InvalidInput):
@@ -143,6 +151,21 @@ class UnknownDocument(NotFound):
     code = "unknown_document"
     text = "session {session!r} has no document {name!r}"
     fix_text = "save it first"
+
+
+class UnknownCheckpoint(NotFound):
+    """No checkpoint has this id."""
+
+    code = "unknown_checkpoint"
+    text = "there is no checkpoint {id}"
+
+
+class UnknownFile(NotFound):
+    """A file that a checkpoint shall refer to is not there."""
+
+    code = "unknown_file"
+    text = "there is no file {path!r} in {root}"
+    fix_text = "write it first, or say with root= where it is"
 
 
 class Conflict(AgentBusError):
@@ -228,6 +251,21 @@ class WrongState(Conflict):
 
     code = "wrong_state"
     text = "{what} {name!r} is {status}: cannot {action}"
+
+
+class ForeignCheckpoint(Conflict):
+    """The checkpoint is somebody else's."""
+
+    code = "foreign_checkpoint"
+    text = "checkpoint {id} belongs to {owner_kind} {owner!r}, not to agent {agent!r}"
+    fix_text = "read it with bus.checkpoints.get({id})"
+
+
+class UnreadableFile(Conflict):
+    """A file cannot be read now, or changed while it was."""
+
+    code = "unreadable_file"
+    text = "{path!r} in {root} could not be read: {reason}"
 
 
 class RequestFailed(AgentBusError):

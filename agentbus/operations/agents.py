@@ -11,6 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownSession, UnknownType, WrongState
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
+from agentbus.operations.checkpoints import forget
 from agentbus.operations.dead_letters import bury
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
@@ -196,8 +197,8 @@ def update(requests: Sequence[UpdateRequest], now: Now) -> Op[list[Outcome[None]
 
 @operation(durable=True)
 def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
-    """Delete ended or pending agents with their state; what waits in their mailboxes becomes dead letters. The outcome
-    names them."""
+    """Delete ended or pending agents with their state and checkpoints; what waits in their mailboxes becomes dead
+    letters. The outcome names them."""
     outcomes: list[Outcome[list[str]]] = []
     for request in requests:
         if request.agent is None:
@@ -242,8 +243,11 @@ def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[lis
 def declare(requests: Sequence[DeclareRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Make pools and topics exist."""
     for request in requests:
-        for kind, names in (("pool", request.pools), ("topic", request.topics)):
-            yield from _mailboxes([(kind, name, "") for name in names], now)
+        wanted = [("pool", name, "") for name in request.pools] + [("topic", name, "") for name in request.topics]
+        for kind, name, owner in dict.fromkeys(wanted):
+            if not (yield Query("mailbox_find", (kind, name, owner))):
+                yield from _mailboxes([(kind, name, owner)], now)
+                yield from record([event(now.wall, "mailbox_declared", ("mailbox", f"{kind}:{name}"), None)])
     return [None] * len(requests)
 
 
@@ -371,5 +375,8 @@ def _delete(agents: list[str], now: Now) -> Op[None]:
     rows = yield Query("message_waiting_for", (agents,))
     yield from bury([Held(*row).ending("its recipient was deleted") for row in rows], now)
     yield from clear_state(agents, now)
+    checkpoints = yield from forget("agent", agents)
     gone = yield Query("agent_delete", (agents,))
-    yield from record([event(now.wall, "agent_deleted", ("agent", agent), None) for (agent,) in gone])
+    yield from record([
+        event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=checkpoints[agent]) for (agent,) in gone
+    ])  # fmt: skip

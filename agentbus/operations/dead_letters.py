@@ -15,6 +15,8 @@ from agentbus.operations.events import event, record
 from agentbus.operations.messages import Draft, post
 
 FINISHED = ("acked", "dead", "expired")
+_NAMED = 100
+"""Messages that one line of the trail names."""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -101,10 +103,9 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
             outcomes.append(AgentEnded(agent=nobody[7], status=nobody[8] or "been deleted", message_id=nobody[0]))
             continue
         yield Each("message_requeue", [(row[1],) for row in rows])
-        yield from record([
-            event(now.wall, "message_requeued", ("message", message_id), request.actor, attempts=attempts, error=error)
-            for message_id, _, _, _, attempts, error, *_ in rows
-        ])  # fmt: skip
+        # One line for all of them; why each had died is in the trail already.
+        facts = {"count": len(rows), "attempts": {row[0]: row[4] for row in rows[:_NAMED]}}
+        yield from record([event(now.wall, "messages_requeued", ("bus", "messages"), request.actor, **facts)])
         yield Wake([mailbox_channel(row[3]) for row in rows])
         outcomes.append(len(rows))
     return outcomes
@@ -118,6 +119,9 @@ def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[in
         # Dead letters are there to be looked at: they go only when they are named.
         statuses = [request.status] if request.status else ["acked", "expired"]
         rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
+        if rows:
+            facts = {"count": len(rows), "status": request.status, "before": request.before}
+            yield from record([event(now.wall, "messages_purged", ("bus", "messages"), None, **facts)])
         outcomes.append([id for (id,) in rows])
     return outcomes
 

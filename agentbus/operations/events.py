@@ -1,13 +1,61 @@
-"""The audit trail: one line for each change of status, takeover, deletion or definition, not one per message."""
+"""The audit trail: one line for each change of status, takeover, deletion or definition, not one per message.
+
+``KINDS`` says what is recorded. On SQLite an event gets its id inside the write transaction, of which there is only one
+at a time: the order of the ids is the order of the commits, so that whoever has read up to an id has missed nothing
+before it. An engine with concurrent transactions must see to that in another way.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from agentbus.codec import plain
-from agentbus.operations import Each, Op, Row, Wake
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import decode, plain
+from agentbus.operations import Each, Op, Query, Row, Wake
+from agentbus.records import EventRecord
 
 CHANNEL = "events"
+
+KINDS = {
+    "agent_expected": "an agent was announced; type, epoch, before (its status)",
+    "agent_registered": "an agent began a life; type, epoch, before",
+    "agent_taken_over": "an agent began a life and fenced the one before; type, epoch, before",
+    "agent_completed": "an agent's work is done",
+    "agent_failed": "an agent failed, or was found dead; error",
+    "agent_stopped": "an agent ended before its work was done; error (why, if that was said)",
+    "agent_deleted": "an agent is gone for good; checkpoints (how many went with it)",
+    "process_dead": "a process was found dead, its agents failed; reason",
+    "message_dead": "a message became a dead letter; type, error",
+    "messages_requeued": "dead letters got another chance; count, attempts (by message_id, of the first 100)",
+    "messages_purged": "finished messages were deleted; count, status (null: acked and expired), before",
+    "mailbox_declared": "a pool or topic was declared that did not exist",
+    "session_started": "a session began; operation, milestone, process",
+    "session_continued": "a paused or interrupted session goes on; before (its status), process (if one owns it)",
+    "session_paused": "a session was paused; before, reason",
+    "session_interrupted": "a session was cut off; before, reason",
+    "session_completed": "a session's work is done; before",
+    "session_failed": "a session failed; before, error",
+    "type_defined": "a type was added to the vocabulary; schema (whether it has one)",
+    "type_changed": "a type has another description or schema; changed (which)",
+    "checkpoint_deleted": "a checkpoint was deleted; owner_kind, owner, name",
+    "checkpoints_pruned": "old checkpoints of an agent or session were deleted; count, name (null: of each), keep",
+}
+"""Every kind of event: what happened, and the facts that are kept of it."""
+
+SUBJECTS = (
+    "agent", "message", "session", "process", "state", "mailbox", "vocabulary", "document", "checkpoint", "task", "bus",
+)  # fmt: skip
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events to read, after which one; None takes all. ``subject`` is its kind and its id."""
+
+    after: int
+    kind: str | None = None
+    subject: tuple[str, str] | None = None
+    limit: int = 500
 
 
 def event(at: int, kind: str, subject: tuple[str, str], actor: str | None, **facts: Any) -> Row:
@@ -19,3 +67,20 @@ def record(events: list[Row]) -> Op[None]:
     if events:
         yield Each("event_insert", events)
         yield Wake((CHANNEL,))
+
+
+def read_events(wanted: EventFilter, now: Now) -> Op[list[EventRecord]]:
+    """The next events, in their order."""
+    if wanted.subject is not None:
+        rows = yield Query("event_page_of_subject", (*wanted.subject, wanted.after, wanted.kind, wanted.limit))
+    elif wanted.kind is not None:
+        rows = yield Query("event_page_of_kind", (wanted.kind, wanted.after, wanted.limit))
+    else:
+        rows = yield Query("event_page", (wanted.after, wanted.limit))
+    return [EventRecord(*(*columns, decode(facts))) for *columns, facts in rows]
+
+
+def last_event(_: None, now: Now) -> Op[int]:
+    """The id of the newest event; 0 if there is none."""
+    ((id,),) = yield Query("event_last")
+    return int(id)

@@ -300,22 +300,28 @@ CREATE INDEX state_by_expiry ON state (scope, expires) WHERE expires IS NOT NULL
 -- For the sweep of what expired unwatched.
 CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL;
 
--- A named snapshot; files are references (path, size, sha256), not contents.
+-- A named snapshot; files are references (path, size, sha256), not contents. `size` is the snapshot's in bytes.
 CREATE TABLE checkpoints (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_kind TEXT    NOT NULL CHECK (owner_kind IN ('agent', 'session', 'task')),
     owner      TEXT    NOT NULL CHECK (length(owner) BETWEEN 1 AND 128),
     name       TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                                        AND instr(name, char(0)) = 0),
-    snapshot   TEXT    NOT NULL CHECK (json_valid(snapshot)),
-    checksum   TEXT    NOT NULL CHECK (length(checksum) = 64),
-    notes      TEXT    NOT NULL DEFAULT '',
-    files      TEXT    NOT NULL DEFAULT '[]' CHECK (json_valid(files) AND json_type(files) = 'array'),
     session    TEXT    CHECK (length(session) BETWEEN 1 AND 128),
-    created    INTEGER NOT NULL CHECK (created >= 0)
+    created    INTEGER NOT NULL CHECK (created >= 0),
+    checksum   TEXT    NOT NULL CHECK (length(checksum) = 64 AND checksum NOT GLOB '*[^0-9a-f]*'),
+    size       INTEGER NOT NULL,
+    file_count INTEGER NOT NULL DEFAULT 0,
+    notes      TEXT    NOT NULL DEFAULT '' CHECK (length(notes) <= 10000),
+    -- Last, so that a list of checkpoints never walks the overflow pages of large ones.
+    files      TEXT    NOT NULL DEFAULT '[]' CHECK (json_valid(files) AND json_type(files) = 'array'),
+    snapshot   TEXT    NOT NULL CHECK (json_valid(snapshot)),
+    CHECK (size = length(CAST(snapshot AS BLOB))),
+    CHECK (file_count = json_array_length(files))
 ) STRICT;
 
-CREATE INDEX checkpoints_by_owner ON checkpoints (owner_kind, owner, name, id);
+CREATE INDEX checkpoints_by_owner ON checkpoints (owner_kind, owner, id);
+CREATE INDEX checkpoints_by_name ON checkpoints (owner_kind, owner, name, id);
 
 -- A named output of a session; the last versions are kept.
 CREATE TABLE documents (
@@ -346,6 +352,7 @@ CREATE TABLE events (
 ) STRICT;
 
 CREATE INDEX events_by_subject ON events (subject_kind, subject, id);
+CREATE INDEX events_by_kind ON events (kind, id);
 
 INSERT INTO vocabulary (kind, name, builtin, description, created) VALUES
     ('agent', 'milestone-coordinator', 1, 'leads the agents of a milestone', 0),

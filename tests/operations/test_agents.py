@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agentbus.codec import decode
 from agentbus.errors import AgentFenced, UnknownAgent, WrongState
 from agentbus.operations import Actor, mailbox_channel
 from agentbus.operations.agents import (
@@ -27,6 +28,7 @@ from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play
 
 FENCED = Actor("a", 7)
 NOWHERE = (None, None, None, None, None, None)
+GONE: Answer = ("checkpoint_forget", [])
 LIFE: tuple[Answer, ...] = (("agent_life", [(1, 10, 11, "s-1")]), ("agent_mailboxes", []), ("counter_take", [(1,)]))
 
 
@@ -67,6 +69,7 @@ def test_one_that_does_not_live_can_be_deleted_and_what_waited_for_it_is_dead(st
     answers: list[Answer] = [
         ("agent_status", [("a", status, *NOWHERE)]),
         ("message_waiting_for", [held(1, status="queued", holder=None), held(2, status="scheduled", holder=None)]),
+        GONE,
         ("agent_delete", [("a",)]),
     ]
     played = play(delete.run([DeleteRequest("a")], NOW), *answers)
@@ -84,6 +87,7 @@ def test_a_requester_waiting_for_a_deleted_agent_is_told() -> None:
         ("agent_status", [("a", "failed", *NOWHERE)]),
         ("message_waiting_for", [held(1, status="queued", correlation="r-1", reply_to=77)]),
         ("counter_take", [(5,)]),
+        GONE,
         ("agent_delete", [("a",)]),
     ]
     played = play(delete.run([DeleteRequest("a")], NOW), *answers)
@@ -104,6 +108,7 @@ def test_an_unknown_agent_cannot_be_deleted_but_its_neighbours_can() -> None:
         ("agent_status", []),
         ("agent_status", [("b", "stopped", *NOWHERE)]),
         ("message_waiting_for", []),
+        GONE,
         ("agent_delete", [("b",)]),
     ]
     played = play(delete.run([DeleteRequest("a"), DeleteRequest("b")], NOW), *answers)
@@ -115,12 +120,15 @@ def test_clearing_deletes_all_that_finished_before_a_time_and_names_them() -> No
     answers: list[Answer] = [
         ("agent_finished_before", [("a",), ("b",)]),
         ("message_waiting_for", []),
+        ("checkpoint_forget", [("b",), ("b",)]),
         ("agent_delete", [("a",), ("b",)]),
     ]
     played = play(delete.run([DeleteRequest(None, 900_000, 50)], NOW), *answers)
     assert played.outcomes == [["a", "b"]]
     assert played.parameters("agent_finished_before") == (900_000, 50)
     assert played.written("agent_delete") == [(["a", "b"],)]
+    assert played.written("checkpoint_forget") == [("agent", ["a", "b"])]
+    assert [decode(event[5]) for event in played.written("event_insert")] == [{"checkpoints": 0}, {"checkpoints": 2}]
 
 
 def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:
@@ -168,11 +176,22 @@ def test_a_fenced_agent_changes_no_membership() -> None:
 
 
 def test_declaring_makes_mailboxes_that_nobody_reads_yet() -> None:
-    found: list[Answer] = [("mailbox_find", [(id,)]) for id in (30, 31, 40)]
-    requests = [DeclareRequest(("p", "q"), ()), DeclareRequest((), ("t",))]
+    found: list[Answer] = [("mailbox_find", rows) for id in (30, 31, 40) for rows in ([], [(id,)])]
+    requests = [DeclareRequest(("p", "q", "p"), ()), DeclareRequest((), ("t",))]
     played = play(declare.run(requests, NOW), *found)
     assert played.outcomes == [None, None]
     assert played.written("mailbox_ensure") == [
         ("pool", "p", "", NOW.wall), ("pool", "q", "", NOW.wall), ("topic", "t", "", NOW.wall),
     ]  # fmt: skip
     assert played.written("pool_join") == []
+    assert [event[1:4] for event in played.written("event_insert")] == [
+        ("mailbox_declared", "mailbox", "pool:p"),
+        ("mailbox_declared", "mailbox", "pool:q"),
+        ("mailbox_declared", "mailbox", "topic:t"),
+    ]
+
+
+def test_declaring_what_exists_writes_nothing() -> None:
+    played = play(declare.run([DeclareRequest(("p",), ())], NOW), ("mailbox_find", [(30,)]))
+    assert played.outcomes == [None]
+    assert played.statements == []

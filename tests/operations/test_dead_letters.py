@@ -29,11 +29,20 @@ def test_dead_letters_go_back_to_their_mailboxes() -> None:
     assert {mailbox_channel(10), mailbox_channel(20)} <= set(played.woken)
 
 
-def test_the_trail_keeps_how_often_it_was_tried_and_why_it_died() -> None:
-    played = play(requeue.run([RequeueRequest(("m-1",), "ada")], NOW), found((1, None, "dead", 10)))
+def test_the_trail_has_one_line_for_all_with_how_often_each_was_tried() -> None:
+    rows = found((1, None, "dead", 10), (2, "id-2", "dead", 20))
+    played = play(requeue.run([RequeueRequest(("m-1", "id-2"), "ada")], NOW), rows)
     ((at, kind, subject_kind, subject, actor, facts),) = played.written("event_insert")
-    assert (at, kind, subject_kind, subject, actor) == (NOW.wall, "message_requeued", "message", "m-1", "ada")
-    assert decode(facts) == {"attempts": 5, "error": "no model"}
+    assert (at, kind, subject_kind, subject, actor) == (NOW.wall, "messages_requeued", "bus", "messages", "ada")
+    assert decode(facts) == {"count": 2, "attempts": {"m-1": 5, "id-2": 5}}
+
+
+def test_a_line_of_the_trail_stays_short_however_many_there_are() -> None:
+    rows = found(*((n, None, "dead", 10) for n in range(1, 1001)))
+    played = play(requeue.run([RequeueRequest(tuple(f"m-{n}" for n in range(1, 1001)))], NOW), rows)
+    ((*_, facts),) = played.written("event_insert")
+    assert decode(facts)["count"] == 1000
+    assert len(decode(facts)["attempts"]) == 100
 
 
 def test_all_copies_of_a_publication_are_requeued() -> None:
@@ -99,6 +108,10 @@ def test_purging_takes_one_status_or_all_finished_but_dead_letters() -> None:
     first, second = played.written("message_purge")
     assert first == (["acked"], 900, 50, 0)
     assert second == (["acked", "expired"], 800, 50, 3)
+    # What deleted nothing is no news.
+    ((_, kind, subject_kind, subject, actor, facts),) = played.written("event_insert")
+    assert (kind, subject_kind, subject, actor) == ("messages_purged", "bus", "messages", None)
+    assert decode(facts) == {"count": 2, "status": "acked", "before": 900}
 
 
 def test_only_what_is_finished_is_ever_purged() -> None:

@@ -43,8 +43,8 @@ ROWS: dict[str, dict[str, Any]] = {
         "author": "a", "created": 0, "updated": 0,
     },
     "checkpoints": {
-        "owner_kind": "agent", "owner": "a", "name": "n", "snapshot": "{}", "checksum": CRC, "session": "s",
-        "created": 0,
+        "owner_kind": "agent", "owner": "a", "name": "n", "snapshot": "{}", "checksum": CRC, "size": 2, "session": "s",
+        "file_count": 0, "created": 0,
     },
     "documents": {"session": "s", "name": "n", "version": 1, "value": "1", "checksum": CRC, "created": 0},
     "events": {"at": 0, "kind": "k", "subject_kind": "agent", "subject": "a"},
@@ -112,7 +112,8 @@ BAD: dict[str, dict[str, list[Any]]] = {
     },
     "checkpoints": {
         "owner_kind": ["bus", "", None], "owner": [*NO_LABEL, None], "name": NO_NAME, "snapshot": [*NO_JSON, None],
-        "checksum": ["", "0" * 63, None], "files": NO_LIST, "session": NO_LABEL, "created": [*NO_TIME, None],
+        "checksum": ["", "0" * 63, "0" * 65, "G" * 64, None], "size": [0, 3, -1, None], "file_count": [1, -1, None],
+        "files": [*NO_LIST, "[1]"], "notes": ["x" * 10_001, None], "session": NO_LABEL, "created": [*NO_TIME, None],
     },
     "documents": {
         "name": NO_NAME, "version": [0, -1, "x", None], "value": [*NO_JSON, None], "checksum": ["", "0" * 65, None],

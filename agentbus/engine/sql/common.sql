@@ -466,3 +466,99 @@ SELECT scope, key FROM state WHERE expires IS NOT NULL AND expires <= $1 ORDER B
 -- name: state_last_change
 -- The last change number given out.
 SELECT value FROM counters WHERE name = 'change';
+-- name: checkpoint_insert
+-- A new checkpoint.
+INSERT INTO checkpoints (
+    owner_kind, owner, name, session, created, checksum, size, file_count, notes, files, snapshot
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+RETURNING id;
+
+-- name: checkpoint_trim
+-- Delete the checkpoints of a name except the newest $4, oldest first, at most $5.
+DELETE FROM checkpoints
+WHERE id IN (
+    SELECT id FROM checkpoints
+    WHERE owner_kind = $1 AND owner = $2 AND name = $3 AND id <= (
+        SELECT id FROM checkpoints
+        WHERE owner_kind = $1 AND owner = $2 AND name = $3
+        ORDER BY id DESC
+        LIMIT 1 OFFSET $4
+    )
+    ORDER BY id
+    LIMIT $5
+)
+RETURNING id;
+
+-- name: checkpoint_names
+-- The names under which somebody has checkpoints.
+SELECT DISTINCT name FROM checkpoints WHERE owner_kind = $1 AND owner = $2 ORDER BY name;
+
+-- name: checkpoint_delete
+-- One checkpoint goes for good.
+DELETE FROM checkpoints WHERE id = $1 RETURNING owner_kind, owner, name;
+
+-- name: checkpoint_get
+-- All of one checkpoint.
+SELECT id, owner_kind, owner, name, notes, session, created, checksum, files, snapshot FROM checkpoints WHERE id = $1;
+
+-- name: checkpoint_latest
+-- The newest checkpoint of somebody.
+SELECT id, owner_kind, owner, name, notes, session, created, checksum, files, snapshot FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2
+ORDER BY id DESC
+LIMIT 1;
+
+-- name: checkpoint_latest_named
+-- The newest checkpoint of somebody under one name.
+SELECT id, owner_kind, owner, name, notes, session, created, checksum, files, snapshot FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2 AND name = $3
+ORDER BY id DESC
+LIMIT 1;
+
+-- name: checkpoint_files
+-- The files that a checkpoint refers to.
+SELECT files FROM checkpoints WHERE id = $1;
+
+-- name: checkpoint_list
+-- Checkpoints of all owners, newest first, before the cursor; a NULL filter takes all.
+SELECT id, owner_kind, owner, name, notes, session, created, size, file_count FROM checkpoints
+WHERE id < $1 AND ($2 IS NULL OR owner_kind = $2) AND ($3 IS NULL OR name = $3)
+ORDER BY id DESC
+LIMIT $4;
+
+-- name: checkpoint_history
+-- The checkpoints of one owner, newest first, before the cursor.
+SELECT id, owner_kind, owner, name, notes, session, created, size, file_count FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2 AND id < $3
+ORDER BY id DESC
+LIMIT $4;
+
+-- name: checkpoint_history_named
+-- The checkpoints of one owner under one name, newest first, before the cursor.
+SELECT id, owner_kind, owner, name, notes, session, created, size, file_count FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2 AND name = $3 AND id < $4
+ORDER BY id DESC
+LIMIT $5;
+
+-- name: event_page
+-- The audit trail after an event, in its order.
+SELECT id, at, kind, subject_kind, subject, actor, facts FROM events WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: event_page_of_kind
+-- The events of one kind after an event.
+SELECT id, at, kind, subject_kind, subject, actor, facts FROM events
+WHERE kind = $1 AND id > $2
+ORDER BY id
+LIMIT $3;
+
+-- name: event_page_of_subject
+-- What happened to one subject after an event; a NULL kind takes all.
+SELECT id, at, kind, subject_kind, subject, actor, facts FROM events
+WHERE subject_kind = $1 AND subject = $2 AND id > $3 AND ($4 IS NULL OR kind = $4)
+ORDER BY id
+LIMIT $5;
+
+-- name: event_last
+-- The newest event.
+SELECT coalesce(max(id), 0) FROM events;

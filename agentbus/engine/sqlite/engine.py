@@ -169,6 +169,9 @@ class SQLiteEngine:
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))
 
+    def holds(self, device: int, inode: int) -> bool:
+        return forking.is_open((device, inode))
+
     def hurry(self) -> None:
         if self._writer is not None:
             self._writer.hurry()

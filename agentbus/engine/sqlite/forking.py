@@ -19,6 +19,7 @@ File = tuple[int, int]
 
 _held: weakref.WeakSet[Forgets] = weakref.WeakSet()
 _open: Counter[File] = Counter()
+"""Databases, their logs and their shared memory, by the number of connections."""
 _inherited: set[File] = set()
 _generation = 0
 
@@ -27,13 +28,18 @@ def forget_in_child(holder: Forgets) -> None:
     _held.add(holder)
 
 
-def opened(database: File) -> None:
-    """This process has a connection to the database from now on."""
-    _open[database] += 1
+def opened(*files: File) -> None:
+    """This process has a connection to a database from now on, which keeps these files open."""
+    _open.update(files)
 
 
-def closed(database: File) -> None:
-    _open[database] -= 1
+def closed(*files: File) -> None:
+    _open.subtract(files)
+
+
+def is_open(file: File) -> bool:
+    """Whether SQLite has the file open in this process. If anybody else closes it here, SQLite's locks are gone."""
+    return _open[file] > 0
 
 
 def is_inherited(database: File) -> bool:

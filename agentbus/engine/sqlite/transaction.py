@@ -63,7 +63,8 @@ class Transactor:
         self._path = str(home.database)
         self._file = identity(self._path)
         self._log_files = {name: _identity(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
-        forking.opened(self._file)
+        self._files = (self._file, *(file for file in self._log_files.values() if file is not None))
+        forking.opened(*self._files)
 
     def run(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
         """Commit the calls and note each one's outcome.
@@ -117,7 +118,7 @@ class Transactor:
         with suppress(AgentBusError, OSError):
             self._lock.acquire(0.5)
         self._connection.close()
-        forking.closed(self._file)
+        forking.closed(*self._files)
         if _identity(self._path) not in {None, self._file}:
             self._set_log_aside()
         self._lock.close()

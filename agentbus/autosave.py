@@ -1,0 +1,85 @@
+"""Checkpoints by the clock: ``agent.checkpoint_every``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange
+from agentbus.limits import check_name, check_range, check_seconds
+
+if TYPE_CHECKING:
+    from agentbus.handle import Handle
+
+log = logging.getLogger("agentbus")
+
+Make = Callable[[], Any]
+"""Gives the snapshot, or a coroutine that does."""
+
+
+def every(agent: Handle, seconds: float, make: Make, name: str, keep: int) -> AbstractAsyncContextManager[None]:
+    check_seconds(seconds, "seconds")
+    if not callable(make):
+        raise OutOfRange(what="make", value=make, allowed="a function that gives the snapshot")
+    saver = _Saver(agent, make, check_name(name, "checkpoint"), check_range(keep, "keep", 1, 1_000_000))
+    return _running(saver, seconds)
+
+
+@asynccontextmanager
+async def _running(saver: _Saver, seconds: float) -> AsyncIterator[None]:
+    # A task of its own, not a task group: that would wrap the exceptions of the caller's block.
+    task = asyncio.create_task(saver.run(seconds), name="agentbus checkpoints")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await saver.finish()
+
+
+class _Saver:
+    """Saves what ``make`` gives, if it is not what it gave before."""
+
+    def __init__(self, agent: Handle, make: Make, name: str, keep: int) -> None:
+        self._agent = agent
+        self._make = make
+        self._name = name
+        self._keep = keep
+        self._last: bytes | None = None
+
+    async def run(self, seconds: float) -> None:
+        pulse = self._agent.engine.hub.listen(())
+        while True:
+            await pulse.wait(seconds)
+            try:
+                await self._save()
+            except (AgentFenced, Misuse) as error:
+                # Its life is over, or the bus is closed: nothing that comes later could be saved.
+                log.warning("%s: no more checkpoints %r: %s", self._agent.id, self._name, error)
+                return
+            except AgentBusError as error:
+                log.warning("%s: no checkpoint %r this time: %s", self._agent.id, self._name, error)
+            except Exception:
+                log.exception("%s: no checkpoint %r this time", self._agent.id, self._name)
+
+    async def finish(self) -> None:
+        """The last one. Whoever leaves the block hears of it if that cannot be saved."""
+        if not self._agent.ended:
+            await self._save()
+
+    async def _save(self) -> None:
+        value = self._make()
+        if inspect.isawaitable(value):
+            value = await value
+        draft = self._agent.draft_checkpoint(self._name, value, keep=self._keep)
+        if draft.snapshot.encoded == self._last:
+            return
+        self._agent.active = True
+        # Until it is known to be saved, the next one is not the same.
+        self._last = None
+        await draft.save(self._agent.engine)
+        self._last = draft.snapshot.encoded

@@ -1,0 +1,292 @@
+"""Checkpoints as callers work with them: ``bus.checkpoints``, and what agents, sessions and units save with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import anyio.to_thread
+import msgspec
+
+from agentbus.codec import LARGE, Snapshot, open_snapshot, plain, snapshot
+from agentbus.engine.interface import Engine
+from agentbus.errors import DamagedPayload, OutOfRange, UnknownCheckpoint
+from agentbus.files import Path, Stopped, check_paths, check_root, compare_files, hash_files
+from agentbus.limits import MAX_NOTES, MAX_PAGE, check_choice, check_name, check_range, check_text
+from agentbus.operations import Actor
+from agentbus.operations.checkpoints import (
+    NEWEST,
+    HistoryFilter,
+    Owner,
+    PruneRequest,
+    Saved,
+    SaveRequest,
+    Stored,
+    delete_checkpoint,
+    files_of,
+    get_checkpoint,
+    latest_checkpoint,
+    list_checkpoints,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from agentbus.records import Checkpoint, CheckpointSummary, FileCheck, FileReference, Page
+
+T = TypeVar("T")
+
+OWNERS = ("agent", "session")
+MAX_KEPT = 1_000_000
+
+_references = msgspec.json.Decoder(list[FileReference]).decode
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A checkpoint before it is saved: checked as far as that is possible without looking at files."""
+
+    owner: Owner
+    name: str
+    value: Any
+    snapshot: Snapshot
+    notes: str
+    paths: tuple[str, ...]
+    root: str
+    actor: Actor | None = None
+    session: str | None = None
+    keep: int | None = None
+
+    async def finished(self, engine: Engine) -> tuple[SaveRequest, list[FileReference]]:
+        """Ready to be written: the snapshot looked through and hashed, and the files too."""
+        text, checksum = await _aside(self.snapshot.large, self.snapshot.settle)
+        files = await _read(lambda stopped: hash_files(self.paths, self.root, engine.holds, stopped), self.paths)
+        request = SaveRequest(
+            self.actor,
+            self.owner,
+            self.name,
+            text,
+            checksum,
+            len(self.snapshot.encoded),
+            self.notes,
+            plain(files),
+            len(files),
+            self.session,
+            self.keep,
+        )
+        return request, files
+
+    async def save(self, engine: Engine) -> Checkpoint:
+        request, files = await self.finished(engine)
+        saved: Saved = await engine.write(save_checkpoint, request)
+        return Checkpoint(
+            saved.id,
+            self.owner.kind,
+            self.owner.id,
+            self.name,
+            self.value,
+            self.notes,
+            files,
+            saved.session,
+            saved.created,
+        )
+
+
+def draft(
+    owner: Owner,
+    name: str,
+    value: Any,
+    limit: int,
+    *,
+    notes: str = "",
+    files: Iterable[Path] = (),
+    root: Path | None = None,
+    keep: int | None = None,
+    actor: Actor | None = None,
+    session: str | None = None,
+) -> Draft:
+    """A checked draft of a checkpoint of ``value`` as it is now."""
+    paths = check_paths(files)
+    return Draft(
+        owner,
+        check_name(name, "checkpoint"),
+        value,
+        snapshot(value, limit),
+        check_text(notes, "notes", MAX_NOTES),
+        paths,
+        # Whoever names no files needs no working directory either.
+        "" if root is None and not paths else check_root(root),
+        actor,
+        session,
+        None if keep is None else check_range(keep, "keep", 1, MAX_KEPT),
+    )
+
+
+async def opened(stored: Stored) -> Checkpoint:
+    """A checkpoint as people see it, once its checksum is found right."""
+    what = f"checkpoint {stored.id}"
+    value = await _aside(len(stored.snapshot) > LARGE, lambda: open_snapshot(stored.snapshot, stored.checksum, what))
+    return Checkpoint(
+        stored.id,
+        stored.owner_kind,
+        stored.owner,
+        stored.name,
+        value,
+        stored.notes,
+        _files(stored.files, what),
+        stored.session,
+        stored.created,
+    )
+
+
+class Checkpoints:
+    """The checkpoints of all agents and sessions.
+
+    >>> for summary in (await bus.checkpoints.list("planner-1")).items:               # doctest: +SKIP
+    ...     print(summary.id, summary.name, summary.size)
+    """
+
+    def __init__(self, engine: Engine, limit: int) -> None:
+        self._engine = engine
+        self._limit = limit
+
+    async def get(self, id: int) -> Checkpoint | None:
+        """One checkpoint by its id, or None.
+
+        >>> checkpoint = await bus.checkpoints.get(7)                                 # doctest: +SKIP
+        """
+        stored = await self._engine.read(get_checkpoint, _id(id))
+        return None if stored is None else await opened(stored)
+
+    async def latest(self, owner: str, name: str | None = None, *, kind: str = "agent") -> Checkpoint | None:
+        """The newest checkpoint of an agent (or, with ``kind="session"``, of a session), of one name or of all.
+
+        >>> await bus.checkpoints.latest("planner-1", "after_planning")               # doctest: +SKIP
+        """
+        wanted = (_owner(owner, kind), None if name is None else check_name(name, "checkpoint"))
+        stored = await self._engine.read(latest_checkpoint, wanted)
+        return None if stored is None else await opened(stored)
+
+    async def list(
+        self,
+        owner: str | None = None,
+        name: str | None = None,
+        *,
+        kind: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page[CheckpointSummary]:
+        """Checkpoints without their snapshots, newest first. An ``owner`` is an agent unless ``kind`` is "session".
+
+        >>> page = await bus.checkpoints.list("planner-1", "after_planning")          # doctest: +SKIP
+        """
+        if owner is not None:
+            kind = _owner(owner, kind or "agent").kind
+        wanted = HistoryFilter(
+            None if kind is None else check_choice(kind, "kind", OWNERS),
+            owner,
+            None if name is None else check_name(name, "checkpoint"),
+            _row(cursor),
+            check_range(limit, "limit", 1, MAX_PAGE),
+        )
+        return await self._engine.read(list_checkpoints, wanted)
+
+    async def verify(self, checkpoint: Checkpoint | int, root: Path | None = None) -> Sequence[FileCheck]:
+        """What became of the files that a checkpoint refers to, below ``root`` (by default the working directory).
+
+        >>> await bus.checkpoints.verify(7)                                           # doctest: +SKIP
+        [FileCheck(path='plan.md', status='changed')]
+        """
+        place = check_root(root)
+        if isinstance(checkpoint, Checkpoint):
+            references = checkpoint.files
+        else:
+            files = await self._engine.read(files_of, _id(checkpoint))
+            if files is None:
+                raise UnknownCheckpoint(id=checkpoint)
+            references = _files(files, f"checkpoint {checkpoint}")
+        holds = self._engine.holds
+        return await _read(lambda stopped: compare_files(references, place, holds, stopped), references)
+
+    async def save(
+        self,
+        owner: str,
+        name: str,
+        snapshot: Any,
+        *,
+        kind: str = "agent",
+        notes: str = "",
+        files: Iterable[Path] = (),
+        root: Path | None = None,
+        keep: int | None = None,
+    ) -> Checkpoint:
+        """Save a checkpoint for any agent or open session; the options are those of ``Agent.checkpoint``.
+
+        >>> await bus.checkpoints.save("planning-001", "half", {"step": 3}, kind="session")   # doctest: +SKIP
+        """
+        checked = draft(
+            _owner(owner, kind), name, snapshot, self._limit, notes=notes, files=files, root=root, keep=keep
+        )
+        return await checked.save(self._engine)
+
+    async def delete(self, id: int) -> None:
+        """Delete one checkpoint.
+
+        >>> await bus.checkpoints.delete(7)                                           # doctest: +SKIP
+        """
+        await self._engine.write(delete_checkpoint, _id(id))
+
+    async def prune(self, owner: str, name: str | None = None, *, keep: int, kind: str = "agent") -> int:
+        """Delete all but the newest ``keep`` checkpoints of a name, or of each name; says how many.
+
+        >>> await bus.checkpoints.prune("planner-1", keep=3)                          # doctest: +SKIP
+        """
+        request = PruneRequest(
+            _owner(owner, kind),
+            None if name is None else check_name(name, "checkpoint"),
+            check_range(keep, "keep", 0, MAX_KEPT),
+        )
+        gone = 0
+        while True:
+            # In steps, so that nobody waits long for the lock.
+            step = await self._engine.write(prune_checkpoints, request)
+            gone += step
+            if step < request.limit:
+                return gone
+
+
+def _owner(owner: object, kind: object) -> Owner:
+    return Owner(check_choice(kind, "kind", OWNERS), check_name(owner, "owner"))
+
+
+def _id(id: object) -> int:
+    return check_range(id, "id", 1, NEWEST)
+
+
+def _row(cursor: str | None) -> int:
+    if cursor is None:
+        return NEWEST
+    if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 18:
+        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
+    return int(cursor)
+
+
+def _files(text: str, what: str) -> list[FileReference]:
+    try:
+        return _references(text)
+    except msgspec.DecodeError:
+        raise DamagedPayload(what=f"the files of {what}") from None
+
+
+async def _aside(large: bool, function: Callable[[], T]) -> T:
+    """Run what takes long on a thread, so that the event loop goes on."""
+    return await anyio.to_thread.run_sync(function) if large else function()
+
+
+async def _read(work: Callable[[Stopped], list[T]], files: Sequence[object]) -> list[T]:
+    """Read files on a thread, which hears when nobody waits for it any more."""
+    if not files:
+        return []
+    stop = threading.Event()
+    try:
+        return await anyio.to_thread.run_sync(work, stop.is_set, abandon_on_cancel=True)
+    finally:
+        stop.set()

@@ -1,0 +1,216 @@
+"""Checkpoints: saving them, reading them, and letting old ones go.
+
+What is read here is as it is stored: checking and decoding a large snapshot takes a while, and is left to the caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint, UnknownSession, WrongState
+from agentbus.operations import Actor, Op, Outcome, Query, operation
+from agentbus.operations.events import event, record
+from agentbus.operations.fencing import fence
+from agentbus.records import CheckpointSummary, Page
+
+NEWEST = 2**62
+_STEP = 100
+"""Checkpoints that go in one transaction: large ones take a while."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Whose checkpoint it is: an agent's or a session's."""
+
+    kind: str
+    id: str
+
+
+class SaveRequest(msgspec.Struct, frozen=True):
+    """A checkpoint to be kept.
+
+    ``session`` is the one of an agent that saves its own; what others save is looked up. With ``keep``, older ones of
+    its name go until so many are left.
+    """
+
+    actor: Actor | None
+    owner: Owner
+    name: str
+    snapshot: str
+    checksum: str
+    size: int
+    notes: str = ""
+    files: str = "[]"
+    file_count: int = 0
+    session: str | None = None
+    keep: int | None = None
+
+    @property
+    def weight(self) -> int:
+        return self.size + len(self.files) + len(self.notes)
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What only the bus knows of a checkpoint that was just saved."""
+
+    id: int
+    session: str | None
+    created: int
+
+
+class PruneRequest(msgspec.Struct, frozen=True):
+    """All but the newest so many checkpoints of each name (or of the one named) shall go."""
+
+    owner: Owner
+    name: str | None
+    keep: int
+    limit: int = _STEP
+
+
+class HistoryFilter(msgspec.Struct, frozen=True):
+    """Which checkpoints to list; None takes all. An ``owner`` needs its ``kind``."""
+
+    kind: str | None = None
+    owner: str | None = None
+    name: str | None = None
+    cursor: int = NEWEST
+    limit: int = 100
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A checkpoint as the database has it."""
+
+    id: int
+    owner_kind: str
+    owner: str
+    name: str
+    notes: str
+    session: str | None
+    created: int
+    checksum: str
+    files: str
+    snapshot: str
+
+
+@operation(durable=True)
+def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
+    """Keep checkpoints."""
+    refused = yield from fence(request.actor for request in requests if request.actor is not None)
+    outcomes: list[Outcome[Saved]] = []
+    for request in requests:
+        error = None if request.actor is None else refused.get(request.actor)
+        session = error or (yield from _session_of(request))
+        if isinstance(session, AgentBusError):
+            outcomes.append(session)
+            continue
+        owner = request.owner
+        ((id,),) = yield Query(
+            "checkpoint_insert",
+            (
+                owner.kind, owner.id, request.name, session, now.wall, request.checksum, request.size,
+                request.file_count, request.notes, request.files, request.snapshot,
+            ),
+        )  # fmt: skip
+        if request.keep is not None:
+            # Not a deletion that anybody asked for: the trail would be full of them.
+            yield Query("checkpoint_trim", (owner.kind, owner.id, request.name, request.keep, _STEP))
+        outcomes.append(Saved(id, session, now.wall))
+    return outcomes
+
+
+@operation(durable=True)
+def delete_checkpoint(requests: Sequence[int], now: Now) -> Op[list[Outcome[None]]]:
+    """Delete checkpoints by their ids."""
+    outcomes: list[Outcome[None]] = []
+    for id in requests:
+        rows = yield Query("checkpoint_delete", (id,))
+        if rows:
+            ((kind, owner, name),) = rows
+            facts = {"owner_kind": kind, "owner": owner, "name": name}
+            yield from record([event(now.wall, "checkpoint_deleted", ("checkpoint", str(id)), None, **facts)])
+        outcomes.append(None if rows else UnknownCheckpoint(id=id))
+    return outcomes
+
+
+@operation(durable=True)
+def prune_checkpoints(requests: Sequence[PruneRequest], now: Now) -> Op[list[Outcome[int]]]:
+    """Delete old checkpoints; ask again while as many go as the limit. The outcome says how many went."""
+    outcomes: list[Outcome[int]] = []
+    for request in requests:
+        owner = request.owner
+        if request.name is None:
+            rows = yield Query("checkpoint_names", (owner.kind, owner.id))
+            names = [name for (name,) in rows]
+        else:
+            names = [request.name]
+        gone = 0
+        for name in names:
+            if gone < request.limit:
+                left = request.limit - gone
+                rows = yield Query("checkpoint_trim", (owner.kind, owner.id, name, request.keep, left))
+                gone += len(rows)
+        if gone:
+            facts = {"count": gone, "name": request.name, "keep": request.keep}
+            yield from record([event(now.wall, "checkpoints_pruned", (owner.kind, owner.id), None, **facts)])
+        outcomes.append(gone)
+    return outcomes
+
+
+def forget(kind: str, owners: Sequence[str]) -> Op[Counter[str]]:
+    """Delete all checkpoints of owners that are being deleted; says how many each had."""
+    rows = yield Query("checkpoint_forget", (kind, list(owners)))
+    return Counter(owner for (owner,) in rows)
+
+
+# Questions
+
+
+def get_checkpoint(id: int, now: Now) -> Op[Stored | None]:
+    rows = yield Query("checkpoint_get", (id,))
+    return Stored(*rows[0]) if rows else None
+
+
+def latest_checkpoint(wanted: tuple[Owner, str | None], now: Now) -> Op[Stored | None]:
+    """The newest checkpoint of an owner, of one name or of all."""
+    owner, name = wanted
+    if name is None:
+        rows = yield Query("checkpoint_latest", (owner.kind, owner.id))
+    else:
+        rows = yield Query("checkpoint_latest_named", (owner.kind, owner.id, name))
+    return Stored(*rows[0]) if rows else None
+
+
+def files_of(id: int, now: Now) -> Op[str | None]:
+    rows = yield Query("checkpoint_files", (id,))
+    return str(rows[0][0]) if rows else None
+
+
+def list_checkpoints(wanted: HistoryFilter, now: Now) -> Op[Page[CheckpointSummary]]:
+    most = wanted.limit + 1
+    if wanted.owner is None:
+        rows = yield Query("checkpoint_list", (wanted.cursor, wanted.kind, wanted.name, most))
+    elif wanted.name is None:
+        rows = yield Query("checkpoint_history", (wanted.kind, wanted.owner, wanted.cursor, most))
+    else:
+        rows = yield Query("checkpoint_history_named", (wanted.kind, wanted.owner, wanted.name, wanted.cursor, most))
+    items = [CheckpointSummary(*row) for row in rows[: wanted.limit]]
+    return Page(items, str(items[-1].id) if len(rows) > wanted.limit else None)
+
+
+def _session_of(request: SaveRequest) -> Op[AgentBusError | str | None]:
+    """The session that a checkpoint belongs to, or why its owner cannot have one."""
+    owner = request.owner
+    if owner.kind == "session":
+        rows = yield Query("session_status", (owner.id,))
+        if not rows:
+            return UnknownSession(session=owner.id)
+        if rows[0][0] in {"completed", "failed"}:
+            return WrongState(what="session", name=owner.id, status=rows[0][0], action="save a checkpoint of it")
+        return owner.id
+    if request.actor is not None and request.actor.agent == owner.id:
+        return request.session
+    rows = yield Query("agent_status", (owner.id,))
+    return rows[0][2] if rows else UnknownAgent(agent=owner.id)

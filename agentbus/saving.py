@@ -1,0 +1,67 @@
+"""What an agent keeps for later: its checkpoints. The part of ``Agent`` that has to do with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from agentbus import autosave
+from agentbus.errors import ForeignCheckpoint, InvalidInput
+from agentbus.handle import Handle
+from agentbus.records import Checkpoint
+
+
+class Saver(Handle):
+    """An agent that saves checkpoints, and goes on from them."""
+
+    async def checkpoint(
+        self,
+        name: str,
+        snapshot: Any,
+        *,
+        notes: str = "",
+        files: Iterable[str | os.PathLike[str]] = (),
+        root: str | os.PathLike[str] | None = None,
+        keep: int | None = None,
+    ) -> Checkpoint:
+        """Save a named snapshot to go on from later, also in another life of this agent.
+
+        ``files`` are paths below ``root`` (by default the working directory); their sizes and hashes are kept, not
+        their contents. With ``keep`` only so many checkpoints of this name stay.
+
+        >>> await agent.checkpoint("after_planning", {"step": 1}, files=["plan.md"])  # doctest: +SKIP
+        """
+        draft = self.draft_checkpoint(name, snapshot, notes=notes, files=files, root=root, keep=keep)
+        self.active = True
+        return await draft.save(self.engine)
+
+    async def restore(self, name: str | None = None, *, id: int | None = None) -> Checkpoint | None:
+        """This agent's newest checkpoint (of that name), or the one with that id; None if there is none.
+
+        >>> last = await agent.restore("after_planning")                              # doctest: +SKIP
+        >>> step = last.snapshot["step"] if last else 0                               # doctest: +SKIP
+        """
+        self.active = True
+        if id is None:
+            return await self._bus.checkpoints.latest(self.id, name)
+        if name is not None:
+            raise InvalidInput(reason="restore() takes a name or an id, not both")
+        found = await self._bus.checkpoints.get(id)
+        if found is not None and (found.owner_kind, found.owner) != ("agent", self.id):
+            raise ForeignCheckpoint(id=id, owner_kind=found.owner_kind, owner=found.owner, agent=self.id)
+        return found
+
+    def checkpoint_every(
+        self, seconds: float, make: autosave.Make, *, name: str = "auto", keep: int = 10
+    ) -> AbstractAsyncContextManager[None]:
+        """Save what ``make()`` gives every so many seconds while a block runs, and once more at its end, unless nothing
+        has changed. After an exception in the block nothing more is saved.
+
+        ``make`` may be a coroutine function. If it fails, that is logged, and it is called again next time.
+
+        >>> async with agent.checkpoint_every(30, lambda: {"done": done}):            # doctest: +SKIP
+        ...     await work()
+        """
+        return autosave.every(self, seconds, make, name, keep)
