@@ -84,6 +84,8 @@ class _Entry(msgspec.Struct):
     value: str | None = None
     author: str | None = None
     updated: int = 0
+    known: bool = False
+    """Whether it has a row, be it a tombstone."""
     changed: bool = False
 
     def is_there(self, now: Now) -> bool:
@@ -91,8 +93,8 @@ class _Entry(msgspec.Struct):
 
     def row(self, place: Place, change: int) -> Row:
         return (
-            *place, self.type, self.version, change, self.checksum, self.expires, self.author, self.created,
-            self.updated, self.value,
+            self.type, self.version, change, self.checksum, self.expires, self.author, self.created, self.updated,
+            self.value, *place,
         )  # fmt: skip
 
 
@@ -110,11 +112,7 @@ def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome
     for request in requests:
         error = closed.get(request.scope) or (request.actor and refused.get(request.actor))
         outcomes.append(error or _apply(request, entries[request.scope, request.key], now))
-    written = [(place, entry) for place, entry in entries.items() if entry.changed]
-    if written:
-        first = yield from _change_numbers(len(written))
-        yield Each("state_put", [entry.row(place, first + index) for index, (place, entry) in enumerate(written)])
-        yield Wake([state_channel(scope) for scope in {place[0]: None for place, _ in written}])
+    yield from _write(entries)
     return outcomes
 
 
@@ -134,6 +132,22 @@ def clear_state(scopes: list[str], now: Now) -> Op[None]:
     """Delete all entries of these scopes."""
     rows = yield Query("state_of_scopes", (scopes,))
     yield from _bury(rows, now)
+
+
+def _write(entries: dict[Place, _Entry]) -> Op[None]:
+    written = [place for place, entry in entries.items() if entry.changed]
+    if written:
+        first = yield from _change_numbers(len(written))
+        made: list[Row] = []
+        changed: list[Row] = []
+        for change, place in enumerate(written, first):
+            entry = entries[place]
+            (changed if entry.known else made).append(entry.row(place, change))
+        if made:
+            yield Each("state_insert", made)
+        if changed:
+            yield Each("state_update", changed)
+        yield Wake([state_channel(scope) for scope in {scope: None for scope, _ in written}])
 
 
 def _bury(rows: Sequence[Row], now: Now) -> Op[None]:
@@ -167,10 +181,10 @@ def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
 
 def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
     """The entries that the requests name, as they are; values only of those that shall be added to."""
-    entries = {(request.scope, request.key): _Entry() for request in requests}
-    rows = yield Query("state_standing", (list(entries),))
-    for row in rows:
-        entries[row[0], row[1]] = _Entry(*row[2:])
+    places = dict.fromkeys([(request.scope, request.key) for request in requests])
+    rows = yield Query("state_standing", (list(places),))
+    found = {(row[0], row[1]): _Entry(*row[2:], known=True) for row in rows}
+    entries = {place: found.get(place) or _Entry() for place in places}
     added = {(request.scope, request.key): None for request in requests if request.amount is not None}
     if added:
         rows = yield Query("state_values", (list(added),))

@@ -30,12 +30,13 @@ class RawStore:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._value = load("sqlite")["state_value"]
-        self._put = load("sqlite")["state_put"]
+        self._insert = load("sqlite")["state_insert"]
+        self._update = load("sqlite")["state_update"]
         self._change = 0
 
     def fill(self, keys: Sequence[str], text: str) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.executemany(self._put, [self._row(key, text) for key in keys])
+        self._connection.executemany(self._insert, [self._row(key, text) for key in keys])
         self._connection.execute("COMMIT")
 
     def get(self, key: str) -> str:
@@ -44,7 +45,7 @@ class RawStore:
 
     def set(self, key: str, text: str) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute(self._put, self._row(key, text))
+        self._connection.execute(self._update, self._row(key, text))
         self._connection.execute("COMMIT")
 
     def compare_and_set(self, key: str, text: str, version: int) -> int:
@@ -60,7 +61,7 @@ class RawStore:
     def _row(self, key: str, text: str) -> tuple[Any, ...]:
         self._change += 1
         moment = now()
-        return SCOPE, key, "user_data", 1, self._change, crc32(text.encode()), None, None, moment, moment, text
+        return "user_data", 1, self._change, crc32(text.encode()), None, None, moment, moment, text, SCOPE, key
 
 
 class RawSQLite:

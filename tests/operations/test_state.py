@@ -68,8 +68,8 @@ def add(amount: float, key: str = "k", **options: Any) -> ChangeRequest:
 def test_a_new_entry_begins_with_version_1() -> None:
     played = change(put('"x"', ttl=5000, actor=A), answers=(numbers(41),))
     assert played.outcomes == [Changed(1, False)]
-    assert played.written("state_put") == [
-        ("s", "k", "user_data", 1, 41, crc32(b'"x"'), WALL + 5000, "a", WALL, WALL, '"x"')
+    assert played.written("state_insert") == [
+        ("user_data", 1, 41, crc32(b'"x"'), WALL + 5000, "a", WALL, WALL, '"x"', "s", "k")
     ]
     assert played.woken == ["state/s"]
 
@@ -77,20 +77,20 @@ def test_a_new_entry_begins_with_version_1() -> None:
 def test_a_change_keeps_when_the_entry_was_made() -> None:
     played = change(put("2"), rows=[there(expires=WALL + 1)], answers=(numbers(41),))
     assert played.outcomes == [Changed(4, True)]
-    assert played.written("state_put") == [("s", "k", "user_data", 4, 41, crc32(b"2"), None, None, 500, WALL, "2")]
+    assert played.written("state_update") == [("user_data", 4, 41, crc32(b"2"), None, None, 500, WALL, "2", "s", "k")]
 
 
 @pytest.mark.parametrize("row", [there(expires=WALL), there(value=None)], ids=["expired", "tombstone"])
 def test_what_is_not_there_any_more_is_made_anew_with_the_next_version(row: Row) -> None:
     played = change(put("2", if_version=0), rows=[row], answers=(numbers(41),))
     assert played.outcomes == [Changed(4, False)]
-    assert played.written("state_put")[0][8] == WALL
+    assert played.written("state_update")[0][6] == WALL
 
 
 def test_a_deletion_leaves_a_tombstone_with_the_version() -> None:
     played = change(ChangeRequest("s", "k", actor=A), rows=[there(expires=WALL + 1)], answers=(numbers(41),))
     assert played.outcomes == [Changed(3, True)]
-    assert played.written("state_put") == [("s", "k", "progress", 3, 41, None, None, "a", 500, WALL, None)]
+    assert played.written("state_update") == [("progress", 3, 41, None, None, "a", 500, WALL, None, "s", "k")]
 
 
 @pytest.mark.parametrize("rows", [[], [there(expires=WALL)], [there(value=None)]])
@@ -121,8 +121,15 @@ def test_many_changes_share_their_statements() -> None:
     assert played.outcomes == [Changed(1, False)] * 10
     assert [name for name, _ in played.asked] == ["agent_standing", "state_standing"]
     assert played.written("counter_take") == [("change", 10)]
-    assert [row[4] for row in played.written("state_put")] == list(range(41, 51))
+    assert [row[2] for row in played.written("state_insert")] == list(range(41, 51))
     assert sorted(played.woken) == ["state/s0", "state/s1"]
+
+
+def test_new_entries_are_inserted_and_known_ones_updated() -> None:
+    requests = [put(key=key) for key in ("new", "k", "old", "other")]
+    played = change(*requests, rows=[there(), there("old", value=None)], answers=(numbers(44),))
+    assert [(row[2], row[10]) for row in played.written("state_insert")] == [(41, "new"), (44, "other")]
+    assert [(row[2], row[10]) for row in played.written("state_update")] == [(42, "k"), (43, "old")]
 
 
 def test_changes_of_one_entry_happen_one_after_another_and_are_written_once() -> None:
@@ -140,7 +147,7 @@ def test_changes_of_one_entry_happen_one_after_another_and_are_written_once() ->
     assert outcomes[0] == Changed(4, True)
     assert isinstance(outcomes[1], VersionConflict)
     assert outcomes[2:] == [Changed(5, True), Changed(5, True), Changed(5, False), Changed(6, False)]
-    ((*_, value),) = played.written("state_put")
+    ((*_, value, _, _),) = played.written("state_update")
     assert value == "4"
     assert played.written("counter_take") == [("change", 1)]
 
@@ -152,7 +159,7 @@ def test_a_fenced_actor_changes_nothing_and_others_do() -> None:
     )
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.outcomes[1] == Changed(1, False)
-    assert [row[1] for row in played.written("state_put")] == ["other"]
+    assert [row[10] for row in played.written("state_insert")] == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +178,7 @@ def test_the_state_of_a_session_that_is_not_open_cannot_be_changed(rows: list[Ro
     )
     assert [type(outcome) for outcome in played.outcomes] == [error, error, Changed]
     assert played.parameters("session_status") == ("x",)
-    assert [row[0] for row in played.written("state_put")] == ["s"]
+    assert [row[9] for row in played.written("state_insert")] == ["s"]
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
@@ -196,8 +203,8 @@ def test_adding_asks_for_the_value_and_keeps_type_and_end() -> None:
     )
     assert played.outcomes[0] == Changed(4, True, 42)
     assert played.parameters("state_values") == ([("s", "k")],)
-    assert played.written("state_put")[0] == (
-        "s", "k", "progress", 4, 41, crc32(b"42"), WALL + 9, "a", 500, WALL, "42",
+    assert played.written("state_update")[0] == (
+        "progress", 4, 41, crc32(b"42"), WALL + 9, "a", 500, WALL, "42", "s", "k",
     )  # fmt: skip
 
 
@@ -206,7 +213,9 @@ def test_adding_to_what_is_not_there_makes_it() -> None:
         add(2, ttl=7), rows=[there(expires=WALL)], answers=(("state_values", [("s", "k", "1")]), numbers(41))
     )
     assert played.outcomes == [Changed(4, False, 2)]
-    assert played.written("state_put") == [("s", "k", "user_data", 4, 41, crc32(b"2"), WALL + 7, None, WALL, WALL, "2")]
+    assert played.written("state_update") == [
+        ("user_data", 4, 41, crc32(b"2"), WALL + 7, None, WALL, WALL, "2", "s", "k")
+    ]
 
 
 def test_adding_after_a_set_of_the_same_batch_adds_to_that() -> None:

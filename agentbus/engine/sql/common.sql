@@ -431,20 +431,17 @@ WHERE scope = $1 AND key >= $2 AND key < $3 AND value IS NOT NULL AND (expires I
 ORDER BY key
 LIMIT $5;
 
--- name: state_put
--- Set an entry, or make a tombstone of it.
-INSERT INTO state (scope, key, type, version, change, checksum, expires, author, created, updated, value)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-ON CONFLICT (scope, key) DO UPDATE SET
-    type = excluded.type,
-    version = excluded.version,
-    change = excluded.change,
-    checksum = excluded.checksum,
-    expires = excluded.expires,
-    author = excluded.author,
-    created = excluded.created,
-    updated = excluded.updated,
-    value = excluded.value;
+-- name: state_insert
+-- A new entry.
+INSERT INTO state (type, version, change, checksum, expires, author, created, updated, value, scope, key)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: state_update
+-- Change an entry, or make a tombstone of it. Not by an upsert, which checks every format twice and takes half as long
+-- again.
+UPDATE state SET
+    type = $1, version = $2, change = $3, checksum = $4, expires = $5, author = $6, created = $7, updated = $8, value = $9
+WHERE scope = $10 AND key = $11;
 
 -- name: state_bury
 -- Make a tombstone of an entry that expired, or whose agent was deleted.
