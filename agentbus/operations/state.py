@@ -7,13 +7,13 @@ and writer; it becomes a tombstone, with a change number of its own, once a watc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.codec import check, decode, plain_payload
+from agentbus.codec import check, decode, plain, plain_payload
 from agentbus.errors import AgentBusError, DamagedPayload, UnknownSession, VersionConflict, WrongState
 from agentbus.limits import scope_session
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
@@ -110,7 +110,9 @@ def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome
     entries = yield from _entries(requests)
     outcomes: list[Outcome[Changed]] = []
     for request in requests:
-        error = closed.get(request.scope) or (request.actor and refused.get(request.actor))
+        error: AgentBusError | None = closed.get(request.scope) if closed else None
+        if refused and error is None and request.actor is not None:
+            error = refused.get(request.actor)
         outcomes.append(error or _apply(request, entries[request.scope, request.key], now))
     yield from _write(entries)
     return outcomes
@@ -181,16 +183,25 @@ def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
 
 def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
     """The entries that the requests name, as they are; values only of those that shall be added to."""
-    places = dict.fromkeys([(request.scope, request.key) for request in requests])
-    rows = yield Query("state_standing", (list(places),))
-    found = {(row[0], row[1]): _Entry(*row[2:], known=True) for row in rows}
-    entries = {place: found.get(place) or _Entry() for place in places}
+    entries = {(request.scope, request.key): _Entry() for request in requests}
+    rows = yield Query("state_standing", (_keys_by_scope(entries),))
+    for scope, key, *rest in rows:
+        entry = entries[scope, key] = _Entry(*rest)
+        entry.known = True
     added = {(request.scope, request.key): None for request in requests if request.amount is not None}
     if added:
-        rows = yield Query("state_values", (list(added),))
+        rows = yield Query("state_values", (_keys_by_scope(added),))
         for scope, key, value in rows:
             entries[scope, key].value = value
     return entries
+
+
+def _keys_by_scope(places: Iterable[Place]) -> str:
+    """JSON that a query opens: a list of keys for each scope."""
+    keys: dict[str, list[str]] = {}
+    for scope, key in places:
+        keys.setdefault(scope, []).append(key)
+    return plain(keys)
 
 
 def _apply(request: ChangeRequest, entry: _Entry, now: Now) -> Outcome[Changed]:

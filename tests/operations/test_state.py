@@ -202,7 +202,7 @@ def test_adding_asks_for_the_value_and_keeps_type_and_end() -> None:
         answers=(("state_values", [("s", "k", "40")]), numbers(42)),
     )
     assert played.outcomes[0] == Changed(4, True, 42)
-    assert played.parameters("state_values") == ([("s", "k")],)
+    assert played.parameters("state_values") == ('{"s":["k"]}',)
     assert played.written("state_update")[0] == (
         "progress", 4, 41, crc32(b"42"), WALL + 9, "a", 500, WALL, "42", "s", "k",
     )  # fmt: skip

@@ -272,16 +272,16 @@ ORDER BY id
 LIMIT $8;
 
 -- name: state_standing
--- Entries and tombstones by (scope, key), without their values. Differs: lists by json_each.
+-- Entries and tombstones without their values; $1 has a list of keys for each scope. Differs: opened by json_each.
 SELECT state.scope, state.key, state.type, state.version, state.expires, state.created, state.checksum
-FROM json_each($1) AS wanted
-CROSS JOIN state ON state.scope = json_extract(wanted.value, '$[0]') AND state.key = json_extract(wanted.value, '$[1]');
+FROM json_each($1) AS scopes CROSS JOIN json_each(scopes.value) AS wanted
+CROSS JOIN state ON state.scope = scopes.key AND state.key = wanted.value;
 
 -- name: state_values
--- The values of entries by (scope, key). Differs: lists by json_each.
+-- The values of entries; $1 has a list of keys for each scope. Differs: opened by json_each.
 SELECT state.scope, state.key, state.value
-FROM json_each($1) AS wanted
-CROSS JOIN state ON state.scope = json_extract(wanted.value, '$[0]') AND state.key = json_extract(wanted.value, '$[1]')
+FROM json_each($1) AS scopes CROSS JOIN json_each(scopes.value) AS wanted
+CROSS JOIN state ON state.scope = scopes.key AND state.key = wanted.value
 WHERE state.value IS NOT NULL;
 
 -- name: state_of_scopes
