@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from agentbus.codec import decode, decode_as, encode
@@ -19,6 +19,7 @@ from agentbus.limits import (
 )
 from agentbus.operations import Actor, Part
 from agentbus.operations.state import (
+    Changed,
     ChangeRequest,
     ExpireRequest,
     Wanted,
@@ -59,7 +60,7 @@ class State:
         self.scope = scope
         self._bus = bus
         self._engine = bus.engine
-        self._write = bus.engine.write if agent is None else agent.write
+        self._agent = agent
         self._compose = Composer(scope, bus.max_payload, None) if agent is None else agent.composer(scope)
 
     def __repr__(self) -> str:
@@ -116,8 +117,7 @@ class State:
         1
         """
         request = self._compose.set(key, value, ttl, type, if_version)
-        version: int = (await self._write(change_state, request)).version
-        return version
+        return (await self._change(request)).version
 
     async def delete(self, key: str, *, if_version: int | None = None) -> bool:
         """Delete an entry, with ``if_version`` only that version of it; says whether it was there.
@@ -125,8 +125,7 @@ class State:
         >>> await agent.state.delete("leader")                                        # doctest: +SKIP
         True
         """
-        existed: bool = (await self._write(change_state, self._compose.delete(key, if_version))).existed
-        return existed
+        return (await self._change(self._compose.delete(key, if_version))).existed
 
     async def increment(self, key: str, by: float = 1, *, ttl: float | None = None) -> int | float:
         """Add a number to an entry; says what it is now. One that is not there counts as 0.
@@ -136,8 +135,7 @@ class State:
         >>> await bus.state("counters").increment("builds")                           # doctest: +SKIP
         17
         """
-        number: int | float = (await self._write(change_state, self._compose.increment(key, by, ttl))).number
-        return number
+        return (await self._change(self._compose.increment(key, by, ttl))).number
 
     async def list(self, prefix: str = "", *, cursor: str | None = None, limit: int = 100) -> Page[StateEntry]:
         """The entries whose keys begin with ``prefix``, in the order of their keys.
@@ -165,6 +163,11 @@ class State:
         """
         check_prefix(prefix)
         return self._watch(prefix, None if after is None else check_range(after, "after", 0, _HIGHEST))
+
+    def _change(self, request: ChangeRequest) -> Awaitable[Changed]:
+        if self._agent is not None:
+            self._agent.active = True
+        return self._engine.write(change_state, request)
 
     async def _watch(self, prefix: str, after: int | None) -> AsyncGenerator[StateEntry, None]:
         engine = self._engine

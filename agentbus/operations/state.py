@@ -74,8 +74,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct):
-    """An entry while a batch changes it. Its value is only known where it was set or shall be added to."""
+    """An entry while a batch changes it; one without an id has no row yet. Its value is only known where it was set or
+    shall be added to."""
 
+    id: int | None = None
     type: str = "user_data"
     version: int = 0
     expires: int | None = None
@@ -84,17 +86,15 @@ class _Entry(msgspec.Struct):
     value: str | None = None
     author: str | None = None
     updated: int = 0
-    known: bool = False
-    """Whether it has a row, be it a tombstone."""
     changed: bool = False
 
     def is_there(self, now: Now) -> bool:
         return self.checksum is not None and (self.expires is None or self.expires > now.wall)
 
-    def row(self, place: Place, change: int) -> Row:
+    def row(self, change: int) -> Row:
         return (
             self.type, self.version, change, self.checksum, self.expires, self.author, self.created, self.updated,
-            self.value, *place,
+            self.value,
         )  # fmt: skip
 
 
@@ -144,7 +144,10 @@ def _write(entries: dict[Place, _Entry]) -> Op[None]:
         changed: list[Row] = []
         for change, place in enumerate(written, first):
             entry = entries[place]
-            (changed if entry.known else made).append(entry.row(place, change))
+            if entry.id is None:
+                made.append((*entry.row(change), *place))
+            else:
+                changed.append((*entry.row(change), entry.id))
         if made:
             yield Each("state_insert", made)
         if changed:
@@ -186,8 +189,7 @@ def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
     entries = {(request.scope, request.key): _Entry() for request in requests}
     rows = yield Query("state_standing", (_keys_by_scope(entries),))
     for scope, key, *rest in rows:
-        entry = entries[scope, key] = _Entry(*rest)
-        entry.known = True
+        entries[scope, key] = _Entry(*rest)
     added = {(request.scope, request.key): None for request in requests if request.amount is not None}
     if added:
         rows = yield Query("state_values", (_keys_by_scope(added),))

@@ -18,6 +18,7 @@ from benchmarks.contestants.tables import PRAGMAS, database, now, schema
 from benchmarks.stores.base import Conflict
 
 SCOPE = "agent-0"
+FIND = "SELECT id FROM state WHERE scope = ? AND key = ?"
 COMPARE_AND_SET = """
 UPDATE state SET version = version + 1, change = ?, checksum = ?, updated = ?, value = ?
 WHERE scope = ? AND key = ? AND version = ?
@@ -45,7 +46,9 @@ class RawStore:
 
     def set(self, key: str, text: str) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
-        self._connection.execute(self._update, self._row(key, text))
+        *row, scope, key = self._row(key, text)
+        ((id,),) = self._connection.execute(FIND, (scope, key))
+        self._connection.execute(self._update, (*row, id))
         self._connection.execute("COMMIT")
 
     def compare_and_set(self, key: str, text: str, version: int) -> int:

@@ -273,6 +273,7 @@ END;
 -- JSON under a scope (an agent's id, session:<id>, or any other name) and a key. A row without a value is a tombstone: it
 -- keeps the version, so that versions never repeat.
 CREATE TABLE state (
+    id       INTEGER PRIMARY KEY,
     scope    TEXT    NOT NULL CHECK (length(scope) BETWEEN 1 AND iif(scope GLOB 'session:*', 136, 128)
                                      AND scope NOT GLOB '*[^A-Za-z0-9._:@/-]*' AND instr(scope, char(0)) = 0),
     key      TEXT    NOT NULL CHECK (length(key) BETWEEN 1 AND 256 AND key NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -289,7 +290,7 @@ CREATE TABLE state (
     updated  INTEGER NOT NULL CHECK (updated >= 0),
     -- Last, so that reading the columns above never walks the overflow pages of a large value.
     value    TEXT    CHECK (value IS NULL OR json_valid(value)),
-    PRIMARY KEY (scope, key),
+    UNIQUE (scope, key),
     CHECK ((value IS NULL) = (checksum IS NULL)),
     CHECK (value IS NOT NULL OR expires IS NULL)
 ) STRICT;

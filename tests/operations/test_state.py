@@ -44,8 +44,8 @@ def there(
     expires: int | None = None,
     value: str | None = "1",
 ) -> Row:
-    """A row of state_standing; without a value it is a tombstone."""
-    return scope, key, "progress", version, expires, 500, None if value is None else crc32(value.encode())
+    """A row of state_standing, with the id 7; without a value it is a tombstone."""
+    return scope, key, 7, "progress", version, expires, 500, None if value is None else crc32(value.encode())
 
 
 def change(*requests: ChangeRequest, rows: list[Row] | None = None, answers: tuple[Answer, ...] = ()) -> Played[Any]:
@@ -77,7 +77,7 @@ def test_a_new_entry_begins_with_version_1() -> None:
 def test_a_change_keeps_when_the_entry_was_made() -> None:
     played = change(put("2"), rows=[there(expires=WALL + 1)], answers=(numbers(41),))
     assert played.outcomes == [Changed(4, True)]
-    assert played.written("state_update") == [("user_data", 4, 41, crc32(b"2"), None, None, 500, WALL, "2", "s", "k")]
+    assert played.written("state_update") == [("user_data", 4, 41, crc32(b"2"), None, None, 500, WALL, "2", 7)]
 
 
 @pytest.mark.parametrize("row", [there(expires=WALL), there(value=None)], ids=["expired", "tombstone"])
@@ -90,7 +90,7 @@ def test_what_is_not_there_any_more_is_made_anew_with_the_next_version(row: Row)
 def test_a_deletion_leaves_a_tombstone_with_the_version() -> None:
     played = change(ChangeRequest("s", "k", actor=A), rows=[there(expires=WALL + 1)], answers=(numbers(41),))
     assert played.outcomes == [Changed(3, True)]
-    assert played.written("state_update") == [("progress", 3, 41, None, None, "a", 500, WALL, None, "s", "k")]
+    assert played.written("state_update") == [("progress", 3, 41, None, None, "a", 500, WALL, None, 7)]
 
 
 @pytest.mark.parametrize("rows", [[], [there(expires=WALL)], [there(value=None)]])
@@ -127,9 +127,10 @@ def test_many_changes_share_their_statements() -> None:
 
 def test_new_entries_are_inserted_and_known_ones_updated() -> None:
     requests = [put(key=key) for key in ("new", "k", "old", "other")]
-    played = change(*requests, rows=[there(), there("old", value=None)], answers=(numbers(44),))
+    tombstone = ("s", "old", 8, *there(value=None)[3:])
+    played = change(*requests, rows=[there(), tombstone], answers=(numbers(44),))
     assert [(row[2], row[10]) for row in played.written("state_insert")] == [(41, "new"), (44, "other")]
-    assert [(row[2], row[10]) for row in played.written("state_update")] == [(42, "k"), (43, "old")]
+    assert [(row[2], row[9]) for row in played.written("state_update")] == [(42, 7), (43, 8)]
 
 
 def test_changes_of_one_entry_happen_one_after_another_and_are_written_once() -> None:
@@ -147,7 +148,7 @@ def test_changes_of_one_entry_happen_one_after_another_and_are_written_once() ->
     assert outcomes[0] == Changed(4, True)
     assert isinstance(outcomes[1], VersionConflict)
     assert outcomes[2:] == [Changed(5, True), Changed(5, True), Changed(5, False), Changed(6, False)]
-    ((*_, value, _, _),) = played.written("state_update")
+    ((*_, value, _),) = played.written("state_update")
     assert value == "4"
     assert played.written("counter_take") == [("change", 1)]
 
@@ -204,7 +205,7 @@ def test_adding_asks_for_the_value_and_keeps_type_and_end() -> None:
     assert played.outcomes[0] == Changed(4, True, 42)
     assert played.parameters("state_values") == ('{"s":["k"]}',)
     assert played.written("state_update")[0] == (
-        "progress", 4, 41, crc32(b"42"), WALL + 9, "a", 500, WALL, "42", "s", "k",
+        "progress", 4, 41, crc32(b"42"), WALL + 9, "a", 500, WALL, "42", 7,
     )  # fmt: skip
 
 
@@ -213,9 +214,7 @@ def test_adding_to_what_is_not_there_makes_it() -> None:
         add(2, ttl=7), rows=[there(expires=WALL)], answers=(("state_values", [("s", "k", "1")]), numbers(41))
     )
     assert played.outcomes == [Changed(4, False, 2)]
-    assert played.written("state_update") == [
-        ("user_data", 4, 41, crc32(b"2"), WALL + 7, None, WALL, WALL, "2", "s", "k")
-    ]
+    assert played.written("state_update") == [("user_data", 4, 41, crc32(b"2"), WALL + 7, None, WALL, WALL, "2", 7)]
 
 
 def test_adding_after_a_set_of_the_same_batch_adds_to_that() -> None:

@@ -441,7 +441,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 -- again.
 UPDATE state SET
     type = $1, version = $2, change = $3, checksum = $4, expires = $5, author = $6, created = $7, updated = $8, value = $9
-WHERE scope = $10 AND key = $11;
+WHERE id = $10;
 
 -- name: state_bury
 -- Make a tombstone of an entry that expired, or whose agent was deleted.

@@ -273,7 +273,7 @@ LIMIT $8;
 
 -- name: state_standing
 -- Entries and tombstones without their values; $1 has a list of keys for each scope. Differs: opened by json_each.
-SELECT state.scope, state.key, state.type, state.version, state.expires, state.created, state.checksum
+SELECT state.scope, state.key, state.id, state.type, state.version, state.expires, state.created, state.checksum
 FROM json_each($1) AS scopes CROSS JOIN json_each(scopes.value) AS wanted
 CROSS JOIN state ON state.scope = scopes.key AND state.key = wanted.value;
 
