@@ -12,6 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from benchmarks import snapshots
 from benchmarks.command import Command, Options
 from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
 from benchmarks.report import Check
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command(
         name="state",
         about=__doc__ or "",
-        choices=[workload.key for workload in WORKLOADS],
+        choices=[*(workload.key for workload in WORKLOADS), snapshots.KEY],
         quick="about half a minute; rougher",
         rate=RATE,
         titles={workload.key: workload.title for workload in WORKLOADS},
@@ -132,6 +133,8 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         for case in _cases(workload, seconds, directory, results)
     ]
     interleave(cases, options.rounds, slices, progress)
+    if snapshots.KEY in options.chosen:
+        snapshots.measure(directory, 5 if options.quick else 20, results, progress)
     return {"seconds": seconds, "slices": slices}
 
 
