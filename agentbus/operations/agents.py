@@ -376,6 +376,7 @@ def _delete(agents: list[str], now: Now) -> Op[None]:
     yield from bury([Held(*row).ending("its recipient was deleted") for row in rows], now)
     yield from clear_state(agents, now)
     checkpoints = yield from forget("agent", agents)
+    yield Query("mailbox_keep_epochs", (agents,))
     gone = yield Query("agent_delete", (agents,))
     yield from record([
         event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=checkpoints[agent]) for (agent,) in gone

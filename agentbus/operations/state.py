@@ -250,7 +250,9 @@ def _sum(request: ChangeRequest, entry: _Entry | None) -> int | float:
         raise WrongState(what="state", name=request.key, status="no number", action="add to it")
     after: int | float = before + (request.amount or 0)
     if not (-(2**63) <= after < 2**63 if isinstance(after, int) else math.isfinite(after)):
-        raise WrongState(what="state", name=request.key, status=before, action=f"add {request.amount}: out of range")
+        raise WrongState(
+            what="state", name=request.key, status="a number", action="add so much: it would be out of range"
+        )
     return after
 
 

@@ -120,6 +120,8 @@ CREATE TABLE mailboxes (
     name    TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                                     AND instr(name, char(0)) = 0),
     owner   TEXT    NOT NULL DEFAULT '',
+    -- The last epoch of an agent that was deleted: should it come back, its old lives stay fenced.
+    epoch   INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0),
     created INTEGER NOT NULL CHECK (created >= 0),
     UNIQUE (kind, name, owner),
     CHECK ((owner = '') = (kind IN ('pool', 'topic')))

@@ -244,6 +244,21 @@ async def test_the_handle_says_who_it_is(bus: Bus) -> None:
     assert "a#1" in repr(a)
 
 
+async def test_lives_before_a_deletion_stay_fenced_when_the_agent_comes_back(bus: Bus) -> None:
+    old = await worker(bus, "a")
+    await old.fail("declared dead")
+    await bus.agents.delete("a")
+    await bus.expect("a", type="worker")
+    new = await worker(bus, "a")
+    assert new.epoch == old.epoch + 1
+    for call in (old.progress(1), old.send("a", "note"), old.complete()):
+        with pytest.raises(AgentFenced):
+            await call
+    await new.stop()
+    await bus.agents.delete("a")
+    assert (await worker(bus, "a")).epoch == new.epoch + 1
+
+
 async def test_a_deleted_agent_is_fenced(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.complete()

@@ -217,14 +217,14 @@ FROM subscriptions JOIN mailboxes ON mailboxes.id = subscriptions.mailbox
 WHERE subscriptions.agent = $1;
 
 -- name: agent_register
--- Start a life of an agent, or announce it ($12 is 1 or 0, what is added to its epoch). What the profile leaves open
--- stays as it was.
+-- Start a life of an agent, or announce it ($12 is 1 or 0, what is added to its epoch; one that was deleted goes on
+-- counting where it was). What the profile leaves open stays as it was.
 INSERT INTO agents (
     id, type, kind, session, process, status, created, started, updated, last_call, mailbox, replies, epoch,
     name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience
 )
 VALUES (
-    $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12,
+    $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12 + (SELECT epoch FROM mailboxes WHERE id = $10),
     coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'), $22
 )
 ON CONFLICT (id) DO UPDATE SET
@@ -236,7 +236,7 @@ ON CONFLICT (id) DO UPDATE SET
     started = coalesce(excluded.started, agents.started),
     updated = excluded.updated,
     last_call = excluded.last_call,
-    epoch = agents.epoch + excluded.epoch,
+    epoch = agents.epoch + $12,
     name = coalesce($13, agents.name),
     milestone = coalesce($14, agents.milestone),
     parent = coalesce($15, agents.parent),

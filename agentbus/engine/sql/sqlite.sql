@@ -252,6 +252,11 @@ WHERE (created, id) < ($1, $2)
 ORDER BY created DESC, id DESC
 LIMIT $6;
 
+-- name: mailbox_keep_epochs
+-- Remember the last epoch of agents that are about to be deleted. Differs: lists by json_each.
+UPDATE mailboxes SET epoch = (SELECT agents.epoch FROM agents WHERE agents.id = mailboxes.owner)
+WHERE id IN (SELECT mailbox FROM agents WHERE agents.id IN (SELECT value FROM json_each($1)));
+
 -- name: agent_delete
 -- Agents that are gone for good. Differs: lists by json_each.
 DELETE FROM agents WHERE id IN (SELECT value FROM json_each($1)) RETURNING id;
