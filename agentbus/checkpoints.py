@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import anyio.to_thread
 import msgspec
 
-from agentbus.codec import LARGE, Snapshot, open_snapshot, plain, snapshot
+from agentbus.codec import Snapshot, plain, snapshot
 from agentbus.engine.interface import Engine
 from agentbus.errors import DamagedPayload, OutOfRange, UnknownCheckpoint
 from agentbus.files import Path, Stopped, check_paths, check_root, compare_files, hash_files
 from agentbus.limits import MAX_NOTES, MAX_PAGE, check_choice, check_name, check_range, check_text
-from agentbus.operations import Actor
+from agentbus.operations import Actor, Part
 from agentbus.operations.checkpoints import (
     NEWEST,
     HistoryFilter,
@@ -32,6 +32,7 @@ from agentbus.operations.checkpoints import (
     save_checkpoint,
 )
 from agentbus.records import Checkpoint, CheckpointSummary, FileCheck, FileReference, Page
+from agentbus.snapshots import opened, settled
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Draft(msgspec.Struct, frozen=True):
 
     async def finished(self, engine: Engine) -> tuple[SaveRequest, list[FileReference]]:
         """Ready to be written: the snapshot looked through and hashed, and the files too."""
-        text, checksum = await _aside(self.snapshot.large, self.snapshot.settle)
+        text, checksum = await settled(self.snapshot)
         files = await _read(lambda stopped: hash_files(self.paths, self.root, engine.holds, stopped), self.paths)
         request = SaveRequest(
             self.actor,
@@ -73,6 +74,10 @@ class Draft(msgspec.Struct, frozen=True):
             self.keep,
         )
         return request, files
+
+    async def part(self, engine: Engine) -> Part:
+        request, _ = await self.finished(engine)
+        return Part(save_checkpoint, request)
 
     async def save(self, engine: Engine) -> Checkpoint:
         request, files = await self.finished(engine)
@@ -120,16 +125,15 @@ def draft(
     )
 
 
-async def opened(stored: Stored) -> Checkpoint:
+async def _checkpoint(stored: Stored) -> Checkpoint:
     """A checkpoint as people see it, once its checksum is found right."""
     what = f"checkpoint {stored.id}"
-    value = await _aside(len(stored.snapshot) > LARGE, lambda: open_snapshot(stored.snapshot, stored.checksum, what))
     return Checkpoint(
         stored.id,
         stored.owner_kind,
         stored.owner,
         stored.name,
-        value,
+        await opened(stored.snapshot, stored.checksum, what),
         stored.notes,
         _files(stored.files, what),
         stored.session,
@@ -154,7 +158,7 @@ class Checkpoints:
         >>> checkpoint = await bus.checkpoints.get(7)                                 # doctest: +SKIP
         """
         stored = await self._engine.read(get_checkpoint, _id(id))
-        return None if stored is None else await opened(stored)
+        return None if stored is None else await _checkpoint(stored)
 
     async def latest(self, owner: str, name: str | None = None, *, kind: str = "agent") -> Checkpoint | None:
         """The newest checkpoint of an agent (or, with ``kind="session"``, of a session), of one name or of all.
@@ -163,7 +167,7 @@ class Checkpoints:
         """
         wanted = (_owner(owner, kind), None if name is None else check_name(name, "checkpoint"))
         stored = await self._engine.read(latest_checkpoint, wanted)
-        return None if stored is None else await opened(stored)
+        return None if stored is None else await _checkpoint(stored)
 
     async def list(
         self,
@@ -274,11 +278,6 @@ def _files(text: str, what: str) -> list[FileReference]:
         return _references(text)
     except msgspec.DecodeError:
         raise DamagedPayload(what=f"the files of {what}") from None
-
-
-async def _aside(large: bool, function: Callable[[], T]) -> T:
-    """Run what takes long on a thread, so that the event loop goes on."""
-    return await anyio.to_thread.run_sync(function) if large else function()
 
 
 async def _read(work: Callable[[Stopped], list[T]], files: Sequence[object]) -> list[T]:

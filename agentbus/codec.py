@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from typing import Any
 from zlib import crc32
@@ -89,27 +89,26 @@ def snapshot(value: Any, limit: int) -> Snapshot:
         raise _refusal(error) from None
 
 
-def open_snapshot(text: str, expected: str, what: str) -> Any:
-    """The value of a snapshot, once its checksum is found right."""
+def open_snapshot(text: str, expected: str, what: str, as_: Any = None) -> Any:
+    """The value of a snapshot, once its checksum is found right; as a type of the caller's, if one is given."""
     if sha256(text.encode()).hexdigest() != expected:
         raise DamagedPayload(what=what)
-    if len(text) <= LARGE:
-        return _decode(text)
-    with _without_collections():
-        return _decode(text)
+    with _without_collections() if len(text) > LARGE else nullcontext():
+        return _decode(text) if as_ is None else decode_as(text, as_, what)
 
 
 def decode(text: str) -> Any:
     return _decode(text)
 
 
-def decode_as(text: str, type: Any, what: str) -> Any:
+def decode_as(text: str, as_: Any, what: str) -> Any:
     """The same as a type of the caller's: a Struct, a dataclass, ``list[int]`` …"""
     try:
-        return msgspec.json.decode(text, type=type)
-    except (msgspec.DecodeError, TypeError) as error:
-        name = getattr(type, "__name__", None) or str(type)
-        raise PayloadMismatch(what=what, type=name, reason=str(error)) from None
+        return msgspec.json.decode(text, type=as_)
+    except msgspec.DecodeError as error:
+        raise PayloadMismatch(what=what, type=getattr(as_, "__name__", str(as_)), reason=str(error)) from None
+    except (TypeError, NameError) as error:
+        raise InvalidInput(reason=f"{as_!r} is not a type to read {what} as: {error}") from None
 
 
 def check(text: str, expected: int, what: str) -> None:

@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import anyio.to_thread
 import msgspec
 
+from agentbus.codec import Snapshot, snapshot
 from agentbus.engine.interface import Engine
-from agentbus.errors import DiskFull, InvalidInput, NotWritable, UnknownDocument
+from agentbus.errors import UnknownDocument
+from agentbus.exporting import check_target, write_json
 from agentbus.limits import KEEP_VERSIONS, MAX_BATCH, MAX_PAGE, check_name, check_range
+from agentbus.operations import Actor, Part
 from agentbus.operations.documents import SaveRequest, Stored, Wanted, get_documents, save
 from agentbus.records import DocumentRecord
-from agentbus.sealing import seal_aside, unseal_aside
+from agentbus.snapshots import opened, settled
 
 T = TypeVar("T")
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A new version of a document before it is saved: its value as it was when the draft was made."""
+
+    session: str
+    name: str
+    snapshot: Snapshot
+    author: str | None
+    keep: int
+    actor: Actor | None
+
+    async def finished(self) -> SaveRequest:
+        """Ready to be written: the value looked through and hashed."""
+        text, checksum = await settled(self.snapshot)
+        return SaveRequest(self.session, self.name, text, checksum, self.author, self.keep, self.actor)
+
+    async def part(self, engine: Engine) -> Part:
+        return Part(save, await self.finished())
+
+
+def draft(
+    session: str, name: str, value: Any, limit: int, *, author: str | None, keep: int, actor: Actor | None = None
+) -> Draft:
+    """A checked draft of a document of ``value`` as it is now."""
+    return Draft(
+        session,
+        check_name(name, "document"),
+        snapshot(value, limit),
+        None if author is None else check_name(author, "author"),
+        check_keep(keep),
+        actor,
+    )
 
 
 class Document:
@@ -53,16 +86,15 @@ class Document:
         >>> record.version                                                            # doctest: +SKIP
         1
         """
-        author = None if author is None else check_name(author, "author")
-        keep = self._keep if keep is None else check_keep(keep)
-        text, checksum = await seal_aside(value, self._limit)
-        saved = await self._engine.write(save, SaveRequest(self.session, self.name, text, checksum, author, keep))
+        keep = self._keep if keep is None else keep
+        checked = draft(self.session, self.name, value, self._limit, author=author, keep=keep)
+        saved = await self._engine.write(save, await checked.finished())
         return DocumentRecord(saved.id, self.session, self.name, saved.version, author, saved.created, value)
 
     @overload
-    async def latest(self, default: Any = msgspec.UNSET, *, as_: None = None) -> Any: ...
-    @overload
     async def latest(self, default: Any = msgspec.UNSET, *, as_: type[T]) -> T | Any: ...
+    @overload
+    async def latest(self, default: Any = msgspec.UNSET, *, as_: Any = None) -> Any: ...
     async def latest(self, default: Any = msgspec.UNSET, *, as_: Any = None) -> Any:
         """The value that was saved last; if there is none, the default given here or to ``session.document``, or None.
 
@@ -104,17 +136,11 @@ class Document:
         >>> await session.document("planning_output").export("plan.json")             # doctest: +SKIP
         PosixPath('plan.json')
         """
-        try:
-            target = Path(os.fsdecode(path))
-            os.fsencode(target)
-        except (TypeError, ValueError):
-            raise InvalidInput(reason=f"{path!r:.80} is not a path") from None
-        if "\0" in str(target):
-            raise InvalidInput(reason=f"{path!r:.80} is not a path")
+        target = check_target(path)
         record = await self.record()
         if record is None:
             raise UnknownDocument(session=self.session, name=self.name)
-        await anyio.to_thread.run_sync(_write, target, record.value)
+        await anyio.to_thread.run_sync(write_json, target, record.value)
         return target
 
 
@@ -122,41 +148,9 @@ def check_keep(keep: int) -> int:
     return check_range(keep, "keep", 1, MAX_BATCH)
 
 
-async def _record(stored: Stored, type: Any = None) -> DocumentRecord:
+async def _record(stored: Stored, as_: Any = None) -> DocumentRecord:
     what = f"version {stored.version} of document {stored.name} of session {stored.session}"
-    value = await unseal_aside(stored.value, stored.checksum, what, type)
+    value = await opened(stored.value, stored.checksum, what, as_)
     return DocumentRecord(
         stored.id, stored.session, stored.name, stored.version, stored.author, stored.created, value
     )  # fmt: skip
-
-
-def _write(target: Path, value: Any) -> None:
-    """A new file takes the old one's place once it is on the disk."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
-    temporary = None
-    try:
-        # Beside the target, because a rename works within a file system only; 0600 from the start.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-        with open(descriptor, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-        temporary = None
-        _sync_directory(target.parent)
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(path=str(target)) from error
-        raise NotWritable(path=str(target), reason=error.strerror or str(error)) from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from agentbus import checkpoints
+from agentbus import checkpoints, document
 from agentbus.addresses import Address
 from agentbus.drafting import OPTIONS, draft
-from agentbus.errors import UnknownRecipient, UnknownType
+from agentbus.errors import Misuse, UnknownRecipient, UnknownType
 from agentbus.explaining import explained
 from agentbus.limits import check_options
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
@@ -56,7 +56,6 @@ class Handle:
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
         self.vocabulary = bus.vocabulary
-        self.document_limit = bus.max_snapshot
         self._adopt(registration)
 
     def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:
@@ -78,6 +77,12 @@ class Handle:
         return checkpoints.draft(
             owner, name, snapshot, self._bus.max_snapshot, actor=self.actor, session=self.session, **options
         )
+
+    def draft_document(self, name: str, value: Any, keep: int) -> document.Draft:
+        if self.session is None:
+            raise Misuse(reason=f"{self.id} belongs to no session, so that it has no documents")
+        limit = self._bus.max_snapshot
+        return document.draft(self.session, name, value, limit, author=self.id, keep=keep, actor=self.actor)
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
         request = SendRequest(self.actor, messages)

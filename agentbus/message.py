@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
-from agentbus.codec import check, decode
+from agentbus.codec import check, decode, decode_as
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
 from agentbus.limits import check_seconds, check_text, error_text
 from agentbus.operations import Actor, Row
@@ -19,7 +19,7 @@ from agentbus.operations.leases import AckRequest, Beginning, Lease
 from agentbus.operations.messages import Draft, Receipt
 from agentbus.parting import is_stray, parting
 from agentbus.unit import Unit
-from agentbus.vocabulary import Form, decoded
+from agentbus.vocabulary import Form
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -148,7 +148,7 @@ class Message:
         >>> message.decode(Plan)                                                      # doctest: +SKIP
         Plan(files=12)
         """
-        return decoded(self._text, as_, f"the payload of {self.message_id}")
+        return decode_as(self._text, as_, f"the payload of {self.message_id}")
 
     @property
     def actor(self) -> Actor:
@@ -296,7 +296,7 @@ class Message:
                 log.warning("%s could not be given back: %s", self.message_id, problem)
 
 
-async def _problem_of(work: Awaitable[None]) -> BaseException | None:
+async def _problem_of(work: Awaitable[object]) -> BaseException | None:
     try:
         await work
     except BaseException as problem:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
 from agentbus.addresses import Address, topic
-from agentbus.checkpoints import Draft as CheckpointDraft
-from agentbus.document import check_keep
+from agentbus.engine.interface import Engine
 from agentbus.errors import Misuse
-from agentbus.limits import KEEP_VERSIONS, check_name, check_range, check_scope, check_text
+from agentbus.limits import KEEP_VERSIONS, check_range, check_scope, check_text
 from agentbus.operations import Part
 from agentbus.operations.agents import ProgressRequest, progress
-from agentbus.operations.checkpoints import save_checkpoint
-from agentbus.operations.documents import SaveRequest, save
 from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import Draft, SendRequest, send
-from agentbus.sealing import seal
 from agentbus.state import UnitState
 
 if TYPE_CHECKING:
@@ -28,11 +24,18 @@ if TYPE_CHECKING:
     from agentbus.message import Message
 
 
+class Unfinished(Protocol):
+    """What takes long before it is part of a unit: a checkpoint or a document, whose value or files are hashed."""
+
+    async def part(self, engine: Engine) -> Part: ...
+
+
 class Unit:
     """Collects what an agent wants to do, and commits it in one transaction when its block ends.
 
     Its calls are not awaited. They check their arguments at once; what only the database can refuse (an unknown
-    recipient, a lost lease) raises at the end of the block, and then nothing of it is written.
+    recipient, a lost lease), or a closer look at files and large values, raises at the end of the block, and then
+    nothing of it is written.
 
     >>> async with agent.unit() as unit:                                              # doctest: +SKIP
     ...     unit.send("reviewer-1", "note", {"text": "look at this"})
@@ -44,8 +47,7 @@ class Unit:
         self._session = session
         self._done: list[Message] = []
         self._drafts: list[Draft] = []
-        self._others: list[Part] = []
-        self._checkpoints: list[CheckpointDraft] = []
+        self._others: list[Part | Unfinished] = []
         self._over = False
 
     def send(self, to: str | Address, type: str | Struct, payload: Any = None, **options: Any) -> None:
@@ -109,14 +111,7 @@ class Unit:
 
         >>> unit.document("planning_output", {"phases": ["design", "build"]})         # doctest: +SKIP
         """
-        agent = self._agent
-        if agent.session is None:
-            raise Misuse(reason=f"{agent.id} belongs to no session, so that it has no documents")
-        check_name(name, "document")
-        request = SaveRequest(
-            agent.session, name, *seal(value, agent.document_limit), agent.id, check_keep(keep), agent.actor
-        )
-        self._add(Part(save, request))
+        self._add(self._agent.draft_document(name, value, keep))
 
     def checkpoint(
         self,
@@ -132,30 +127,30 @@ class Unit:
 
         >>> unit.checkpoint("after_design", {"step": 2}, files=["design.md"])         # doctest: +SKIP
         """
-        self._check()
-        draft = self._agent.draft_checkpoint(name, snapshot, notes=notes, files=files, root=root, keep=keep)
-        self._checkpoints.append(draft)
+        self._add(self._agent.draft_checkpoint(name, snapshot, notes=notes, files=files, root=root, keep=keep))
 
     @property
     def empty(self) -> bool:
-        return not (self._done or self._drafts or self._others or self._checkpoints)
+        return not (self._done or self._drafts or self._others)
 
     @property
     def prepared(self) -> bool:
-        return not self._checkpoints
+        return all(isinstance(part, Part) for part in self._others)
 
-    async def prepare(self) -> None:
-        """Do what takes long and needs no database: hash files and large snapshots."""
-        while self._checkpoints:
-            request, _ = await self._checkpoints[0].finished(self._agent.engine)
-            self._others.append(Part(save_checkpoint, request))
-            del self._checkpoints[0]
+    async def prepare(self) -> list[Part]:
+        """Do what takes long and needs no database: hash files and large values. Nothing is done twice."""
+        parts: list[Part] = []
+        for index, part in enumerate(self._others):
+            finished = part if isinstance(part, Part) else await part.part(self._agent.engine)
+            self._others[index] = finished
+            parts.append(finished)
+        return parts
 
     async def commit(self, *messages: Message) -> None:
         """Write everything collected, and the acknowledgement of ``messages``; the block does it at its end."""
-        await self.prepare()
+        others = await self.prepare()
         actor = self._agent.actor
-        done, drafts, others = [*self._done, *messages], self._drafts, self._others
+        done, drafts = [*self._done, *messages], self._drafts
         parts: list[Part] = []
         if done:
             # First, so that a lost lease is found before anything is written.
@@ -174,7 +169,7 @@ class Unit:
         """The block is over; what is asked of the unit now would never be written."""
         self._over = True
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: Part | Unfinished) -> None:
         self._check()
         self._others.append(part)
 

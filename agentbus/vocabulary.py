@@ -10,7 +10,7 @@ import msgspec
 
 from agentbus.builtin import MESSAGE_TYPES
 from agentbus.codec import encode
-from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema, PayloadMismatch
+from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema
 from agentbus.limits import check_name
 from agentbus.operations.messages import Draft
 from agentbus.operations.vocabulary import DefineRequest, misfit
@@ -148,16 +148,6 @@ def definition(what: object, kind: str, description: str, schema: object, vocabu
     if kind != "message":
         raise InvalidInput(reason="only message types have a schema")
     return DefineRequest(kind, name, description, _schema_text(schema, name))
-
-
-def decoded(text: str, as_: Any, what: str) -> Any:
-    """Stored JSON read as any type that msgspec knows, or PayloadMismatch."""
-    try:
-        return msgspec.json.decode(text, type=as_)
-    except msgspec.DecodeError as error:
-        raise PayloadMismatch(what=what, type=getattr(as_, "__name__", str(as_)), reason=str(error)) from None
-    except (TypeError, NameError) as error:
-        raise InvalidInput(reason=f"{as_!r} is not a type to read a payload as: {error}") from None
 
 
 def _schema_text(schema: object, type: str) -> str:

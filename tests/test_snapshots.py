@@ -1,24 +1,29 @@
-"""Snapshots of checkpoints: the same JSON as payloads, and large ones are looked through beside the loop."""
+"""Snapshots, as checkpoints and documents have them: the same JSON as payloads; large ones leave the loop alone."""
 
 from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from hypothesis import given
 
 import agentbus
-from agentbus import checkpoints, codec
+from agentbus import Agent, Session, codec, snapshots
 from agentbus.codec import LARGE, encode, open_snapshot, snapshot
-from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, SnapshotTooLarge
+from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, PayloadMismatch, SnapshotTooLarge
 from tests.test_codec import LIMIT, anything, good, thorough
+
+
+class Plan(msgspec.Struct):
+    phases: list[str]
 
 
 @contextmanager
@@ -86,6 +91,21 @@ def test_another_checksum_is_damage(size: int) -> None:
     assert damaged.value.what == "checkpoint 7"
 
 
+@pytest.mark.parametrize("size", [1, 2 * LARGE])
+def test_a_snapshot_is_opened_as_a_type_or_refused_by_name(size: int) -> None:
+    plan = Plan(["x" * size])
+    taken = snapshot(plan, 3 * LARGE).settle()
+    assert open_snapshot(*taken, "it") == {"phases": plan.phases}
+    assert open_snapshot(*taken, "it", Plan) == plan
+    with pytest.raises(PayloadMismatch) as mismatch:
+        open_snapshot(*taken, "version 3 of it", list[int])
+    assert mismatch.value.what == "version 3 of it"
+    with pytest.raises(InvalidInput, match="not a type to read it as"):
+        open_snapshot(*taken, "it", "Plan")
+    with pytest.raises(DamagedPayload):
+        open_snapshot(taken[0], "0" * 64, "it", Plan)
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_collections_are_only_put_off(enabled: bool) -> None:
     text, checksum = snapshot("x" * LARGE, 2 * LARGE).settle()
@@ -102,27 +122,60 @@ def test_collections_are_only_put_off(enabled: bool) -> None:
         gc.enable()
 
 
+Work = Callable[[Session, Agent, str], Awaitable[object]]
+
+
+async def _checkpoint_in_a_unit(session: Session, agent: Agent, value: str) -> None:
+    async with agent.unit() as unit:
+        unit.checkpoint("n", value)
+
+
+async def _document_in_a_unit(session: Session, agent: Agent, value: str) -> None:
+    async with agent.unit() as unit:
+        unit.document("n", value)
+
+
+SAVING: dict[str, Work] = {
+    "checkpoint": lambda session, agent, value: agent.checkpoint("n", value),
+    "checkpoint of a session": lambda session, agent, value: session.checkpoint("n", value),
+    "checkpoint in a unit": _checkpoint_in_a_unit,
+    "document": lambda session, agent, value: session.document("n").save(value),
+    "document in a unit": _document_in_a_unit,
+}
+READING: dict[str, Work] = {
+    "restore": lambda session, agent, value: agent.restore(),
+    "latest": lambda session, agent, value: session.document("n").latest(),
+    "latest as a type": lambda session, agent, value: session.document("n").latest(as_=str),
+    "record": lambda session, agent, value: session.document("n").record(1),
+    "history": lambda session, agent, value: session.document("n").history(),
+}
+
+
 @pytest.mark.parametrize(("size", "aside"), [(1000, False), (LARGE + 1, True)])
-async def test_a_large_snapshot_is_looked_through_on_a_thread(
+async def test_only_a_large_snapshot_is_looked_through_and_read_on_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, aside: bool
 ) -> None:
     here = threading.get_ident()
-    places: dict[str, int] = {}
+    places: list[bool] = []
     settle, opening = codec.Snapshot.settle, open_snapshot
 
     def settled(self: codec.Snapshot) -> tuple[str, str]:
-        places["settle"] = threading.get_ident()
+        places.append(threading.get_ident() != here)
         return settle(self)
 
     def opened(*args: Any) -> Any:
-        places["open"] = threading.get_ident()
+        places.append(threading.get_ident() != here)
         return opening(*args)
 
     monkeypatch.setattr(codec.Snapshot, "settle", settled)
-    monkeypatch.setattr(checkpoints, "open_snapshot", opened)
-    async with agentbus.connect(tmp_path) as bus, bus.agent("a", type="worker") as a:
-        await a.checkpoint("n", "x" * size)
-        async with a.unit() as unit:
-            unit.checkpoint("m", "x" * size)
-        await a.restore()
-    assert {name: place != here for name, place in places.items()} == {"settle": aside, "open": aside}
+    monkeypatch.setattr(snapshots, "open_snapshot", opened)
+    async with (
+        agentbus.connect(tmp_path) as bus,
+        bus.session("planning") as session,
+        session.agent("a", type="worker") as agent,
+    ):
+        for name, use in (SAVING | READING).items():
+            await use(session, agent, "x" * size)
+            assert places, name
+            assert set(places) == {aside}, name
+            places.clear()

@@ -17,6 +17,7 @@ from agentbus import Bus, DocumentSummary, Session
 from agentbus.errors import (
     AgentFenced,
     InvalidInput,
+    InvalidPayload,
     LeaseLost,
     Misuse,
     NotWritable,
@@ -56,9 +57,10 @@ async def test_what_was_saved_last_is_the_document(session: Session, clock: Fake
     assert await document.history() == [second, first]
 
 
+LARGE = "x" * 300_000
 VALUES: list[Any] = [
     None, True, 0, -(2**63), 2**64 - 1, 1.5, "", "ünïcödé \U0001f600", [], {}, {"": [None]}, [[["deep"]]],
-    "x" * 300_000,
+    LARGE,
 ]  # fmt: skip
 
 
@@ -92,6 +94,19 @@ async def test_a_value_is_read_as_a_type(session: Session) -> None:
         await document.latest(as_=list[int])
     assert mismatch.value.code == "payload_mismatch"
     assert "plan" in str(mismatch.value)
+    for odd in ("Plan", 5):
+        with pytest.raises(InvalidInput, match="not a type"):
+            await document.latest(as_=odd)
+
+
+async def test_a_document_is_what_its_value_was_when_it_was_saved(session: Session) -> None:
+    """A large one is looked through on a thread, while its maker goes on."""
+    value: list[Any] = [LARGE]
+    saving = asyncio.create_task(session.document("x").save(value))
+    await asyncio.sleep(0)
+    value.append(float("nan"))
+    await soon(saving)
+    assert await session.document("x").latest() == [LARGE]
 
 
 async def test_ten_versions_are_kept_and_numbers_go_on(session: Session) -> None:
@@ -221,6 +236,30 @@ async def test_an_agent_saves_in_its_unit_with_everything_else(bus: Bus, session
         assert (record.version, record.author, record.value) == (2, "a", {"n": 2})
         assert [entry.version for entry in await session.document("plan").history()] == [2, 1]
         assert (await take(a)).payload == "done"
+
+
+async def test_documents_of_a_unit_are_saved_in_order_as_they_were_large_or_small(bus: Bus, session: Session) -> None:
+    value: list[Any] = [LARGE]
+    async with session.agent("a", type="worker") as a, a.unit() as unit:
+        for _ in range(2):
+            unit.document("plan", value)
+            unit.document("plan", "small")
+            value.append("later")
+    history = await session.document("plan").history()
+    assert [record.value for record in reversed(history)] == [[LARGE], "small", [LARGE, "later"], "small"]
+
+
+async def test_a_message_is_given_back_if_a_large_document_proves_wrong_at_the_end(bus: Bus, session: Session) -> None:
+    async with session.agent("a", type="worker") as a:
+        await a.send("a", "note", "work")
+        message = await take(a)
+        with pytest.raises(InvalidPayload):
+            async with message as unit:
+                unit.send("a", "note", "done")
+                unit.document("plan", [LARGE, float("nan")])
+        assert await session.documents() == []
+        (record,) = (await bus.messages.list()).items
+        assert (record.payload, record.attempts, record.status) == ("work", 1, "scheduled")
 
 
 async def test_a_document_of_a_unit_that_fails_is_not_saved(bus: Bus, session: Session) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from agentbus import Bus
-from agentbus.errors import AgentFenced, PayloadMismatch, UnknownSession, VersionConflict, WrongState
+from agentbus.errors import AgentFenced, InvalidInput, PayloadMismatch, UnknownSession, VersionConflict, WrongState
 from tests.conformance.helpers import worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock
@@ -273,6 +273,9 @@ async def test_a_type_that_nothing_can_be_made_of_is_a_named_error(bus: Bus) -> 
     await bus.state("s").set("k", 1)
     with pytest.raises(PayloadMismatch):
         await bus.state("s").get("k", as_=Opaque)
+    for odd in ("Plan", 5):
+        with pytest.raises(InvalidInput, match="not a type"):
+            await bus.state("s").get("k", as_=odd)
 
 
 # Listing

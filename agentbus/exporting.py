@@ -1,0 +1,61 @@
+"""Writing a value to a JSON file that is handed on: the whole file, or nothing of it.
+
+Nothing here is asynchronous: callers with an event loop use a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agentbus.errors import DiskFull, InvalidInput, NotWritable
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """Where to write."""
+    try:
+        target = Path(os.fsdecode(path))
+        encoded = os.fsencode(target)
+    except (TypeError, ValueError):
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise InvalidInput(reason=f"{path!r:.80} is not a path")
+    return target
+
+
+def write_json(target: Path, value: Any) -> None:
+    """A new file, for its owner only, takes the old one's place once it is on the disk."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    temporary = None
+    try:
+        # Beside the target, because a rename works within a file system only; 0600 from the start.
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+        with open(descriptor, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        temporary = None
+        _sync_directory(target.parent)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(path=str(target)) from error
+        raise NotWritable(path=str(target), reason=error.strerror or str(error)) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,21 @@
+"""Large values without holding up the event loop: their JSON is looked through, hashed and read on a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+
+from agentbus.codec import LARGE, Snapshot, open_snapshot
+
+
+async def settled(snapshot: Snapshot) -> tuple[str, str]:
+    """Its text and SHA-256, or the error that a closer look gives."""
+    return await anyio.to_thread.run_sync(snapshot.settle) if snapshot.large else snapshot.settle()
+
+
+async def opened(text: str, checksum: str, what: str, as_: Any = None) -> Any:
+    """The value of a stored snapshot, once its checksum is found right; as a type of the caller's, if one is given."""
+    if len(text) <= LARGE:
+        return open_snapshot(text, checksum, what, as_)
+    return await anyio.to_thread.run_sync(open_snapshot, text, checksum, what, as_)
