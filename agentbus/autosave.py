@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange
-from agentbus.limits import check_name, check_range, check_seconds
+from agentbus.limits import check_keep, check_name, check_seconds
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -25,7 +25,7 @@ def every(agent: Handle, seconds: float, make: Make, name: str, keep: int) -> Ab
     check_seconds(seconds, "seconds")
     if not callable(make):
         raise OutOfRange(what="make", value=make, allowed="a function that gives the snapshot")
-    saver = _Saver(agent, make, check_name(name, "checkpoint"), check_range(keep, "keep", 1, 1_000_000))
+    saver = _Saver(agent, make, check_name(name, "checkpoint"), check_keep(keep))
     return _running(saver, seconds)
 
 

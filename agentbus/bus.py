@@ -33,6 +33,7 @@ from agentbus.limits import (
     check_seconds,
     check_text,
     error_text,
+    name_or_none,
 )
 from agentbus.listening import Listening
 from agentbus.mailroom import Mailroom
@@ -231,7 +232,7 @@ class Bus:
             check_name(type, "agent type"),
             self.engine.process,
             profile(self.max_payload, about),
-            session=None if session is None else check_name(session, "session"),
+            session=name_or_none(session, "session"),
             pools=plain_names(pools, "pool"),
             topics=plain_names(topics, "topic"),
             takeover=takeover,
@@ -256,7 +257,7 @@ class Bus:
             check_name(type, "agent type"),
             None,
             profile(self.max_payload, about),
-            session=None if session is None else check_name(session, "session"),
+            session=name_or_none(session, "session"),
         )
         try:
             await self.engine.write(register, request)

@@ -11,12 +11,22 @@ import msgspec
 
 from agentbus.codec import Snapshot, plain, snapshot
 from agentbus.engine.interface import Engine
-from agentbus.errors import DamagedPayload, OutOfRange, UnknownCheckpoint
+from agentbus.errors import DamagedPayload, UnknownCheckpoint
 from agentbus.files import Path, Stopped, check_paths, check_root, compare_files, hash_files
-from agentbus.limits import MAX_NOTES, MAX_PAGE, check_choice, check_name, check_range, check_text
+from agentbus.limits import (
+    MAX_ID,
+    MAX_NOTES,
+    MAX_PAGE,
+    check_choice,
+    check_keep,
+    check_name,
+    check_range,
+    check_row,
+    check_text,
+    name_or_none,
+)
 from agentbus.operations import Actor, Part
 from agentbus.operations.checkpoints import (
-    NEWEST,
     HistoryFilter,
     Owner,
     PruneRequest,
@@ -37,7 +47,6 @@ from agentbus.snapshots import opened, settled
 T = TypeVar("T")
 
 OWNERS = ("agent", "session")
-MAX_KEPT = 1_000_000
 
 _references = msgspec.json.Decoder(list[FileReference]).decode
 
@@ -121,7 +130,7 @@ def draft(
         "" if root is None and not paths else check_root(root),
         actor,
         session,
-        None if keep is None else check_range(keep, "keep", 1, MAX_KEPT),
+        None if keep is None else check_keep(keep),
     )
 
 
@@ -165,7 +174,7 @@ class Checkpoints:
 
         >>> await bus.checkpoints.latest("planner-1", "after_planning")               # doctest: +SKIP
         """
-        wanted = (_owner(owner, kind), None if name is None else check_name(name, "checkpoint"))
+        wanted = (_owner(owner, kind), name_or_none(name, "checkpoint"))
         stored = await self._engine.read(latest_checkpoint, wanted)
         return None if stored is None else await _checkpoint(stored)
 
@@ -187,8 +196,8 @@ class Checkpoints:
         wanted = HistoryFilter(
             None if kind is None else check_choice(kind, "kind", OWNERS),
             owner,
-            None if name is None else check_name(name, "checkpoint"),
-            _row(cursor),
+            name_or_none(name, "checkpoint"),
+            check_row(cursor),
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_checkpoints, wanted)
@@ -245,8 +254,8 @@ class Checkpoints:
         """
         request = PruneRequest(
             _owner(owner, kind),
-            None if name is None else check_name(name, "checkpoint"),
-            check_range(keep, "keep", 0, MAX_KEPT),
+            name_or_none(name, "checkpoint"),
+            check_keep(keep, low=0),
         )
         gone = 0
         while True:
@@ -262,15 +271,7 @@ def _owner(owner: object, kind: object) -> Owner:
 
 
 def _id(id: object) -> int:
-    return check_range(id, "id", 1, NEWEST)
-
-
-def _row(cursor: str | None) -> int:
-    if cursor is None:
-        return NEWEST
-    if not isinstance(cursor, str) or not cursor.isdecimal() or len(cursor) > 18:
-        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
-    return int(cursor)
+    return check_range(id, "id", 1, MAX_ID)
 
 
 def _files(text: str, what: str) -> list[FileReference]:

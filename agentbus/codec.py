@@ -51,6 +51,13 @@ def encode(value: Any, limit: int) -> tuple[str, int]:
         raise _refusal(error) from None
 
 
+def encode_metadata(value: object, limit: int) -> str:
+    """JSON text of what callers wish to remember of an agent or a session: a dict of theirs."""
+    if not isinstance(value, dict):
+        raise InvalidInput(reason="metadata must be a dict")
+    return encode(value, limit)[0]
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """The JSON of a value as it was at one moment. A large one has yet to be looked at closely, by ``settle``."""
 

@@ -13,7 +13,7 @@ from agentbus.codec import Snapshot, snapshot
 from agentbus.engine.interface import Engine
 from agentbus.errors import UnknownDocument
 from agentbus.exporting import check_target, write_json
-from agentbus.limits import KEEP_VERSIONS, MAX_BATCH, MAX_PAGE, check_name, check_range
+from agentbus.limits import KEEP_VERSIONS, MAX_ID, MAX_PAGE, check_keep, check_name, check_range, name_or_none
 from agentbus.operations import Actor, Part
 from agentbus.operations.documents import SaveRequest, Stored, Wanted, get_documents, save
 from agentbus.records import DocumentRecord
@@ -49,7 +49,7 @@ def draft(
         session,
         check_name(name, "document"),
         snapshot(value, limit),
-        None if author is None else check_name(author, "author"),
+        name_or_none(author, "author"),
         check_keep(keep),
         actor,
     )
@@ -115,7 +115,7 @@ class Document:
         'risk-assessor-1'
         """
         if version is not None:
-            check_range(version, "version", 1, 2**62)
+            check_range(version, "version", 1, MAX_ID)
         found = await self._engine.read(get_documents, Wanted(self.session, self.name, version))
         return await _record(found[0]) if found else None
 
@@ -142,10 +142,6 @@ class Document:
             raise UnknownDocument(session=self.session, name=self.name)
         await anyio.to_thread.run_sync(write_json, target, record.value)
         return target
-
-
-def check_keep(keep: int) -> int:
-    return check_range(keep, "keep", 1, MAX_BATCH)
 
 
 async def _record(stored: Stored, as_: Any = None) -> DocumentRecord:

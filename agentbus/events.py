@@ -11,13 +11,12 @@ import msgspec
 from agentbus.engine.hub import Ear
 from agentbus.engine.interface import Engine
 from agentbus.errors import OutOfRange
-from agentbus.limits import check_choice, check_range
+from agentbus.limits import MAX_ID, check_choice, check_range
 from agentbus.listening import Listening
 from agentbus.operations.events import CHANNEL, KINDS, SUBJECTS, EventFilter, last_event, read_events
 from agentbus.records import EventRecord
 
 _PAGE = 500
-_MOST = 2**62
 
 
 def events(
@@ -32,12 +31,12 @@ def events(
     """What ``bus.events`` gives; its arguments are checked at once, not with the first event."""
     now = after == "now"
     wanted = EventFilter(
-        0 if now else check_range(after, "after", 0, _MOST),
+        0 if now else check_range(after, "after", 0, MAX_ID),
         None if kind is None else check_choice(kind, "kind", tuple(KINDS)),
         None if subject is None else _subject(subject),
         _PAGE,
     )
-    most = _MOST if limit is None else check_range(limit, "limit", 1, _MOST)
+    most = MAX_ID if limit is None else check_range(limit, "limit", 1, MAX_ID)
     return _read(engine, listening, wanted, now, follow, most)
 
 

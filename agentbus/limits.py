@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
 from functools import lru_cache
@@ -20,6 +20,10 @@ MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
 MAX_ATTEMPTS = 5
+MAX_KEPT = 10_000
+"""Versions of a document, or checkpoints of a name, that can be kept: whenever one is saved, they are counted."""
+MAX_ID = 2**62
+"""Above the number of any row."""
 KEEP_VERSIONS = 10
 """Versions of a document that are kept, unless said otherwise."""
 AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
@@ -32,6 +36,8 @@ _key = re.compile(r"[A-Za-z0-9._:@/-]{1,256}").fullmatch
 _prefix = re.compile(r"[A-Za-z0-9._:@/-]{0,256}").fullmatch
 _KEY_RULE = "use {} to 256 of A-Z a-z 0-9 . _ : @ / -"
 _SESSION = "session:"
+_row = re.compile(r"[0-9]{1,18}").fullmatch
+_moment = re.compile(r"([0-9]{1,18})\.([A-Za-z0-9._:@/-]{1,128})").fullmatch
 _generated_message_id = re.compile(r"m-[0-9]+").fullmatch
 
 
@@ -57,6 +63,10 @@ def check_name(name: object, what: str) -> str:
     if type(name) is not str or not _is_name(name):
         raise InvalidName(what=what, name=name)
     return name
+
+
+def name_or_none(name: object, what: str) -> str | None:
+    return None if name is None else check_name(name, what)
 
 
 def check_key(key: object, what: str = "key") -> str:
@@ -119,6 +129,31 @@ def check_range(value: object, what: str, low: int, high: int) -> int:
     return int(value)
 
 
+def check_keep(keep: object, *, low: int = 1) -> int:
+    """How many are to be kept."""
+    return check_range(keep, "keep", low, MAX_KEPT)
+
+
+def check_row(cursor: object) -> int:
+    """Where a page goes on that is in the order of its rows, newest first: below this one."""
+    return MAX_ID if cursor is None else int(_found(cursor, _row)[0])
+
+
+def check_moment(cursor: object) -> tuple[int, str]:
+    """The same for one that is in the order of time, then of names."""
+    if cursor is None:
+        return MAX_ID, ""
+    moment, name = _found(cursor, _moment).groups()
+    return int(moment), name
+
+
+def _found(cursor: object, form: Callable[[str], re.Match[str] | None]) -> re.Match[str]:
+    found = form(cursor) if isinstance(cursor, str) else None
+    if found is None:
+        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
+    return found
+
+
 def check_seconds(value: object, what: str, *, zero: bool = False, high: float = MAX_SECONDS) -> int:
     """Seconds as given by people, in milliseconds."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -131,6 +166,13 @@ def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise OutOfRange(what=what, value=value, allowed=f"one of {', '.join(choices)}")
     return str(value)
+
+
+def check_choices(values: object, what: str, choices: Sequence[str]) -> tuple[str, ...]:
+    """One of these, or several."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        return (check_choice(values, what, choices),)
+    return tuple(check_choice(value, what, choices) for value in values)
 
 
 def check_options(given: Iterable[str], allowed: Sequence[str]) -> None:

@@ -6,8 +6,17 @@ from typing import Literal
 
 from agentbus.addresses import Address, address
 from agentbus.engine.interface import Engine
-from agentbus.errors import OutOfRange
-from agentbus.limits import MAX_PAGE, MESSAGE_STATUSES, check_choice, check_name, check_range, check_seconds
+from agentbus.limits import (
+    MAX_PAGE,
+    MESSAGE_STATUSES,
+    check_choice,
+    check_name,
+    check_range,
+    check_row,
+    check_seconds,
+    check_text,
+    name_or_none,
+)
 from agentbus.operations.dead_letters import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
 from agentbus.operations.reading import MessageFilter, get_message, list_dead, list_messages
 from agentbus.records import MessageRecord, Page
@@ -53,12 +62,13 @@ class Mailroom:
         place = None if to is None else address(to)
         wanted = MessageFilter(
             None if status is None else check_choice(status, "status", MESSAGE_STATUSES),
-            type,
-            sender,
-            session,
-            correlation,
+            name_or_none(type, "message type"),
+            # Any text: the bus itself has a name that no agent can have.
+            None if sender is None else check_text(sender, "sender"),
+            name_or_none(session, "session"),
+            name_or_none(correlation, "correlation"),
             None if place is None else (place.kind, place.name),
-            _row(cursor),
+            check_row(cursor),
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_messages, wanted)
@@ -68,7 +78,7 @@ class Mailroom:
 
         >>> letters = await bus.messages.dead()                                       # doctest: +SKIP
         """
-        wanted = MessageFilter(cursor=_row(cursor), limit=check_range(limit, "limit", 1, MAX_PAGE))
+        wanted = MessageFilter(cursor=check_row(cursor), limit=check_range(limit, "limit", 1, MAX_PAGE))
         return await self._engine.read(list_dead, wanted)
 
     async def requeue(self, *message_ids: str) -> int:
@@ -95,11 +105,3 @@ class Mailroom:
             if len(step) < _PURGE_STEP:
                 return gone
             last = max(step)
-
-
-def _row(cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    if not cursor.isdecimal() or len(cursor) > 18:
-        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
-    return int(cursor)

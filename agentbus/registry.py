@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentbus.addresses import check_agent
-from agentbus.codec import encode
+from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
-from agentbus.errors import InvalidInput
 from agentbus.limits import (
     AGENT_STATUSES,
     MAX_PAGE,
     check_choice,
+    check_choices,
     check_name,
     check_names,
     check_options,
     check_range,
     check_seconds,
     check_text,
+    name_or_none,
 )
 from agentbus.operations.agents import DeleteRequest, Profile, UpdateRequest, delete, update
 from agentbus.operations.fencing import INCOMPLETE
@@ -32,12 +33,6 @@ def profile(limit: int, about: dict[str, Any]) -> Profile:
     return Profile(**{name: _CHECKS[name](value, limit) for name, value in about.items() if value is not None})
 
 
-def _metadata(value: object, limit: int) -> str:
-    if not isinstance(value, dict):
-        raise InvalidInput(reason="metadata must be a dict")
-    return encode(value, limit)[0]
-
-
 _CHECKS: dict[str, Callable[[Any, int], Any]] = {
     "name": lambda value, _: check_text(value, "name", 200, low=1),
     "milestone": lambda value, _: check_name(value, "milestone"),
@@ -47,7 +42,7 @@ _CHECKS: dict[str, Callable[[Any, int], Any]] = {
     "prompt": lambda value, limit: check_text(value, "prompt", limit),
     "load": lambda value, _: check_range(value, "load", 0, 100),
     "estimate": lambda value, _: check_seconds(value, "estimate", zero=True),
-    "metadata": _metadata,
+    "metadata": encode_metadata,
     "patience": lambda value, _: check_seconds(value, "patience"),
 }
 
@@ -147,16 +142,14 @@ class Registry:
     ) -> Page[AgentRecord]:
         if status == "incomplete":
             status = tuple(sorted(INCOMPLETE))
-        elif isinstance(status, str):
-            status = (status,)
         wanted = AgentFilter(
-            None if status is None else tuple(check_choice(one, "status", AGENT_STATUSES) for one in status),
-            type,
-            session,
-            parent,
+            None if status is None else check_choices(status, "status", AGENT_STATUSES),
+            name_or_none(type, "agent type"),
+            name_or_none(session, "session"),
+            name_or_none(parent, "parent"),
             None if kind is None else check_choice(kind, "kind", ("resident", "visiting")),
             capability,
-            cursor,
+            name_or_none(cursor, "cursor"),
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_agents, wanted)

@@ -8,19 +8,27 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from agentbus.codec import encode
+from agentbus.codec import encode_metadata
 from agentbus.errors import (
     AgentBusError,
     InvalidInput,
     Misuse,
-    OutOfRange,
     SessionExists,
     SessionLost,
     UnknownSession,
     WrongState,
 )
 from agentbus.handle import unheeded
-from agentbus.limits import MAX_PAGE, SESSION_STATUSES, check_choice, check_name, check_range, error_text
+from agentbus.limits import (
+    MAX_PAGE,
+    SESSION_STATUSES,
+    check_choices,
+    check_moment,
+    check_name,
+    check_range,
+    error_text,
+    name_or_none,
+)
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.sessions import (
     BeginRequest,
@@ -86,13 +94,11 @@ class Sessions:
 
         >>> page = await bus.sessions.list(status=["interrupted", "paused"], operation="planning")   # doctest: +SKIP
         """
-        if isinstance(status, str):
-            status = (status,)
         wanted = SessionFilter(
-            None if status is None else tuple(check_choice(one, "status", SESSION_STATUSES) for one in status),
-            operation,
-            milestone,
-            _place(cursor),
+            None if status is None else check_choices(status, "status", SESSION_STATUSES),
+            name_or_none(operation, "operation"),
+            name_or_none(milestone, "milestone"),
+            check_moment(cursor),
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_sessions, wanted)
@@ -113,9 +119,9 @@ async def block(
         f"{operation[:115]}-{secrets.token_hex(6)}" if id is None else check_name(id, "session"),
         operation,
         bus.engine.process,
-        None if milestone is None else check_name(milestone, "milestone"),
+        name_or_none(milestone, "milestone"),
         None if expects is None else _expected(expects),
-        None if metadata is None else _metadata(metadata, bus.max_payload),
+        None if metadata is None else encode_metadata(metadata, bus.max_payload),
     )
     session = await _begin(bus, request)
     try:
@@ -164,18 +170,3 @@ def _expected(expects: Mapping[str, str]) -> dict[str, str]:
         raise InvalidInput(reason="expects must be a dict from producers to documents")
     check_range(len(expects), "the number of expected documents", 0, MAX_PAGE)
     return {check_name(who, "producer"): check_name(what, "document") for who, what in expects.items()}
-
-
-def _metadata(metadata: object, limit: int) -> str:
-    if not isinstance(metadata, dict):
-        raise InvalidInput(reason="metadata must be a dict")
-    return encode(metadata, limit)[0]
-
-
-def _place(cursor: str | None) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    created, _, session = cursor.partition(".") if isinstance(cursor, str) else ("", "", "")
-    if not created.isdecimal() or len(created) > 18 or not session:
-        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
-    return int(created), session

@@ -9,7 +9,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain
-from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownSession, UnknownType, WrongState
+from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType, WrongState
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.checkpoints import forget
 from agentbus.operations.dead_letters import bury
@@ -19,6 +19,7 @@ from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
+from agentbus.operations.sessions import not_open
 from agentbus.operations.state import clear_state
 
 
@@ -256,11 +257,9 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
     if not known:
         return UnknownType(kind="agent", name=request.type)
     if request.session is not None:
-        rows = yield Query("session_status", (request.session,))
-        if not rows:
-            return UnknownSession(session=request.session)
-        if rows[0][0] in {"completed", "failed"}:
-            return WrongState(what="session", name=request.session, status=rows[0][0], action="join it")
+        error = yield from not_open(request.session, "join it")
+        if error is not None:
+            return error
     rows = yield Query("agent_status", (request.agent,))
     if rows:
         _, status, _, *place = rows[0]
@@ -314,8 +313,7 @@ def _open_session(session: str | None) -> Op[str | None]:
     """The session of an earlier life, as long as it goes on."""
     if session is None:
         return None
-    rows = yield Query("session_status", (session,))
-    return session if rows and rows[0][0] not in {"completed", "failed"} else None
+    return None if (yield from not_open(session, "go on with it")) else session
 
 
 def _registration(agent: str) -> Op[Registration]:

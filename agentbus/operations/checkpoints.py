@@ -11,13 +11,15 @@ from collections.abc import Sequence
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint, UnknownSession, WrongState
+from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint
+from agentbus.limits import MAX_ID
 from agentbus.operations import Actor, Op, Outcome, Query, operation
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import fence
+from agentbus.operations.paging import page
+from agentbus.operations.sessions import not_open
 from agentbus.records import CheckpointSummary, Page
 
-NEWEST = 2**62
 _STEP = 100
 """Checkpoints that go in one transaction: large ones take a while."""
 
@@ -76,7 +78,7 @@ class HistoryFilter(msgspec.Struct, frozen=True):
     kind: str | None = None
     owner: str | None = None
     name: str | None = None
-    cursor: int = NEWEST
+    cursor: int = MAX_ID
     limit: int = 100
 
 
@@ -98,11 +100,10 @@ class Stored(msgspec.Struct, frozen=True):
 @operation(durable=True)
 def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Keep checkpoints."""
-    refused = yield from fence(request.actor for request in requests if request.actor is not None)
+    refused = yield from fence(request.actor for request in requests)
     outcomes: list[Outcome[Saved]] = []
     for request in requests:
-        error = None if request.actor is None else refused.get(request.actor)
-        session = error or (yield from _session_of(request))
+        session = refused.get(request.actor) or (yield from _session_of(request))
         if isinstance(session, AgentBusError):
             outcomes.append(session)
             continue
@@ -196,20 +197,14 @@ def list_checkpoints(wanted: HistoryFilter, now: Now) -> Op[Page[CheckpointSumma
         rows = yield Query("checkpoint_history", (wanted.kind, wanted.owner, wanted.cursor, most))
     else:
         rows = yield Query("checkpoint_history_named", (wanted.kind, wanted.owner, wanted.name, wanted.cursor, most))
-    items = [CheckpointSummary(*row) for row in rows[: wanted.limit]]
-    return Page(items, str(items[-1].id) if len(rows) > wanted.limit else None)
+    return page(rows, wanted.limit, lambda row: CheckpointSummary(*row), lambda item: str(item.id))
 
 
 def _session_of(request: SaveRequest) -> Op[AgentBusError | str | None]:
     """The session that a checkpoint belongs to, or why its owner cannot have one."""
     owner = request.owner
     if owner.kind == "session":
-        rows = yield Query("session_status", (owner.id,))
-        if not rows:
-            return UnknownSession(session=owner.id)
-        if rows[0][0] in {"completed", "failed"}:
-            return WrongState(what="session", name=owner.id, status=rows[0][0], action="save a checkpoint of it")
-        return owner.id
+        return (yield from not_open(owner.id, "save a checkpoint of it")) or owner.id
     if request.actor is not None and request.actor.agent == owner.id:
         return request.session
     rows = yield Query("agent_status", (owner.id,))

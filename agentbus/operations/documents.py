@@ -62,14 +62,10 @@ class Stored(msgspec.Struct, frozen=True):
 @operation(durable=True)
 def save(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Save documents, and remove the versions that are too many."""
-    actors = {request.actor for request in requests if request.actor is not None}
-    refused = (yield from fence(actors)) if actors else {}
+    refused = yield from fence(request.actor for request in requests)
     outcomes: list[Outcome[Saved]] = []
     for request in requests:
-        if request.actor is not None and request.actor in refused:
-            outcomes.append(refused[request.actor])
-            continue
-        error = yield from not_open(request.session, f"save {request.name}")
+        error = refused.get(request.actor) or (yield from not_open(request.session, f"save {request.name}"))
         if error is not None:
             outcomes.append(error)
             continue

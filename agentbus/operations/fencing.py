@@ -42,11 +42,13 @@ def fenced(actor: Actor, standing: Standing | None) -> AgentFenced | None:
     return AgentFenced(agent=actor.agent, epoch=actor.epoch, reason=reason)
 
 
-def fence(actors: Iterable[Actor]) -> Op[dict[Actor, AgentFenced]]:
-    """The actors that may not act, each with its error."""
-    callers = list(actors)
+def fence(actors: Iterable[Actor | None]) -> Op[dict[Actor | None, AgentFenced]]:
+    """The actors that may not act, each with its error. What is done without an actor is not fenced."""
+    callers = [actor for actor in actors if actor is not None]
+    if not callers:
+        return {}
     known = yield from standings({actor.agent for actor in callers})
-    refused: dict[Actor, AgentFenced] = {}
+    refused: dict[Actor | None, AgentFenced] = {}
     for actor in callers:
         error = fenced(actor, known.get(actor.agent))
         if error is not None:

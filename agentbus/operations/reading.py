@@ -11,12 +11,11 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import check, decode
 from agentbus.errors import DamagedPayload
-from agentbus.limits import generated_id
+from agentbus.limits import MAX_ID, generated_id
 from agentbus.operations import Op, Query, Row
+from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
-
-_NEWEST = 2**62
 
 
 class AgentFilter(msgspec.Struct, frozen=True):
@@ -41,7 +40,7 @@ class MessageFilter(msgspec.Struct, frozen=True):
     session: str | None = None
     correlation: str | None = None
     mailbox: tuple[str, str] | None = None
-    cursor: int | None = None
+    cursor: int = MAX_ID
     limit: int = 100
 
 
@@ -68,8 +67,7 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
             wanted.capability, wanted.limit + 1,
         ),
     )  # fmt: skip
-    items = [_agent(row) for row in rows[: wanted.limit]]
-    return Page(items, items[-1].id if len(rows) > wanted.limit else None)
+    return page(rows, wanted.limit, _agent, lambda agent: agent.id)
 
 
 def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
@@ -83,21 +81,16 @@ def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
     rows = yield Query(
         "message_list",
         (
-            wanted.cursor or _NEWEST, wanted.status, wanted.type, wanted.sender, wanted.session,
+            wanted.cursor, wanted.status, wanted.type, wanted.sender, wanted.session,
             wanted.correlation, kind, name, wanted.limit + 1,
         ),
     )  # fmt: skip
-    return _page(rows, wanted.limit)
+    return page(rows, wanted.limit, _message, lambda message: str(message.id))
 
 
 def list_dead(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
-    rows = yield Query("message_list_dead", (wanted.cursor or _NEWEST, wanted.limit + 1))
-    return _page(rows, wanted.limit)
-
-
-def _page(rows: Sequence[Row], limit: int) -> Page[MessageRecord]:
-    items = [_message(row) for row in rows[:limit]]
-    return Page(items, str(items[-1].id) if len(rows) > limit else None)
+    rows = yield Query("message_list_dead", (wanted.cursor, wanted.limit + 1))
+    return page(rows, wanted.limit, _message, lambda message: str(message.id))
 
 
 def count(deepest: int, now: Now) -> Op[Counts]:

@@ -10,8 +10,10 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import AgentBusError, SessionDiffers, SessionExists, SessionLost, UnknownSession, WrongState
+from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Outcome, Query, Row, operation
 from agentbus.operations.events import event, record
+from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
 from agentbus.records import Page, SessionRecord
 
@@ -24,7 +26,6 @@ _ACTIONS = {
     "completed": (frozenset({"active", "paused", "interrupted"}), "complete it"),
     "failed": (frozenset({"active", "paused", "interrupted"}), "fail it"),
 }
-_LAST = (2**62, "")
 
 
 class BeginRequest(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class SessionFilter(msgspec.Struct, frozen=True):
     status: tuple[str, ...] | None = None
     operation: str | None = None
     milestone: str | None = None
-    cursor: tuple[int, str] | None = None
+    cursor: tuple[int, str] = (MAX_ID, "")
     limit: int = 100
 
 
@@ -178,10 +179,9 @@ def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
     status = None if wanted.status is None else list(wanted.status)
     rows = yield Query(
         "session_list",
-        (*(wanted.cursor or _LAST), status, wanted.operation, wanted.milestone, wanted.limit + 1),
+        (*wanted.cursor, status, wanted.operation, wanted.milestone, wanted.limit + 1),
     )
-    items = [_record(row) for row in rows[: wanted.limit]]
-    return Page(items, f"{items[-1].created}.{items[-1].id}" if len(rows) > wanted.limit else None)
+    return page(rows, wanted.limit, _record, lambda session: f"{session.created}.{session.id}")
 
 
 def count_agents(session: str, now: Now) -> Op[dict[str, int]]:

@@ -14,10 +14,12 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import check, decode, plain, plain_payload
-from agentbus.errors import AgentBusError, DamagedPayload, UnknownSession, VersionConflict, WrongState
+from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, WrongState
 from agentbus.limits import scope_session
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
 from agentbus.operations.fencing import fence
+from agentbus.operations.paging import page
+from agentbus.operations.sessions import not_open
 from agentbus.records import Page, StateEntry
 
 Place = tuple[str, str]
@@ -105,14 +107,13 @@ def state_channel(scope: str) -> str:
 @operation(durable=True)
 def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[Changed]]]:
     """Set, delete or add to entries; several that name the same one after another, each with an outcome of its own."""
-    refused = yield from fence(request.actor for request in requests if request.actor is not None)
+    refused = yield from fence(request.actor for request in requests)
     closed = yield from _closed({request.scope for request in requests})
     entries = yield from _entries(requests)
     outcomes: list[Outcome[Changed]] = []
     for request in requests:
-        error: AgentBusError | None = closed.get(request.scope) if closed else None
-        if refused and error is None and request.actor is not None:
-            error = refused.get(request.actor)
+        # Most are neither, and actors take a while to be looked up.
+        error = (closed.get(request.scope) if closed else None) or (refused.get(request.actor) if refused else None)
         outcomes.append(error or _apply(request, entries[request.scope, request.key], now))
     yield from _write(entries)
     return outcomes
@@ -174,13 +175,9 @@ def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
     errors: dict[str, AgentBusError] = {}
     for scope in scopes:
         session = scope_session(scope)
-        if session is None:
-            continue
-        rows = yield Query("session_status", (session,))
-        if not rows:
-            errors[scope] = UnknownSession(session=session)
-        elif rows[0][0] in {"completed", "failed"}:
-            errors[scope] = WrongState(what="session", name=session, status=rows[0][0], action="change its state")
+        error = None if session is None else (yield from not_open(session, "change its state"))
+        if error is not None:
+            errors[scope] = error
     return errors
 
 
@@ -285,8 +282,7 @@ def list_entries(wanted: Wanted, now: Now) -> Op[Page[StateEntry]]:
         # Every key after the cursor is above it with a space, which stands before all that keys are made of.
         low = max(low, f"{wanted.cursor} ")
     rows = yield Query("state_list", (wanted.scope, low, high, now.wall, wanted.limit + 1))
-    items = [_entry(row) for row in rows[: wanted.limit]]
-    return Page(items, items[-1].key if len(rows) > wanted.limit else None)
+    return page(rows, wanted.limit, _entry, lambda entry: entry.key)
 
 
 def list_changes(wanted: Wanted, now: Now) -> Op[list[StateEntry]]:

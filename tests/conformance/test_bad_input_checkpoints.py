@@ -158,7 +158,7 @@ async def test_a_checkpoint_is_restored_by_name_or_by_id(bus: Bus, a: Agent) -> 
         await a.restore("n", id=1)
 
 
-@pytest.mark.parametrize("keep", [0, -1, 1.5, True, "1", 10**7])
+@pytest.mark.parametrize("keep", [0, -1, 1.5, True, "1", 10_001])
 async def test_the_number_to_keep_has_a_range(bus: Bus, a: Agent, keep: Any) -> None:
     async with refusing(bus, a, OutOfRange):
         await a.checkpoint("n", 1, keep=keep)

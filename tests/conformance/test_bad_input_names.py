@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,18 +19,24 @@ GOOD = ["a", "A-Z_0.9:@/", "x" * 128, "-", "..", "1", "agent@host:8080/path"]
 
 Use = Callable[[Bus, Agent, Any], Awaitable[object]]
 
+
+def some(name: Any) -> Any:
+    """Where None means that nothing is asked for."""
+    return "" if name is None else name
+
+
 USES: dict[str, Use] = {
     "agent": lambda bus, a, name: bus.register(name, type="worker"),
     "agent type": lambda bus, a, name: bus.register("b", type=name),
     "expected agent": lambda bus, a, name: bus.expect(name, type="worker"),
-    "session of an agent": lambda bus, a, name: bus.register("b", type="worker", session=name or ""),
+    "session of an agent": lambda bus, a, name: bus.register("b", type="worker", session=some(name)),
     "pool of an agent": lambda bus, a, name: bus.register("b", type="worker", pools=["good", name]),
     "topic of an agent": lambda bus, a, name: bus.register("b", type="worker", topics=[name]),
     "recipient": lambda bus, a, name: a.send(name, "note"),
     "message type": lambda bus, a, name: a.send("a", name),
-    "message_id": lambda bus, a, name: a.send("a", "note", message_id=name or ""),
-    "correlation": lambda bus, a, name: a.send("a", "note", correlation=name or ""),
-    "session": lambda bus, a, name: a.send("a", "note", session=name or ""),
+    "message_id": lambda bus, a, name: a.send("a", "note", message_id=some(name)),
+    "correlation": lambda bus, a, name: a.send("a", "note", correlation=some(name)),
+    "session": lambda bus, a, name: a.send("a", "note", session=some(name)),
     "topic": lambda bus, a, name: a.publish(name, "note"),
     "recipient of a request": lambda bus, a, name: a.request(name, "note", timeout=5),
     "joined pool": lambda bus, a, name: a.join(name),
@@ -42,7 +49,17 @@ USES: dict[str, Use] = {
     "capability": lambda bus, a, name: bus.agents.find(name),
     "looked up message": lambda bus, a, name: bus.messages.get(name),
     "requeued message": lambda bus, a, name: bus.messages.requeue(name),
-    "recipient of listed messages": lambda bus, a, name: bus.messages.list(to="" if name is None else name),
+    "recipient of listed messages": lambda bus, a, name: bus.messages.list(to=some(name)),
+    **{
+        f"{given} of listed agents": partial(lambda given, bus, a, name: bus.agents.list(**{given: some(name)}), given)
+        for given in ("type", "session", "parent", "cursor")
+    },
+    **{
+        f"{given} of listed messages": partial(
+            lambda given, bus, a, name: bus.messages.list(**{given: some(name)}), given
+        )
+        for given in ("type", "session", "correlation")
+    },
     "defined type": lambda bus, a, name: bus.define(name),
 }
 

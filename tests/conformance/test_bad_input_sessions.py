@@ -19,7 +19,7 @@ from agentbus.errors import (
     SnapshotTooLarge,
     UnknownType,
 )
-from tests.conformance.test_bad_input_names import BAD, NOT_TEXT
+from tests.conformance.test_bad_input_names import BAD, NOT_TEXT, some
 from tests.conftest import Engine
 
 Use = Callable[[Bus, Session, Any], Awaitable[object]]
@@ -70,14 +70,16 @@ async def _finish(session: Session, member: Any, result: Any = None) -> None:
 
 NAMES: dict[str, Use] = {
     "operation": lambda bus, session, name: _block(bus, name),
-    "session": lambda bus, session, name: _block(bus, id="" if name is None else name),
-    "milestone": lambda bus, session, name: _block(bus, milestone="" if name is None else name),
+    "session": lambda bus, session, name: _block(bus, id=some(name)),
+    "milestone": lambda bus, session, name: _block(bus, milestone=some(name)),
     "producer": lambda bus, session, name: _block(bus, expects={_hashable(name): "x"}),
     "expected document": lambda bus, session, name: _block(bus, expects={"x": name}),
     "opened session": lambda bus, session, name: bus.sessions.open(name),
     "looked up session": lambda bus, session, name: bus.sessions.get(name),
+    "operation of listed sessions": lambda bus, session, name: bus.sessions.list(operation=some(name)),
+    "milestone of listed sessions": lambda bus, session, name: bus.sessions.list(milestone=some(name)),
     "document": lambda bus, session, name: _made(session.document, name),
-    "author": lambda bus, session, name: session.document("x").save(1, author="" if name is None else name),
+    "author": lambda bus, session, name: session.document("x").save(1, author=some(name)),
     "document of a unit": lambda bus, session, name: _unit(bus, session, name, 1),
     "member": lambda bus, session, name: session.participants(["good", name]),
     "meeting": lambda bus, session, name: session.participants(["good"], name=name),
@@ -113,10 +115,10 @@ RANGES: dict[str, tuple[Use, list[Any]]] = {
     "history": (lambda bus, session, value: session.document("x").history(value), [0, 1001, "5", None]),
     "version": (lambda bus, session, value: session.document("x").record(value), [0, -1, "1", 1.0, 2**63, True]),
     "limit": (lambda bus, session, value: bus.sessions.list(limit=value), [0, 1001, None]),
-    "status": (lambda bus, session, value: bus.sessions.list(status=value), ["open", "", ["active", "x"], [None]]),
+    "status": (lambda bus, session, value: bus.sessions.list(status=value), ["open", "", ["active", "x"], [None], 5]),
     "cursor": (
         lambda bus, session, value: bus.sessions.list(cursor=value),
-        ["", "x", "5", "5.", "-1.a", "9" * 19 + ".a", 5],
+        ["", "x", "5", "5.", "-1.a", "9" * 19 + ".a", "5.two words", "5.\ud800", 5],
     ),
     "reason": (lambda bus, session, value: session.pause(value), [5, "nul\0", "\ud800", "x" * 100_001]),
     "error": (lambda bus, session, value: session.fail(value), [None, 5, "nul\0", "\ud800", "x" * 100_001]),

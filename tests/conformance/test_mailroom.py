@@ -88,10 +88,24 @@ async def test_a_limit_out_of_range_is_refused(bus: Bus, limit: int) -> None:
         await bus.messages.dead(limit=limit)
 
 
-@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "", "9" * 30])
-async def test_a_cursor_that_is_none_is_refused(bus: Bus, cursor: str) -> None:
+@pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "", "9" * 30, "٣", 5, b"5"])
+async def test_a_cursor_that_is_none_is_refused(bus: Bus, cursor: Any) -> None:
+    for page in (bus.messages.list, bus.messages.dead):
+        with pytest.raises(OutOfRange):
+            await page(cursor=cursor)
+
+
+async def test_nothing_is_before_the_first_message(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note")
+    assert (await bus.messages.list(cursor="0")).items == []
+
+
+@pytest.mark.parametrize("sender", [5, "nul\0", "\ud800", b"a", {"a"}])
+async def test_a_sender_that_is_none_is_refused(bus: Bus, sender: Any) -> None:
     with pytest.raises(OutOfRange):
-        await bus.messages.list(cursor=cursor)
+        await bus.messages.list(sender=sender)
+    assert (await bus.messages.list(sender="(agentbus)")).items == [], "the bus itself may be asked for"
 
 
 @pytest.mark.parametrize("message_id", ["", "two words", "x" * 129, "nul\0", None, 5])

@@ -6,9 +6,9 @@ import pytest
 
 from agentbus.codec import decode
 from agentbus.errors import AgentFenced, UnknownAgent, UnknownCheckpoint, UnknownSession, WrongState
+from agentbus.limits import MAX_ID
 from agentbus.operations import Actor
 from agentbus.operations.checkpoints import (
-    NEWEST,
     HistoryFilter,
     Owner,
     PruneRequest,
@@ -70,13 +70,13 @@ def test_with_keep_the_older_ones_of_the_same_name_go() -> None:
 
 
 def test_what_others_save_for_an_agent_has_its_session() -> None:
-    answers: list[Answer] = [("agent_standing", []), ("agent_status", [("c", "failed", "s-2", *NOWHERE)]), *inserted(5)]
+    answers: list[Answer] = [("agent_status", [("c", "failed", "s-2", *NOWHERE)]), *inserted(5)]
     played = play(save_checkpoint.run([request(None, owner="c", session=None)], NOW), *answers)
     assert played.outcomes == [Saved(5, "s-2", NOW.wall)]
 
 
 def test_nobody_can_have_a_checkpoint_who_is_not_there() -> None:
-    answers: list[Answer] = [("agent_standing", []), ("agent_status", []), ("session_status", [])]
+    answers: list[Answer] = [("agent_status", []), ("session_status", [])]
     requests = [request(None, owner="c"), request(None, "session", "s-9")]
     played = play(save_checkpoint.run(requests, NOW), *answers)
     assert [type(outcome) for outcome in played.outcomes] == [UnknownAgent, UnknownSession]
@@ -85,7 +85,7 @@ def test_nobody_can_have_a_checkpoint_who_is_not_there() -> None:
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
 def test_a_session_that_has_ended_takes_none(status: str) -> None:
-    answers: list[Answer] = [("agent_standing", []), ("session_status", [(status,)])]
+    answers: list[Answer] = [("session_status", [(status,)])]
     played = play(save_checkpoint.run([request(None, "session", "s-9")], NOW), *answers)
     (error,) = played.outcomes
     assert isinstance(error, WrongState)
@@ -153,7 +153,7 @@ def test_the_latest_is_that_of_one_name_or_of_all() -> None:
 def test_a_page_says_where_the_next_one_begins() -> None:
     rows = [(id, "agent", "a", "n", "", None, 1, 2, 0) for id in (9, 8, 7)]
     page = play(list_checkpoints(HistoryFilter(limit=2), NOW), ("checkpoint_list", rows))
-    assert page.parameters("checkpoint_list") == (NEWEST, None, None, 3)
+    assert page.parameters("checkpoint_list") == (MAX_ID, None, None, 3)
     assert [item.id for item in page.outcomes.items] == [9, 8]
     assert page.outcomes.cursor == "8"
     assert isinstance(page.outcomes.items[0], CheckpointSummary)

@@ -51,7 +51,7 @@ def test_only_the_stale_one_of_two_lives_is_fenced() -> None:
 
 
 def test_each_agent_is_looked_up_once_however_often_it_calls() -> None:
-    played = play(fence([A, Actor("a", 2), A, B]), ("agent_standing", [standing("a"), standing("b")]))
+    played = play(fence([A, None, Actor("a", 2), A, B]), ("agent_standing", [standing("a"), standing("b")]))
     assert sorted(played.parameters("agent_standing")[0]) == ["a", "b"]
 
 
@@ -59,3 +59,8 @@ def test_the_statuses_are_either_incomplete_or_ended() -> None:
     assert not INCOMPLETE & set(ENDED)
     assert {"pending"} == INCOMPLETE - LIVE
     assert len(INCOMPLETE | set(ENDED)) == 7
+
+
+def test_what_nobody_does_is_not_fenced_and_nothing_is_asked() -> None:
+    played = play(fence([None, None]))
+    assert (played.outcomes, played.asked) == ({}, [])

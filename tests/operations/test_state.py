@@ -49,7 +49,7 @@ def there(
 
 
 def change(*requests: ChangeRequest, rows: list[Row] | None = None, answers: tuple[Answer, ...] = ()) -> Played[Any]:
-    actors: tuple[Answer, ...] = (("agent_standing", []),) if all(r.actor is None for r in requests) else (ALIVE,)
+    actors: tuple[Answer, ...] = () if all(request.actor is None for request in requests) else (ALIVE,)
     return play(change_state.run(requests, NOW), *actors, ("state_standing", rows or []), *answers)
 
 
@@ -171,7 +171,6 @@ def test_the_state_of_a_session_that_is_not_open_cannot_be_changed(rows: list[Ro
     requests = [put(scope="session:x"), ChangeRequest("session:x", "k", amount=1), put(scope="s")]
     played = play(
         change_state.run(requests, NOW),
-        ("agent_standing", []),
         ("session_status", rows),
         ("state_standing", []),
         ("state_values", []),
@@ -186,7 +185,6 @@ def test_the_state_of_a_session_that_is_not_open_cannot_be_changed(rows: list[Ro
 def test_the_state_of_a_session_that_goes_on_can_be_changed(status: str) -> None:
     played = play(
         change_state.run([put(scope="session:x")], NOW),
-        ("agent_standing", []),
         ("session_status", [(status,)]),
         ("state_standing", []),
         numbers(41),
