@@ -9,90 +9,32 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
-import msgspec
 import pytest
 
 from agentbus import Bus
 from agentbus.errors import InvalidInput, InvalidPayload, PayloadTooLarge
 from tests.conformance.helpers import known, refusing, take, worker
 from tests.conftest import Engine
-
-
-class Point(msgspec.Struct):
-    """A payload with a type of its own."""
-
-    x: float
-    y: float = 0.0
+from tests.support.values import NOT_JSON, Point, nested
 
 
 class Colour(enum.Enum):
     RED = "red"
 
 
-def nested(depth: int, kind: str) -> Any:
-    value: Any = 1
-    for level in range(depth):
-        as_list = kind == "list" or (kind == "mixed" and level % 2)
-        value = [value] if as_list else {"k": value}
-    return value
-
-
-def endless() -> list[Any]:
-    value: list[Any] = []
-    value.append(value)
-    return value
-
-
-BAD: dict[str, Any] = {
-    "nan": math.nan,
-    "infinity": math.inf,
-    "negative infinity": -math.inf,
-    "nan in a list": [1, [math.nan]],
-    "nan in a dict": {"a": {"b": math.nan}},
-    "nan in a tuple": (1, math.nan),
-    "nan in a set": {math.nan},
-    "nan in a Struct": Point(math.nan),
-    "nan in a Struct in a list": [Point(1.0), Point(1.0, math.inf)],
-    "lone surrogate": "\ud800",
-    "lone surrogate inside": {"a": ["x\udfffy"]},
-    "lone surrogate in a key": {"\ud800": 1},
-    "over 64 bits": 2**64,
-    "under 64 bits": -(2**63) - 1,
-    "far over 64 bits": [10**400],
-    "too long to be written": {"n": 10**5000},
-    "129 lists deep": nested(129, "list"),
-    "129 dicts deep": nested(129, "dict"),
-    "129 deep, mixed": nested(129, "mixed"),
-    "100,000 deep": nested(100_000, "list"),
-    "endless": endless(),
-    "number as key": {1: "a"},
-    "None as key": {None: "a"},
-    "truth as key": {True: "a"},
-    "tuple as key": {(1, 2): "a"},
-    "object": object(),
-    "object inside": {"a": [object()]},
-    "function": len,
-    "complex": 1j,
-    "generator": (n for n in range(3)),
-    "raw text that is no JSON": msgspec.Raw(b"NaN"),
-    "raw number out of range": msgspec.Raw(b"[1e999]"),
-    "raw bytes that are no text": msgspec.Raw(b'"\xff"'),
-}
-
-
-@pytest.mark.parametrize("what", BAD)
+@pytest.mark.parametrize("what", NOT_JSON)
 async def test_what_is_not_json_is_refused(bus: Bus, what: str) -> None:
     a = await worker(bus, "a")
     async with refusing(bus, a, InvalidPayload) as refused:
-        await a.send("a", "note", BAD[what])
+        await a.send("a", "note", NOT_JSON[what])
     assert refused.value.code == "invalid_payload"
     assert isinstance(refused.value, ValueError)
     async with refusing(bus, a, InvalidPayload):
-        await a.send_many([("a", "note", 1), ("a", "note", BAD[what])])
+        await a.send_many([("a", "note", 1), ("a", "note", NOT_JSON[what])])
     async with refusing(bus, a, InvalidPayload):
-        await a.request("a", "note", BAD[what], timeout=5)
+        await a.request("a", "note", NOT_JSON[what], timeout=5)
     async with refusing(bus, a, InvalidInput):
-        await bus.agents.update("a", metadata={"value": BAD[what]})
+        await bus.agents.update("a", metadata={"value": NOT_JSON[what]})
 
 
 GOOD: list[Any] = [

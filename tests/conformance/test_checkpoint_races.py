@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentbus import Agent, Bus, FileReference
+from agentbus import Agent, Bus, FileReference, Message
 from agentbus import files as files_module
 from agentbus.errors import (
     AgentFenced,
@@ -178,6 +178,11 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading
     return reading, go_on
 
 
+async def _handle(message: Message, root: Path) -> None:
+    async with message as unit:
+        unit.checkpoint("n", 1, files=["plan.md"], root=root)
+
+
 async def test_the_lease_is_renewed_while_the_files_of_a_message_are_read(
     bus: Bus, a: Agent, root: Path, clock: FakeClock, held_up: tuple[threading.Event, threading.Event]
 ) -> None:
@@ -185,12 +190,7 @@ async def test_the_lease_is_renewed_while_the_files_of_a_message_are_read(
     reading, go_on = held_up
     receipt = await a.send("a", "note")
     message = await take(a, lease=10)
-
-    async def handle() -> None:
-        async with message as unit:
-            unit.checkpoint("n", 1, files=["plan.md"], root=root)
-
-    async with running(handle()) as task:
+    async with running(_handle(message, root)) as task:
         assert await asyncio.to_thread(reading.wait, 10)
         await clock.pass_time(60)
         assert await a.receive(timeout=0) is None, "it would have been handed out again"
@@ -206,12 +206,7 @@ async def test_a_lease_that_is_lost_while_files_are_read_ends_the_block(
     reading, go_on = held_up
     await a.send("a", "note")
     message = await take(a, lease=10)
-
-    async def handle() -> None:
-        async with message as unit:
-            unit.checkpoint("n", 1, files=["plan.md"], root=root)
-
-    async with running(handle()) as task:
+    async with running(_handle(message, root)) as task:
         assert await asyncio.to_thread(reading.wait, 10)
         await worker(bus, "a", takeover=True)
         await clock.pass_time(60)
