@@ -25,23 +25,23 @@ def every(agent: Handle, seconds: float, make: Make, name: str, keep: int) -> Ab
     check_seconds(seconds, "seconds")
     if not callable(make):
         raise OutOfRange(what="make", value=make, allowed="a function that gives the snapshot")
-    saver = _Saver(agent, make, check_name(name, "checkpoint"), check_keep(keep))
-    return _running(saver, seconds)
+    repeater = _Repeater(agent, make, check_name(name, "checkpoint"), check_keep(keep))
+    return _running(repeater, seconds)
 
 
 @asynccontextmanager
-async def _running(saver: _Saver, seconds: float) -> AsyncIterator[None]:
+async def _running(repeater: _Repeater, seconds: float) -> AsyncIterator[None]:
     # A task of its own, not a task group: that would wrap the exceptions of the caller's block.
-    task = asyncio.create_task(saver.run(seconds), name="agentbus checkpoints")
+    task = asyncio.create_task(repeater.run(seconds), name="agentbus checkpoints")
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    await saver.finish()
+    await repeater.finish()
 
 
-class _Saver:
+class _Repeater:
     """Saves what ``make`` gives, if it is not what it gave before."""
 
     def __init__(self, agent: Handle, make: Make, name: str, keep: int) -> None:

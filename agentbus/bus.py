@@ -22,7 +22,7 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, UnknownType
 from agentbus.explaining import explained
-from agentbus.handle import Handle, unheeded
+from agentbus.handle import Handle
 from agentbus.limits import (
     MAX_PAYLOAD,
     MAX_SNAPSHOT,
@@ -50,13 +50,14 @@ from agentbus.operations.agents import (
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
-from agentbus.parting import parting
+from agentbus.parting import parting, unheeded
 from agentbus.pulse import Pulse, strike_off
 from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 from agentbus.session import Session
-from agentbus.sessions import Sessions, block
+from agentbus.session_block import block
+from agentbus.sessions import Sessions
 from agentbus.state import State
 from agentbus.vocabulary import Vocabulary, definition
 

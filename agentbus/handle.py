@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
@@ -163,13 +162,3 @@ class Handle:
         self.channels = tuple(mailbox_channel(mailbox) for mailbox in self.own + self.pools)
         # Those of its tasks that wait must listen to the new ones too.
         self.engine.hub.ring_all(mailbox_channel(registration.mailbox))
-
-
-def unheeded(writing: Awaitable[Any]) -> None:
-    """Let a write happen whose outcome nobody waits for."""
-    asyncio.ensure_future(writing).add_done_callback(_take_note)
-
-
-def _take_note(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from agentbus.engine.hub import Ear
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError
-from agentbus.handle import unheeded
 from agentbus.operations.processes import ListenRequest, listen
+from agentbus.parting import unheeded
 
 
 class Listening:

@@ -1,15 +1,16 @@
 """Letting go on the way out: what must still be written when a block is left by an exception or a cancellation.
 
 It is shielded from the cancellation, but it must not hold up the exit. Where another process holds the lock, the first
-that waits in vain is the last that waits for long.
+that waits in vain is the last that waits for long. What need not be waited for at all is written unheeded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import anyio
 
@@ -34,3 +35,13 @@ def is_stray(error: BaseException) -> bool:
     """Whether a cancellation is not meant for this task: its code awaited something else that was cancelled."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() == 0
+
+
+def unheeded(writing: Awaitable[Any]) -> None:
+    """Let a write happen whose outcome nobody waits for."""
+    asyncio.ensure_future(writing).add_done_callback(_take_note)
+
+
+def _take_note(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

@@ -12,7 +12,7 @@ from itertools import pairwise
 from msgspec import DecodeError
 
 from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload, InvalidInput, LeaseLost, LockTimeout, Misuse
-from agentbus.handle import Handle, unheeded
+from agentbus.handle import Handle
 from agentbus.limits import check_seconds
 from agentbus.message import Message
 from agentbus.operations import Row
@@ -27,7 +27,7 @@ from agentbus.operations.leases import (
     reject,
     release,
 )
-from agentbus.parting import is_stray, parting
+from agentbus.parting import is_stray, parting, unheeded
 from agentbus.renewal import renewal
 from agentbus.unit import Unit
 

@@ -1,24 +1,11 @@
-"""``bus.sessions``: looking at sessions and joining them; and the block of ``bus.session``."""
+"""``bus.sessions``: looking at sessions, and joining them."""
 
 from __future__ import annotations
 
-import logging
-import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from agentbus.codec import encode_metadata
-from agentbus.errors import (
-    AgentBusError,
-    InvalidInput,
-    Misuse,
-    SessionExists,
-    SessionLost,
-    UnknownSession,
-    WrongState,
-)
-from agentbus.handle import unheeded
+from agentbus.errors import UnknownSession
 from agentbus.limits import (
     MAX_PAGE,
     SESSION_STATUSES,
@@ -26,29 +13,14 @@ from agentbus.limits import (
     check_moment,
     check_name,
     check_range,
-    error_text,
     name_or_none,
 )
-from agentbus.operations.processes import Neighbour
-from agentbus.operations.sessions import (
-    BeginRequest,
-    Begun,
-    ChangeRequest,
-    SessionFilter,
-    begin,
-    change,
-    get_session,
-    list_sessions,
-)
-from agentbus.parting import parting
-from agentbus.pulse import strike_off
+from agentbus.operations.sessions import SessionFilter, get_session, list_sessions
 from agentbus.records import Page, SessionRecord
 from agentbus.session import Session
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
-
-log = logging.getLogger("agentbus")
 
 
 class Sessions:
@@ -102,71 +74,3 @@ class Sessions:
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_sessions, wanted)
-
-
-@asynccontextmanager
-async def block(
-    bus: Bus,
-    operation: str,
-    milestone: str | None,
-    id: str | None,
-    expects: Mapping[str, str] | None,
-    metadata: dict[str, Any] | None,
-) -> AsyncIterator[Session]:
-    """A session for the length of a block: begun, or gone on with, and ended as the block ends."""
-    check_name(operation, "operation")
-    request = BeginRequest(
-        f"{operation[:115]}-{secrets.token_hex(6)}" if id is None else check_name(id, "session"),
-        operation,
-        bus.engine.process,
-        name_or_none(milestone, "milestone"),
-        None if expects is None else _expected(expects),
-        None if metadata is None else encode_metadata(metadata, bus.max_payload),
-    )
-    session = await _begin(bus, request)
-    try:
-        yield session
-        if not session.ended:
-            await session.leave("completed")
-    except BaseException as error:
-        if not session.ended:
-            with parting(bus.engine):
-                await _give_up(session, error)
-        raise
-
-
-async def _begin(bus: Bus, request: BeginRequest) -> Session:
-    def interrupt_orphan(begun: Begun) -> None:
-        """Whoever began it was cancelled: nobody is in its block."""
-        leaving = ChangeRequest(begun.session, "interrupted", "cancelled while it began", request.process, True)
-        with suppress(AgentBusError):
-            unheeded(bus.engine.write(change, leaving))
-
-    try:
-        begun = await bus.engine.write(begin, request, orphaned=interrupt_orphan)
-    except SessionExists as exists:
-        if exists.process is None or not await strike_off(bus.engine, [Neighbour(**exists.process)]):
-            raise
-        begun = await bus.engine.write(begin, request, orphaned=interrupt_orphan)
-    return Session(
-        bus, begun.session, begun.operation, begun.milestone,
-        owner=request.process, continued=begun.continued,
-    )  # fmt: skip
-
-
-async def _give_up(session: Session, error: BaseException) -> None:
-    """After an exception it failed; a cancelled one, or one ended by Ctrl-C, can be gone on with."""
-    try:
-        await session.leave("failed" if isinstance(error, Exception) else "interrupted", error_text(error))
-    except (SessionLost, WrongState, Misuse):
-        log.debug("%s was not ours to end", session.id)
-    except AgentBusError as problem:
-        # The exception of the block matters more; once this process is gone, the session counts as interrupted.
-        log.warning("%s could not be ended: %s", session.id, problem)
-
-
-def _expected(expects: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(expects, Mapping):
-        raise InvalidInput(reason="expects must be a dict from producers to documents")
-    check_range(len(expects), "the number of expected documents", 0, MAX_PAGE)
-    return {check_name(who, "producer"): check_name(what, "document") for who, what in expects.items()}
