@@ -15,7 +15,7 @@ from agentbus.errors import UnknownDocument
 from agentbus.exporting import check_target, write_json
 from agentbus.limits import KEEP_VERSIONS, MAX_ID, MAX_PAGE, check_keep, check_name, check_range, name_or_none
 from agentbus.operations import Actor, Part
-from agentbus.operations.documents import SaveRequest, Stored, Wanted, get_documents, save
+from agentbus.operations.documents import SaveRequest, Stored, Wanted, get_documents, save_document
 from agentbus.records import DocumentRecord
 from agentbus.snapshots import opened, settled
 
@@ -38,7 +38,7 @@ class Draft(msgspec.Struct, frozen=True):
         return SaveRequest(self.session, self.name, text, checksum, self.author, self.keep, self.actor)
 
     async def part(self, engine: Engine) -> Part:
-        return Part(save, await self.finished())
+        return Part(save_document, await self.finished())
 
 
 def draft(
@@ -88,7 +88,7 @@ class Document:
         """
         keep = self._keep if keep is None else keep
         checked = draft(self.session, self.name, value, self._limit, author=author, keep=keep)
-        saved = await self._engine.write(save, await checked.finished())
+        saved = await self._engine.write(save_document, await checked.finished())
         return DocumentRecord(saved.id, self.session, self.name, saved.version, author, saved.created, value)
 
     @overload

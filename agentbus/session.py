@@ -14,8 +14,8 @@ from agentbus.operations.documents import list_documents
 from agentbus.operations.sessions import (
     ChangeRequest,
     SessionProgressRequest,
-    advance,
-    change,
+    advance_session,
+    change_session,
     count_agents,
     get_session,
     missing,
@@ -90,7 +90,7 @@ class Session:
         >>> await session.progress(40)                                                # doctest: +SKIP
         """
         percent = check_range(percent, "progress", 0, 100)
-        await self._engine.write(advance, SessionProgressRequest(self.id, percent))
+        await self._engine.write(advance_session, SessionProgressRequest(self.id, percent))
 
     async def pause(self, reason: str | None = None) -> None:
         """Set it aside: a paused session is not interrupted when its agents fail. Its agents are not told, and leaving
@@ -219,7 +219,7 @@ class Session:
         return meeting
 
     async def _change(self, status: str, reason: str | None = None, *, leaving: bool = False) -> None:
-        await self._engine.write(change, ChangeRequest(self.id, status, reason, self._owner, leaving))
+        await self._engine.write(change_session, ChangeRequest(self.id, status, reason, self._owner, leaving))
 
     def _own(self, options: dict[str, Any]) -> str:
         if "session" in options:

@@ -12,7 +12,7 @@ from agentbus.codec import encode_metadata
 from agentbus.errors import AgentBusError, InvalidInput, Misuse, SessionExists, SessionLost, WrongState
 from agentbus.limits import MAX_PAGE, check_name, check_range, error_text, name_or_none
 from agentbus.operations.processes import Neighbour
-from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin, change
+from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin_session, change_session
 from agentbus.parting import parting, unheeded
 from agentbus.pulse import strike_off
 from agentbus.session import Session
@@ -59,14 +59,14 @@ async def _begin(bus: Bus, request: BeginRequest) -> Session:
         """Whoever began it was cancelled: nobody is in its block."""
         leaving = ChangeRequest(begun.session, "interrupted", "cancelled while it began", request.process, True)
         with suppress(AgentBusError):
-            unheeded(bus.engine.write(change, leaving))
+            unheeded(bus.engine.write(change_session, leaving))
 
     try:
-        begun = await bus.engine.write(begin, request, orphaned=interrupt_orphan)
+        begun = await bus.engine.write(begin_session, request, orphaned=interrupt_orphan)
     except SessionExists as exists:
         if exists.process is None or not await strike_off(bus.engine, [Neighbour(**exists.process)]):
             raise
-        begun = await bus.engine.write(begin, request, orphaned=interrupt_orphan)
+        begun = await bus.engine.write(begin_session, request, orphaned=interrupt_orphan)
     return Session(
         bus, begun.session, begun.operation, begun.milestone,
         owner=request.process, continued=begun.continued,

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_operations_do_nothing_but_decide(module: str) -> None:
     assert not [node for node in ast.walk(tree(module)) if isinstance(node, coroutines)]
     names = {node.id for node in ast.walk(tree(module)) if isinstance(node, ast.Name)}
     assert not names & {"print", "open", "input"}
+
+
+def test_no_two_operations_have_the_same_name() -> None:
+    """What is slow or fails is logged by the names of its operations."""
+    names = Counter(
+        node.name
+        for module in MODULES
+        if layer(module) == "operations"
+        for node in tree(module).body
+        if isinstance(node, ast.FunctionDef)
+        if any(isinstance(mark, ast.Call) and ast.unparse(mark.func) == "operation" for mark in node.decorator_list)
+    )
+    assert {"send", "claim"} <= set(names)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @each_module

@@ -60,7 +60,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 @operation(durable=True)
-def save(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
+def save_document(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Save documents, and remove the versions that are too many."""
     refused = yield from fence(request.actor for request in requests)
     outcomes: list[Outcome[Saved]] = []

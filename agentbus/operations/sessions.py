@@ -108,7 +108,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 @operation(durable=True)
-def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[Begun]]]:
+def begin_session(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[Begun]]]:
     """Begin sessions, or go on with those that nobody is in any more."""
     outcomes: list[Outcome[Begun]] = []
     for request in requests:
@@ -122,7 +122,7 @@ def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[Begun]]
 
 
 @operation(durable=True)
-def change(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[None]]]:
+def change_session(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Change the status of sessions: only as the design allows it, and with a line in the trail."""
     outcomes: list[Outcome[None]] = []
     for request in requests:
@@ -149,7 +149,7 @@ def change(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[None]
 
 
 @operation(durable=True)
-def advance(requests: Sequence[SessionProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
+def advance_session(requests: Sequence[SessionProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Note how far sessions are."""
     outcomes: list[Outcome[None]] = []
     for request in requests:

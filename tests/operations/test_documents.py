@@ -7,7 +7,7 @@ from typing import Any
 from agentbus.errors import AgentFenced, UnknownParticipant, UnknownSession, WrongState
 from agentbus.operations import Actor, Part, UnitRequest, unit
 from agentbus.operations.agents import ProgressRequest, progress
-from agentbus.operations.documents import Saved, SaveRequest, save
+from agentbus.operations.documents import Saved, SaveRequest, save_document
 from agentbus.operations.participants import EnrolRequest, FinishRequest, Member, enrol, finish_member
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
@@ -25,20 +25,20 @@ def stored(id: int, version: int) -> Answer:
 
 
 def test_a_document_gets_the_next_version() -> None:
-    played = play(save.run([saves(), saves("y")], NOW), ACTIVE, stored(5, 1), ACTIVE, stored(6, 10))
+    played = play(save_document.run([saves(), saves("y")], NOW), ACTIVE, stored(5, 1), ACTIVE, stored(6, 10))
     assert played.outcomes == [Saved(5, 1, NOW.wall), Saved(6, 10, NOW.wall)]
     assert played.written("document_insert")[0] == ("s", "x", SUM, None, NOW.wall, "1")
     assert played.written("document_trim") == [], "ten are kept"
 
 
 def test_what_is_too_many_is_removed_up_to_the_oldest_that_is_kept() -> None:
-    played = play(save.run([saves(), saves(keep=1)], NOW), ACTIVE, stored(5, 11), ACTIVE, stored(6, 12))
+    played = play(save_document.run([saves(), saves(keep=1)], NOW), ACTIVE, stored(5, 11), ACTIVE, stored(6, 12))
     assert played.written("document_trim") == [("s", "x", 1), ("s", "x", 11)]
 
 
 def test_nothing_is_saved_in_a_session_that_has_ended_or_is_not_there() -> None:
     played = play(
-        save.run([saves(session="done"), saves(session="none"), saves()], NOW),
+        save_document.run([saves(session="done"), saves(session="none"), saves()], NOW),
         ENDED, ("session_status", []), ACTIVE, stored(5, 1),
     )  # fmt: skip
     assert [type(outcome) for outcome in played.outcomes] == [WrongState, UnknownSession, Saved]
@@ -47,24 +47,26 @@ def test_nothing_is_saved_in_a_session_that_has_ended_or_is_not_there() -> None:
 
 def test_an_agent_that_saves_is_fenced_and_its_neighbours_are_not() -> None:
     requests = [saves(actor=Actor("a", 7)), saves(actor=B), saves()]
-    played = play(save.run(requests, NOW), ALIVE, ACTIVE, stored(5, 1), ACTIVE, stored(6, 2))
+    played = play(save_document.run(requests, NOW), ALIVE, ACTIVE, stored(5, 1), ACTIVE, stored(6, 2))
     assert [type(outcome) for outcome in played.outcomes] == [AgentFenced, Saved, Saved]
     assert [values[3] for values in played.written("document_insert")] == ["b", None]
 
 
 def test_whoever_is_no_agent_is_not_looked_up() -> None:
-    played = play(save.run([saves()], NOW), ACTIVE, stored(5, 1))
+    played = play(save_document.run([saves()], NOW), ACTIVE, stored(5, 1))
     assert [name for name, _ in played.asked] == ["session_status"]
 
 
 def test_a_document_weighs_what_it_holds_and_a_unit_with_one_is_durable() -> None:
-    part = Part(save, SaveRequest("s", "x", "x" * 500, SUM, "a", 10, A))
+    part = Part(save_document, SaveRequest("s", "x", "x" * 500, SUM, "a", 10, A))
     request = UnitRequest((Part(progress, ProgressRequest(A, 5)), part))
     assert (request.weight, request.durable) == (500, True)
 
 
 def test_documents_of_units_that_wait_together_are_each_answered() -> None:
-    requests = [UnitRequest((Part(save, saves(name, actor)),)) for name, actor in (("x", A), ("y", B), ("x", B))]
+    requests = [
+        UnitRequest((Part(save_document, saves(name, actor)),)) for name, actor in (("x", A), ("y", B), ("x", B))
+    ]
     played = play(
         unit.run(requests, NOW), ALIVE, *(answer for number in (1, 2, 3) for answer in (ACTIVE, stored(number, number)))
     )

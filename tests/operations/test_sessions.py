@@ -18,9 +18,9 @@ from agentbus.operations.sessions import (
     ChangeRequest,
     SessionFilter,
     SessionProgressRequest,
-    advance,
-    begin,
-    change,
+    advance_session,
+    begin_session,
+    change_session,
     list_sessions,
 )
 from tests.operations.script import ALIVE, NOW, A, Answer, Played, errors, play, standing
@@ -48,11 +48,13 @@ def trail(played: Played[Any]) -> list[tuple[str, str | None, dict[str, Any]]]:
 
 
 def begins(answer: Answer, **options: Any) -> Played[Any]:
-    return play(begin.run([BeginRequest("s", options.pop("operation", "planning"), ME, **options)], NOW), answer)
+    return play(
+        begin_session.run([BeginRequest("s", options.pop("operation", "planning"), ME, **options)], NOW), answer
+    )
 
 
 def changes(answer: Answer, status: str, **options: Any) -> Played[Any]:
-    return play(change.run([ChangeRequest("s", status, **options)], NOW), answer)
+    return play(change_session.run([ChangeRequest("s", status, **options)], NOW), answer)
 
 
 def test_a_new_session_is_owned_by_its_process_and_the_trail_says_so() -> None:
@@ -107,7 +109,7 @@ def test_a_milestone_that_was_left_open_may_be_given_later() -> None:
 
 def test_of_two_that_begin_one_session_together_the_second_is_refused() -> None:
     request = BeginRequest("s", "planning", ME)
-    played = play(begin.run([request, request], NOW), ABSENT, stands())
+    played = play(begin_session.run([request, request], NOW), ABSENT, stands())
     assert isinstance(played.outcomes[0], Begun)
     assert isinstance(played.outcomes[1], SessionExists)
     assert len(played.written("session_insert")) == 1
@@ -179,7 +181,7 @@ def test_what_is_continued_is_not_interrupted_again_by_an_owner_that_is_gone(
 def test_progress_needs_one_statement_while_the_session_goes_on() -> None:
     requests = [SessionProgressRequest(session, 40) for session in ("s", "done", "none")]
     played = play(
-        advance.run(requests, NOW),
+        advance_session.run(requests, NOW),
         ("session_progress", [("s",)]),
         ("session_progress", []), ("session_status", [("completed",)]),
         ("session_progress", []), ("session_status", []),
