@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from hashlib import sha256
@@ -27,6 +28,7 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG = b"0" * 19
+_quoted_value = re.compile(r"^(Invalid (?:enum )?value) .*?( - at `[^`]*`)?$", re.DOTALL).sub
 
 LARGE = 256 * 1024
 """Bytes of JSON that take a millisecond or more to look through."""
@@ -113,7 +115,9 @@ def decode_as(text: str, as_: Any, what: str) -> Any:
     try:
         return msgspec.json.decode(text, type=as_)
     except msgspec.DecodeError as error:
-        raise PayloadMismatch(what=what, type=getattr(as_, "__name__", str(as_)), reason=str(error)) from None
+        # Errors are logged and kept; what was stored is nobody's business there.
+        reason = _quoted_value(r"\1\2", str(error))
+        raise PayloadMismatch(what=what, type=getattr(as_, "__name__", str(as_)), reason=reason) from None
     except (TypeError, NameError) as error:
         raise InvalidInput(reason=f"{as_!r} is not a type to read {what} as: {error}") from None
 

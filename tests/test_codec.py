@@ -6,15 +6,15 @@ import datetime
 import math
 import sqlite3
 import zlib
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentbus.codec import check, decode, encode, plain_payload
-from agentbus.errors import InvalidPayload, NotADatabase, PayloadTooLarge
+from agentbus.codec import check, decode, decode_as, encode, plain_payload
+from agentbus.errors import InvalidPayload, NotADatabase, PayloadMismatch, PayloadTooLarge
 from agentbus.limits import MAX_DEPTH
 
 LIMIT = 1_000_000
@@ -225,3 +225,26 @@ def test_a_flipped_bit_is_noticed_and_names_what_it_hit() -> None:
     encoded, crc = encode({"amount": 100}, LIMIT)
     with pytest.raises(NotADatabase, match="message m-7"):
         check(encoded.replace("100", "101"), crc, "message m-7")
+
+
+class Tagged(msgspec.Struct, tag="tagged"):
+    x: int
+
+
+class OtherTagged(msgspec.Struct, tag="other"):
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("as_", "text"),
+    [
+        (Literal["a", "b"], '"secret - at `$.x`"'),
+        (Tagged | OtherTagged, '{"type": "secret", "x": 1}'),
+        (int, '"secret"'),
+        (list[datetime.datetime], '["secret"]'),
+    ],
+)
+def test_what_does_not_fit_is_not_quoted(as_: Any, text: str) -> None:
+    with pytest.raises(PayloadMismatch) as mismatch:
+        decode_as(text, as_, "a thing")
+    assert "secret" not in str(mismatch.value)
