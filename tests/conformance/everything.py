@@ -90,7 +90,7 @@ class World:
     async def all_of(self, message: Message, value: Any = "new") -> bool:
         """Whether everything that ``fill`` asks for is there; must be all or nothing."""
         bus = self.bus
-        found = {
+        found: dict[str, bool] = {
             "acknowledged": (await stored(bus, message.message_id)).status == "acked",
             "sent": await bus.messages.get(f"sent-{value}") is not None,
             "replied": value in await queued(bus, "rival"),

@@ -56,7 +56,7 @@ class Lives:
         return whole, said
 
     def _look(self, life: int) -> bool:
-        found = {
+        found: dict[str, bool] = {
             "acknowledged": value(self._bus, "SELECT count(*) FROM messages WHERE status = 'acked'") == self.whole + 1,
             "draft deleted": value(self._bus, "SELECT count(*) FROM state WHERE key GLOB 'draft-*' AND value IS NULL")
             == self.whole + 1,

@@ -45,7 +45,7 @@ class Executioner:
                 die()
                 return channels
 
-            self._writer._transactor._commit = commit_and_die  # type: ignore[method-assign]
+            setattr(self._writer._transactor, "_commit", commit_and_die)  # noqa: B010 - mypy minds a method
         else:
             threading.Thread(target=self._wait, daemon=True).start()
 
