@@ -91,8 +91,11 @@ async def tight(engine: Engine, clock: FakeClock, tmp_path: Path) -> AsyncIterat
         yield world
 
 
-@ways
-@pytest.mark.parametrize("first", [True, False], ids=["before the others", "after the others"])
+@pytest.mark.parametrize(
+    ("way", "first"),
+    [(in_the_block, True), (in_the_block, False), (in_a_unit, False)],
+    ids=["first in the block", "last in the block", "in a unit"],
+)
 @pytest.mark.parametrize(("spoil", "expected"), SPOILING, ids=lambda value: getattr(value, "__name__", ""))
 async def test_whatever_fails_takes_all_with_it_and_the_message_comes_back(
     tight: World, way: Way, first: bool, spoil: Spoil, expected: type[AgentBusError]

@@ -18,7 +18,7 @@ from tests.faults.test_kills import watch
 from tests.support.processes import Team, Worker
 
 SEED = os.environ.get("AGENTBUS_SOAK_SEED", "20240703")
-SECONDS = float(os.environ.get("AGENTBUS_SOAK_SECONDS", "8"))
+SECONDS = float(os.environ.get("AGENTBUS_SOAK_SECONDS", "6"))
 PROCESSES = 4
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import pytest
@@ -37,10 +37,15 @@ class World:
         return int(busy)
 
 
-@pytest.fixture(params=["disk", "process"])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+@pytest.fixture
+def durability() -> Literal["disk", "process"]:
+    return "process"
+
+
+@pytest.fixture
+async def world(durability: Literal["disk", "process"], tmp_path: Path) -> AsyncIterator[World]:
     async with (
-        agentbus.connect(tmp_path, beat_every=3600, durability=request.param) as bus,
+        agentbus.connect(tmp_path, beat_every=3600, durability=durability) as bus,
         bus.session("planning", id="s") as session,
         session.agent("a", type="worker", pools=["p"]) as agent,
     ):
@@ -120,6 +125,7 @@ async def test_a_point_read_waits_for_nothing(world: World, look: Callable[[Worl
     assert 1 <= turns <= 10
 
 
+@pytest.mark.parametrize("durability", ["disk", "process"])
 async def test_whoever_wrote_sees_it_however_many_write_beside(world: World) -> None:
     bus, agent, session = world.bus, world.agent, world.session
     done = asyncio.Event()
