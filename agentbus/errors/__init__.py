@@ -35,6 +35,7 @@
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
+    │       └── SessionEnded          it completed or failed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
     │   └── RequestDied               the request became a dead letter
@@ -91,6 +92,7 @@ from agentbus.errors.calls import (
     RequestFailed,
     RequestTimedOut,
     SessionDiffers,
+    SessionEnded,
     SessionExists,
     SessionLost,
     SnapshotTooLarge,
@@ -160,6 +162,7 @@ __all__ = [
     "SQLiteTooOld",
     "SchemaTooNew",
     "SessionDiffers",
+    "SessionEnded",
     "SessionExists",
     "SessionLost",
     "SnapshotTooLarge",

@@ -253,6 +253,13 @@ class WrongState(Conflict):
     text = "{what} {name!r} is {status}: cannot {action}"
 
 
+class SessionEnded(WrongState):
+    """The session has completed or failed; nothing of it changes any more."""
+
+    code = "session_ended"
+    fix_text = "begin another session, under another id"
+
+
 class ForeignCheckpoint(Conflict):
     """The checkpoint is somebody else's."""
 

@@ -9,7 +9,15 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
-from agentbus.errors import AgentBusError, SessionDiffers, SessionExists, SessionLost, UnknownSession, WrongState
+from agentbus.errors import (
+    AgentBusError,
+    SessionDiffers,
+    SessionEnded,
+    SessionExists,
+    SessionLost,
+    UnknownSession,
+    WrongState,
+)
 from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Outcome, Query, Row, operation
 from agentbus.operations.events import event, record
@@ -142,9 +150,8 @@ def change_session(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outco
             yield Query("session_disown", (request.session,))
             outcomes.append(None)
         else:
-            outcomes.append(
-                WrongState(what="session", name=request.session, status=standing.status, action=action)
-            )  # fmt: skip
+            error = SessionEnded if standing.status in ENDED else WrongState
+            outcomes.append(error(what="session", name=request.session, status=standing.status, action=action))
     return outcomes
 
 
@@ -164,7 +171,7 @@ def not_open(session: str, action: str) -> Op[AgentBusError | None]:
     if not rows:
         return UnknownSession(session=session)
     status = rows[0][0]
-    return WrongState(what="session", name=session, status=status, action=action) if status in ENDED else None
+    return SessionEnded(what="session", name=session, status=status, action=action) if status in ENDED else None
 
 
 # Questions
@@ -222,7 +229,7 @@ def _cannot_continue(request: BeginRequest, standing: Standing) -> AgentBusError
         if given != found and given is not None and found is not None:
             return SessionDiffers(session=request.session, differs=differs, found=found, given=given)
     if standing.status in ENDED:
-        return WrongState(what="session", name=request.session, status=standing.status, action="continue it")
+        return SessionEnded(what="session", name=request.session, status=standing.status, action="continue it")
     if standing.owned:
         # Also when it counts as interrupted: its owner, still in the block, may go on with it at any moment.
         return SessionExists(

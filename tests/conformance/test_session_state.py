@@ -147,7 +147,7 @@ async def test_of_changes_that_wait_together_only_those_of_ended_sessions_are_re
         changes = (bus.state(scope).increment(f"k{n}") for n in range(5) for scope in scopes)
         results = await asyncio.gather(*changes, return_exceptions=True)
         kinds = [type(result).__name__ if isinstance(result, Exception) else result for result in results]
-        assert kinds == ["WrongState", 1, "UnknownSession", 1] * 5
+        assert kinds == ["SessionEnded", 1, "UnknownSession", 1] * 5
         assert len((await session.state.list()).items) == 5
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentbus.errors import AgentFenced, UnknownParticipant, UnknownSession, WrongState
+from agentbus.errors import AgentFenced, SessionEnded, UnknownParticipant, UnknownSession
 from agentbus.operations import Actor, Part, UnitRequest, unit
 from agentbus.operations.agents import ProgressRequest, progress
 from agentbus.operations.documents import Saved, SaveRequest, save_document
@@ -41,7 +41,7 @@ def test_nothing_is_saved_in_a_session_that_has_ended_or_is_not_there() -> None:
         save_document.run([saves(session="done"), saves(session="none"), saves()], NOW),
         ENDED, ("session_status", []), ACTIVE, stored(5, 1),
     )  # fmt: skip
-    assert [type(outcome) for outcome in played.outcomes] == [WrongState, UnknownSession, Saved]
+    assert [type(outcome) for outcome in played.outcomes] == [SessionEnded, UnknownSession, Saved]
     assert len(played.written("document_insert")) == 1
 
 
@@ -100,7 +100,7 @@ def test_only_who_is_new_is_added_behind_the_others() -> None:
 def test_looking_needs_no_open_session_but_adding_does() -> None:
     played = play(enrol.run([enrols("a"), enrols("b")], NOW), listed(("a", 5, "1", 7)), listed(), ENDED)
     assert played.outcomes[0] == [Member("a", 5, "1", 7)]
-    assert isinstance(played.outcomes[1], WrongState)
+    assert isinstance(played.outcomes[1], SessionEnded)
     assert played.written("participant_insert") == []
 
 
@@ -119,6 +119,6 @@ def test_the_first_who_finishes_a_member_counts() -> None:
     )  # fmt: skip
     assert played.outcomes[0] == (True, Member("a", NOW.wall, "[2]", 9))
     assert played.outcomes[1] == (False, Member("a", 5, "1", 7))
-    assert [type(outcome) for outcome in played.outcomes[2:]] == [UnknownParticipant, WrongState]
+    assert [type(outcome) for outcome in played.outcomes[2:]] == [UnknownParticipant, SessionEnded]
     assert played.written("participant_finish") == [(NOW.wall, "[2]", 9, "s", "meeting", "a")]
     assert finishes().weight == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentbus.codec import decode
-from agentbus.errors import SessionDiffers, SessionExists, SessionLost, UnknownSession, WrongState
+from agentbus.errors import SessionDiffers, SessionEnded, SessionExists, SessionLost, UnknownSession, WrongState
 from agentbus.operations import Row
 from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
 from agentbus.operations.interruptions import interrupt, resume
@@ -187,7 +187,7 @@ def test_progress_needs_one_statement_while_the_session_goes_on() -> None:
         ("session_progress", []), ("session_status", []),
     )  # fmt: skip
     assert played.outcomes[0] is None
-    assert [type(outcome) for outcome in played.outcomes[1:]] == [WrongState, UnknownSession]
+    assert [type(outcome) for outcome in played.outcomes[1:]] == [SessionEnded, UnknownSession]
     assert played.wrote == ["session_progress"], "no line in the trail"
 
 

@@ -11,6 +11,7 @@ from agentbus.errors import (
     AgentBusError,
     AgentFenced,
     DamagedPayload,
+    SessionEnded,
     UnknownSession,
     VersionConflict,
     WrongState,
@@ -165,7 +166,7 @@ def test_a_fenced_actor_changes_nothing_and_others_do() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "error"),
-    [([], UnknownSession), ([("completed",)], WrongState), ([("failed",)], WrongState)],
+    [([], UnknownSession), ([("completed",)], SessionEnded), ([("failed",)], SessionEnded)],
 )
 def test_the_state_of_a_session_that_is_not_open_cannot_be_changed(rows: list[Row], error: type[AgentBusError]) -> None:
     requests = [put(scope="session:x"), ChangeRequest("session:x", "k", amount=1), put(scope="s")]
