@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentFenced, BusClosed
 from agentbus.operations import Actor, Operation
 from agentbus.operations.claims import Claim, ClaimRequest, claim
+from agentbus.operations.leases import AckRequest, ack
 from agentbus.operations.messages import send
 from agentbus.operations.processes import BeatRequest, beat
 from agentbus.operations.vocabulary import define
@@ -280,3 +282,23 @@ async def test_closing_twice_is_fine(tmp_path: Path) -> None:
     async with opened(tmp_path / "bus") as engine:
         await engine.close()
         await engine.close()
+
+
+async def test_a_call_that_runs_out_of_stack_hangs_nobody(engine: SQLiteEngine) -> None:
+    actor, _ = await agent(engine, "a")
+
+    async def deep(frames: int) -> None:
+        if frames:
+            await deep(frames - 1)
+        else:
+            await engine.write(ack, AckRequest(actor, ()))
+
+    refused = 0
+    for frames in range(sys.getrecursionlimit() - 200, sys.getrecursionlimit()):
+        try:
+            await deep(frames)
+        except RecursionError:
+            refused += 1
+        with anyio.fail_after(10):
+            await engine.write(ack, AckRequest(actor, ()))
+    assert 0 < refused < 200

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -39,6 +40,8 @@ _TURN = 8
 """After so many of them in a row the loop has a turn, even if nobody seems to wait for it."""
 _MOST_TOUCHED = 128
 """Rows that may be touched on the loop's own thread: less than a millisecond, unless payloads are large."""
+_ROOM = 100
+"""Calls that must still fit on the stack when a batch is begun."""
 _LONG = 0.003
 """Seconds after which the loop's own thread is spared for a while."""
 
@@ -100,6 +103,7 @@ class Writer:
         self._held_back: deque[_Waiting] = deque()
         self._running = False
         self._ringing = False
+        self._on_thread = False
         self._here = _MOST_HERE
         self._alone = False
         """Whether the last batch was of one call: then its caller is likely to be the only one about."""
@@ -116,6 +120,8 @@ class Writer:
         """Queue a call; await the answer."""
         if self._closed:
             raise BusClosed
+        if not self._running:
+            _need_room()
         future: asyncio.Future[T] = self._loop.create_future()
         call = _Waiting(operation, request, durable, future, orphaned)
         if len(self._queue) >= MOST_WAITING or self._held_back:
@@ -161,19 +167,17 @@ class Writer:
         thread it does not on the other. Now and then the thread has its turn all the same: only its commits checkpoint
         the log.
         """
-        if self._here > 0 and self._is_little():
-            self._here -= 1
-            batch = self._take()
-            begun = time.perf_counter()
-            done = self._run_here(batch) if batch else ([], True)
-            if time.perf_counter() - begun > _LONG:
-                self._here = -_MOST_HERE
-            if done is not None:
-                self._deliver(batch, *done, not self._queue)
+        batch: deque[_Waiting] = deque()
+        try:
+            if self._here > 0 and self._is_little() and self._run_here(batch):
                 return
-            self._queue.extend(batch)
-        self._here = _MOST_HERE if self._here >= 0 else self._here + 1
-        self._connection.hop(self._work)
+            self._here = _MOST_HERE if self._here >= 0 else self._here + 1
+            self._on_thread = True
+            self._connection.hop(self._work)
+        except BaseException:
+            # A signal handler raised in the middle of it: the program wants to end, and must not wait for us.
+            self._cut_off(batch)
+            raise
 
     def _is_little(self) -> bool:
         """Whether all that waits may be run on the loop's own thread."""
@@ -187,20 +191,37 @@ class Writer:
                 return False
         return True
 
-    def _run_here(self, batch: deque[_Waiting]) -> tuple[list[str], bool] | None:
-        try:
-            return self._transactor.run_at_once(batch)
-        except BaseException:
-            # A signal handler raised in the middle of it: the program wants to end, and must not wait for us.
-            for call in batch:
-                call.outcome = OutcomeUnknown(path="the bus", reason="interrupted")
-            self._deliver(batch, [], True, True)
-            raise
+    def _run_here(self, batch: deque[_Waiting]) -> bool:
+        """Take what waits into ``batch`` and run it on the loop's own thread; False, with nothing done, if another
+        process would have to be waited for."""
+        self._here -= 1
+        self._take(batch)
+        begun = time.perf_counter()
+        done = self._transactor.run_at_once(batch) if batch else ([], True)
+        if time.perf_counter() - begun > _LONG:
+            self._here = -_MOST_HERE
+        if done is None:
+            self._queue.extend(batch)
+            batch.clear()
+            return False
+        self._deliver(batch, *done, not self._queue)
+        return True
+
+    def _cut_off(self, batch: deque[_Waiting]) -> None:
+        """Whatever was being run here may be written or not; what waits goes on."""
+        for call in batch:
+            call.outcome = OutcomeUnknown(path="the bus", reason="interrupted")
+        self._answer(batch)
+        if not self._on_thread:
+            self._running = bool(self._queue)
+            if self._running:
+                self._loop.call_soon(self._start)
 
     def _work(self) -> None:
         """On the thread: batch after batch until nothing waits."""
         while True:
-            batch = self._take()
+            batch: deque[_Waiting] = deque()
+            self._take(batch)
             channels, all_rung = self._transactor.run(batch) if batch else ([], True)
             last = not self._queue
             try:
@@ -210,8 +231,7 @@ class Writer:
             if last:
                 return
 
-    def _take(self) -> deque[_Waiting]:
-        batch: deque[_Waiting] = deque()
+    def _take(self, batch: deque[_Waiting]) -> None:
         weight = 0
         while self._queue and len(batch) < MOST_CALLS and weight < MOST_BYTES:
             call = self._queue.popleft()
@@ -219,7 +239,6 @@ class Writer:
             if not call.future.cancelled():
                 batch.append(call)
                 weight += getattr(call.request, "weight", 0)
-        return batch
 
     def _deliver(self, batch: deque[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
         """On the loop: answer every caller, wake who waits here, go on if more has come."""
@@ -253,6 +272,7 @@ class Writer:
         while self._held_back and len(self._queue) < MOST_WAITING:
             self._queue.append(self._held_back.popleft())
         if last:
+            self._on_thread = False
             self._running = bool(self._queue)
             if self._running:
                 self._start()
@@ -273,6 +293,15 @@ class Writer:
         self._ringing = following is not None and not self._closed
         if following is not None and self._ringing:
             self._ring_later(following)
+
+
+def _need_room() -> None:
+    """Raise RecursionError now if the stack is nearly used up, not half-way through a batch."""
+    try:
+        sys._getframe(sys.getrecursionlimit() - _ROOM)
+    except ValueError:
+        return
+    raise RecursionError("too deep in calls to write to the bus")
 
 
 async def _answered(future: asyncio.Future[T], orphaned: Callable[[T], None]) -> T:
