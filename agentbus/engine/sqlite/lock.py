@@ -58,8 +58,9 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        held, self._held = self._held, None
-        if held is None:
+        # Also when it does not count as ours: a signal handler may have raised right after it was taken.
+        held, self._held = self._fd if self._held is None else self._held, None
+        if held < 0:
             return
         fcntl.flock(held, fcntl.LOCK_UN)
         if held != self._fd:

@@ -55,8 +55,8 @@ class Transactor:
         self._disk = disk
         self._queries = load("sqlite")
         self._wide: dict[str, str | None] = {}
-        self._synchronous = True
-        self._checkpoints = True
+        self._synchronous: bool | None = True
+        self._checkpoints: bool | None = True
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
@@ -85,10 +85,10 @@ class Transactor:
     def run_at_once(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
         """The same for calls that need no fsync, without waiting for anything: no checkpoint, and None, with nothing
         done, where another process would have to be waited for."""
-        if not self._lock.try_acquire():
-            return None
         begun = time.perf_counter()
         try:
+            if not self._lock.try_acquire():
+                return None
             self._still_there()
             self._set_checkpoints(False)
             channels = self._commit_locked(calls)
@@ -98,8 +98,10 @@ class Transactor:
             return self._failed(calls, error)
         finally:
             # Also when a signal handler raised in the middle of it.
-            self._rollback()
-            self._lock.release()
+            try:
+                self._rollback()
+            finally:
+                self._lock.release()
         return self._committed(calls, channels, begun)
 
     def ring_again(self) -> bool:
@@ -336,12 +338,15 @@ class Transactor:
 
     def _set_synchronous(self, full: bool) -> None:
         if full != self._synchronous:
+            # Unknown in between: a signal handler may raise here.
+            self._synchronous = None
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
             self._synchronous = full
 
     def _set_checkpoints(self, wanted: bool) -> None:
         """Whether a commit may move the log into the database."""
         if wanted != self._checkpoints:
+            self._checkpoints = None
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if wanted else 0:d}")
             self._checkpoints = wanted
 

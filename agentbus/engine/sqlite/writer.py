@@ -129,12 +129,12 @@ class Writer:
         else:
             self._queue.append(call)
         if not self._running:
-            self._running = True
             if self._alone and not durable and self._here % _TURN:
                 self._start()
             else:
                 # Not at once: every task that is ready in this turn of the loop may still join the batch.
                 self._loop.call_soon(self._start)
+                self._running = True
         return future if orphaned is None or future.done() else _answered(future, orphaned)
 
     @property
@@ -167,8 +167,11 @@ class Writer:
         thread it does not on the other. Now and then the thread has its turn all the same: only its commits checkpoint
         the log.
         """
+        if self._on_thread:
+            return
         batch: deque[_Waiting] = deque()
         try:
+            self._running = True
             if self._here > 0 and self._is_little() and self._run_here(batch):
                 return
             self._here = _MOST_HERE if self._here >= 0 else self._here + 1
@@ -210,8 +213,10 @@ class Writer:
     def _cut_off(self, batch: deque[_Waiting]) -> None:
         """Whatever was being run here may be written or not; what waits goes on."""
         for call in batch:
-            call.outcome = OutcomeUnknown(path="the bus", reason="interrupted")
-        self._answer(batch)
+            if not call.future.done():
+                call.future.set_exception(OutcomeUnknown(path="the bus", reason="interrupted"))
+                # Whoever was cut off while it called hears of the signal handler's exception instead.
+                call.future.exception()
         if not self._on_thread:
             self._running = bool(self._queue)
             if self._running:
@@ -234,11 +239,13 @@ class Writer:
     def _take(self, batch: deque[_Waiting]) -> None:
         weight = 0
         while self._queue and len(batch) < MOST_CALLS and weight < MOST_BYTES:
-            call = self._queue.popleft()
+            call = self._queue[0]
             # A cancelled caller withdraws its call, as long as nobody has taken it.
-            if not call.future.cancelled():
+            if not call.future.done():
                 batch.append(call)
                 weight += getattr(call.request, "weight", 0)
+            # Last: whoever is cut off here by a signal handler finds the call in the batch.
+            self._queue.popleft()
 
     def _deliver(self, batch: deque[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
         """On the loop: answer every caller, wake who waits here, go on if more has come."""
