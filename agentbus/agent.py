@@ -13,9 +13,9 @@ import msgspec
 
 from agentbus import receiving
 from agentbus.addresses import Address, plain_names, topic
-from agentbus.drafting import draft
+from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
-from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_range, check_seconds, check_text
+from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_options, check_range, check_seconds, check_text
 from agentbus.message import Message
 from agentbus.operations import BUS, reply_channel
 from agentbus.operations.agents import BusyRequest, ProgressRequest, busy, progress
@@ -85,6 +85,9 @@ class Agent(Saver):
         for item, message in enumerate(messages):
             try:
                 if isinstance(message, dict):
+                    check_options(message, ("to", "type", "payload", *OPTIONS))
+                    if not {"to", "type"} <= message.keys():
+                        raise TypeError("it has no 'to' or no 'type'")
                     drafts.append(self.draft(**message))
                 elif isinstance(message, tuple | list) and 2 <= len(message) <= 3:
                     to, type, payload = (*message, None) if len(message) == 2 else message
@@ -139,7 +142,9 @@ class Agent(Saver):
                 left = deadline - self.engine.clock.now().awake
                 if not look and left > 0:
                     await ear.wait(left / 1000)
-                row = await self.write(take_reply, ReplyRequest(self.actor, self.replies, correlation))
+                row = await self.write(
+                    take_reply, ReplyRequest(self.actor, self.replies, correlation, receipt.duplicate)
+                )
                 if row is not None:
                     break
                 if left <= 0:

@@ -232,7 +232,7 @@ class Bus:
             check_agent(id),
             check_name(type, "agent type"),
             self.engine.process,
-            profile(self.max_payload, about),
+            profile(self.max_payload, about, "session", "pools", "topics", "takeover"),
             session=name_or_none(session, "session"),
             pools=plain_names(pools, "pool"),
             topics=plain_names(topics, "topic"),
@@ -257,7 +257,7 @@ class Bus:
             check_agent(id),
             check_name(type, "agent type"),
             None,
-            profile(self.max_payload, about),
+            profile(self.max_payload, about, "session"),
             session=name_or_none(session, "session"),
         )
         try:

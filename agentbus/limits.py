@@ -158,7 +158,7 @@ def check_seconds(value: object, what: str, *, zero: bool = False, high: float =
     """Seconds as given by people, in milliseconds."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not (0 if zero else 0.001) <= value <= high:  # type: ignore[operator]
-        raise OutOfRange(what=what, value=value, allowed=f"seconds from {0 if zero else 0.001} to {high:g}")
+        raise OutOfRange(what=what, value=value, allowed=f"seconds from {0 if zero else 0.001} to {high:.0f}")
     return round(value * 1000)  # type: ignore[operator]
 
 

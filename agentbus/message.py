@@ -235,7 +235,7 @@ class Message:
             raise Misuse(reason=f"the block of {self.message_id} is open already")
         # Not a cancel scope: the block may be left by another task than it was entered by (a generator that is closed).
         self._task = asyncio.current_task()
-        self._unit = Unit(self._agent, self.session)
+        self._unit = Unit(self._agent, self.session).open()
         self._agent.hold(self)
         return self._unit
 

@@ -27,9 +27,9 @@ from agentbus.operations.reading import AgentFilter, get_agent, list_agents
 from agentbus.records import AgentRecord, Page
 
 
-def profile(limit: int, about: dict[str, Any]) -> Profile:
-    """What an agent says of itself, checked."""
-    check_options(about, Profile.__struct_fields__)
+def profile(limit: int, about: dict[str, Any], *others: str) -> Profile:
+    """What an agent says of itself, checked. ``others`` are what the caller takes besides, to be named in an error."""
+    check_options(about, (*others, *Profile.__struct_fields__))
     return Profile(**{name: _CHECKS[name](value, limit) for name, value in about.items() if value is not None})
 
 

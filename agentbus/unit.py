@@ -48,7 +48,7 @@ class Unit:
         self._done: list[Message] = []
         self._drafts: list[Draft] = []
         self._others: list[Part | Unfinished] = []
-        self._over = False
+        self._open = False
 
     def send(self, to: str | Address, type: str | Struct, payload: Any = None, **options: Any) -> None:
         """Send a message, as ``Agent.send`` does, with the same options.
@@ -165,20 +165,26 @@ class Unit:
         for message in done:
             message.settled = True
 
+    def open(self) -> Unit:
+        self._open = True
+        return self
+
     def close(self) -> None:
-        """The block is over; what is asked of the unit now would never be written."""
-        self._over = True
+        self._open = False
 
     def _add(self, part: Part | Unfinished) -> None:
         self._check()
         self._others.append(part)
 
     def _check(self) -> None:
-        if self._over:
-            raise Misuse(reason="the block of this unit is over")
+        if not self._open:
+            # What is asked of it now would never be written.
+            raise Misuse(
+                reason="a unit is used inside its block: async with agent.unit() as unit, or async with message"
+            )
 
     async def __aenter__(self) -> Unit:
-        return self
+        return self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -188,6 +188,7 @@ INTERNAL = {
     "Unit.close",
     "Unit.commit",
     "Unit.empty",
+    "Unit.open",
     "Unit.parts",
     "Unit.prepare",
     "Unit.prepared",

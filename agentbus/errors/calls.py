@@ -28,7 +28,7 @@ class InvalidPayload(InvalidInput):
     """A payload that is not JSON as the bus understands it, or not what the schema of its type asks for."""
 
     code = "invalid_payload"
-    text = "the payload cannot be sent: {reason}"
+    text = "the bus does not take this value: {reason}"
 
 
 class PayloadTooLarge(InvalidInput):
@@ -135,6 +135,7 @@ class UnknownSession(NotFound):
 
     code = "unknown_session"
     text = "there is no session {session!r}"
+    fix_text = "bus.sessions.list() shows those there are; bus.session(…) begins one"
 
 
 class UnknownParticipant(NotFound):
@@ -243,7 +244,7 @@ class VersionConflict(Conflict):
 
     code = "version_conflict"
     text = "state {key!r} of {scope} has version {found}, not {expected}"
-    fix_text = "read it again, and decide anew (version 0: it is not there)"
+    fix_text = "read it again and decide anew; version 0 means that it is not there"
 
 
 class WrongState(Conflict):

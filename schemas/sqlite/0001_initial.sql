@@ -233,7 +233,8 @@ CREATE INDEX messages_expiring ON messages (mailbox, expires)
     WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
 -- The copies of one publication share their message_id, one per mailbox.
 CREATE UNIQUE INDEX messages_by_message_id ON messages (message_id, mailbox) WHERE message_id IS NOT NULL;
-CREATE INDEX messages_replies ON messages (mailbox, correlation) WHERE status = 'queued' AND correlation IS NOT NULL;
+-- Also replies that were read: whoever sends its request again after a crash gets the same reply again.
+CREATE INDEX messages_replies ON messages (mailbox, correlation) WHERE correlation IS NOT NULL;
 CREATE INDEX messages_dead ON messages (id) WHERE status = 'dead';
 
 -- After, not before: an AFTER trigger saves half of the cost, and RAISE undoes the statement all the same.

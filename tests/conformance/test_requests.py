@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 import agentbus
@@ -267,3 +268,19 @@ async def test_the_reply_to_a_requeued_request_comes_as_an_ordinary_message(bus:
         unit.reply(again, "coordination_response", "!")
     answer = await take(a)
     assert (answer.payload, answer.correlation) == ("!", question.correlation)
+
+
+async def test_a_request_that_is_sent_again_gets_the_answer_that_was_read_before(bus: Bus) -> None:
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+
+    async def answer() -> None:
+        message = await take(b)
+        async with message as unit:
+            unit.reply(message, "coordination_response", "yes")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        first = await a.request("b", "coordination_request", "ready?", timeout=30, message_id="q-1")
+    # As after a crash: nobody knows any more that there was an answer.
+    again = await a.request("b", "coordination_request", "ready?", timeout=30, message_id="q-1")
+    assert (again.payload, again.id) == (first.payload, first.id)

@@ -16,6 +16,7 @@ from agentbus.errors import (
     InvalidPayload,
     LeaseLost,
     MessageIdConflict,
+    Misuse,
     OutOfRange,
     UnknownRecipient,
     UnknownType,
@@ -204,3 +205,15 @@ async def test_messages_of_a_failed_unit_can_still_be_settled(bus: Bus) -> None:
     async with message as unit:
         unit.send("a", "note", "second try")
     assert await queued(bus, "a") == ["second try"]
+
+
+async def test_a_unit_outside_its_block_takes_nothing(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    unit = a.unit()
+    with pytest.raises(Misuse):
+        unit.send("a", "note")
+    with pytest.raises(Misuse):
+        unit.state.set("k", 1)
+    async with unit:
+        unit.send("a", "note", 1)
+    assert (await take(a)).payload == 1

@@ -348,6 +348,12 @@ WHERE id = (
 RETURNING id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
     reply_to, created, mailbox, expires;
 
+-- name: reply_again
+-- The reply to one request that was handed over before.
+SELECT id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
+    reply_to, created, mailbox, expires
+FROM messages WHERE mailbox = $1 AND correlation = $2 AND status = 'acked' ORDER BY id LIMIT 1;
+
 -- name: message_get
 -- One message by its row, or by the id that its sender gave it.
 SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
