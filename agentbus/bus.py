@@ -50,7 +50,7 @@ from agentbus.operations.agents import (
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
-from agentbus.parting import parting, unheeded
+from agentbus.parting import farewell, parting, unheeded
 from agentbus.pulse import Pulse, strike_off
 from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
@@ -194,17 +194,7 @@ class Bus:
             if not agent.ended:
                 await agent.complete()
         except BaseException as error:
-            with parting(self.engine):
-                try:
-                    if isinstance(error, Exception):
-                        await agent.fail(error_text(error))
-                    else:
-                        await agent.stop()
-                except (AgentFenced, Misuse):
-                    log.debug("%s had ended already", id)
-                except AgentBusError as problem:
-                    # The exception of the block matters more.
-                    log.warning("%s could not be ended: %s", id, problem)
+            await farewell(self.engine, _give_up(agent, error))
             raise
         finally:
             self.forget(agent)
@@ -370,3 +360,17 @@ class Bus:
         request = EndRequest(actor, "stopped", "cancelled while registering")
         with suppress(AgentBusError):
             unheeded(self.engine.write(finish, request))
+
+
+async def _give_up(agent: Agent, error: BaseException) -> None:
+    """After an exception it failed; when cancelled it is stopped."""
+    try:
+        if isinstance(error, Exception):
+            await agent.fail(error_text(error))
+        else:
+            await agent.stop()
+    except (AgentFenced, Misuse):
+        log.debug("%s had ended already", agent.id)
+    except AgentBusError as problem:
+        # The exception of the block matters more.
+        log.warning("%s could not be ended: %s", agent.id, problem)

@@ -35,7 +35,7 @@ def write_json(target: Path, value: Any) -> None:
     temporary = None
     try:
         # Beside the target, because a rename works within a file system only; 0600 from the start.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:20]}.", dir=target.parent)
         with open(descriptor, "wb") as file:
             file.write(text)
             file.flush()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,15 @@ def parting(engine: Engine) -> Iterator[anyio.CancelScope]:
         yield scope
     if scope.cancelled_caught:
         engine.waited_in_vain = time.monotonic()
+
+
+async def farewell(engine: Engine, writing: Coroutine[Any, Any, None]) -> None:
+    """Write the last words of a block. They are waited for as long as patience lasts, or until the task is cancelled
+    once more; after that they are written all the same, as long as the bus is open."""
+    task = asyncio.ensure_future(writing)
+    task.add_done_callback(_take_note)
+    with parting(engine):
+        await asyncio.shield(task)
 
 
 def is_stray(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from agentbus.errors import AgentBusError, InvalidInput, Misuse, SessionExists, 
 from agentbus.limits import MAX_PAGE, check_name, check_range, error_text, name_or_none
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin_session, change_session
-from agentbus.parting import parting, unheeded
+from agentbus.parting import farewell, unheeded
 from agentbus.pulse import strike_off
 from agentbus.session import Session
 
@@ -49,8 +49,7 @@ async def block(
             await session.leave("completed")
     except BaseException as error:
         if not session.ended:
-            with parting(bus.engine):
-                await _give_up(session, error)
+            await farewell(bus.engine, _give_up(session, error))
         raise
 
 

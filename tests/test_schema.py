@@ -478,3 +478,12 @@ def test_a_schema_that_goes_deeper_than_python_does_is_refused_by_name() -> None
     schema = {"$defs": {**steps, "d20": {"properties": {"x": {"$ref": "#/$defs/d0"}}}}, "$ref": "#/$defs/d0"}
     assert fits(schema, chain(5, 1))
     assert problem(schema, chain(120, 1)) == ("$", "is nested too deep for its schema")
+
+
+def test_names_that_are_required_count_as_work() -> None:
+    names = [f"{number:x}" for number in range(4000)]
+    doubled = {f"d{level}": {"anyOf": [{"$ref": f"#/$defs/d{level + 1}"}] * 2} for level in range(12)}
+    schema = {"$defs": {**doubled, "d12": {"required": names}}, "$ref": "#/$defs/d0"}
+    problem = compiled(schema_text(schema, "example")).problem(dict.fromkeys(names[:-1], 1))
+    assert problem is not None
+    assert "work" in str(problem)

@@ -302,3 +302,28 @@ async def test_a_call_that_runs_out_of_stack_hangs_nobody(engine: SQLiteEngine) 
         with anyio.fail_after(10):
             await engine.write(ack, AckRequest(actor, ()))
     assert 0 < refused < 200
+
+
+async def test_any_number_of_calls_that_touch_nothing_are_answered(engine: SQLiteEngine) -> None:
+    actor, _ = await agent(engine, "a")
+    with anyio.fail_after(30):
+        await asyncio.gather(*(engine.write(ack, AckRequest(actor, ())) for _ in range(1500)))
+        await engine.write(define, wanted("x"))
+
+
+async def test_an_orphan_that_cannot_be_taken_care_of_hangs_nobody(
+    engine: SQLiteEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    async def call() -> None:
+        await engine.write(define, wanted("a"), orphaned=fail)
+
+    task = asyncio.create_task(call())
+    await turns()
+    task.cancel()
+    with anyio.fail_after(10):
+        await asyncio.wait([task])
+        await engine.write(define, wanted("b"))
+    assert task.cancelled()

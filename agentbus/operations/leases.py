@@ -117,14 +117,14 @@ def acknowledge(requests: Sequence[Settlement], now: Now) -> Op[None]:
         raise _lost((id, lease), message)
 
 
-def _begin_following(requests: Sequence[AckRequest]) -> Op[list[tuple[Beginning, Actor]]]:
+def _begin_following(requests: Sequence[AckRequest]) -> Op[set[tuple[Beginning, Actor]]]:
     """Hand the next reserved messages to the code, as far as they are still held."""
     wanted = [(request.begin, request.actor) for request in requests if request.begin is not None]
     if not wanted:
-        return []
+        return set()
     rows = yield Query("message_held", ([beginning.lease[0] for beginning, _ in wanted],))
     held = {row[0]: Held(*row) for row in rows}
-    begun = [(beginning, actor) for beginning, actor in wanted if _is_held(beginning.lease, actor, held)]
+    begun = {(beginning, actor) for beginning, actor in wanted if _is_held(beginning.lease, actor, held)}
     yield Each("message_begin", [(beginning.attempts, beginning.lease[0]) for beginning, _ in begun])
     return begun
 

@@ -195,6 +195,7 @@ def _required(wanted: Any, schema: dict[str, Any], make: Make) -> Check:
 
     def check(value: Any, work: Work, depth: int) -> Problem | None:
         if value.__class__ is dict:
+            work.spend(len(wanted))
             for name in wanted:
                 if name not in value:
                     return Problem(f"must have {shortened(name)!r}")

@@ -129,3 +129,10 @@ async def test_ten_thousand_take_part(bus: Bus) -> None:
         names = [f"m{number}" for number in range(10_000)]
         meeting = await session.participants(names)
         assert meeting.remaining == tuple(names)
+
+
+async def test_an_older_answer_does_not_bring_a_finished_member_back(bus: Bus) -> None:
+    async with bus.session("planning", id="p") as session:
+        first, second = await session.participants(["a", "b"]), await session.participants(["a", "b"])
+        _, done, _ = await asyncio.gather(second.refresh(), first.finish("a", 1), first.refresh())
+        assert (done, first.remaining, first.results) == (True, ("b",), {"a": 1})

@@ -461,3 +461,34 @@ async def test_a_closed_bus_says_so(engine: Engine, call: str) -> None:
     assert closed.value.code == "bus_closed"
     with pytest.raises(AgentBusError):
         await block.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("gap", range(4))
+async def test_whoever_is_cancelled_twice_leaves_its_session_and_agent_all_the_same(bus: Bus, gap: int) -> None:
+    inside = asyncio.Event()
+
+    async def work() -> None:
+        async with bus.session("planning", id="p"), bus.agent("a", type="worker"):
+            inside.set()
+            await asyncio.sleep(3600)
+
+    task = asyncio.create_task(work())
+    await inside.wait()
+    others = [asyncio.create_task(bus.state("busy").set(f"k-{number}", number)) for number in range(5)]
+    task.cancel()
+    for _ in range(gap):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task, *others])
+
+    async def left() -> bool:
+        session, agent = await bus.sessions.get("p"), await bus.agents.get("a")
+        return session is not None and session.status == "interrupted" and agent is not None and agent.ended is not None
+
+    for _ in range(200):
+        if await left():
+            break
+        await asyncio.sleep(0.01)
+    assert await left()
+    async with bus.session("planning", id="p") as session:
+        assert session.continued

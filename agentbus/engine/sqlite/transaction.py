@@ -27,6 +27,10 @@ from agentbus.operations import Each, Op, Operation, Query, Rows
 log = logging.getLogger("agentbus.engine")
 
 _WIDTH = 16
+_UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
+"""What tends mailboxes: as long as their backlog, so it is not run where it would hold others up."""
+_MOST_BELLS = 10_000
+"""Channels whose listeners are remembered."""
 _LOG_PAGES = 1000
 """The commit that makes the log this long moves it into the database."""
 
@@ -57,6 +61,7 @@ class Transactor:
         self._wide: dict[str, str | None] = {}
         self._synchronous: bool | None = True
         self._checkpoints: bool | None = True
+        self._at_once = False
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
@@ -84,11 +89,12 @@ class Transactor:
 
     def run_at_once(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
         """The same for calls that need no fsync, without waiting for anything: no checkpoint, and None, with nothing
-        done, where another process would have to be waited for."""
+        done, where another process would have to be waited for, or a backlog to be tended."""
         begun = time.perf_counter()
         try:
             if not self._lock.try_acquire():
                 return None
+            self._at_once = True
             self._still_there()
             self._set_checkpoints(False)
             channels = self._commit_locked(calls)
@@ -98,6 +104,7 @@ class Transactor:
             return self._failed(calls, error)
         finally:
             # Also when a signal handler raised in the middle of it.
+            self._at_once = False
             try:
                 self._rollback()
             finally:
@@ -192,6 +199,8 @@ class Transactor:
                 results = self._drive(operation.run([call.request for call in group], now), channels)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
+        except _Busy:
+            raise
         except Exception as error:
             self._rollback()
             if len(calls) > 1:
@@ -280,6 +289,8 @@ class Transactor:
             step = next(op)
             while True:
                 if type(step) is Query:
+                    if self._at_once and step.name in _UNBOUNDED:
+                        raise _Busy
                     rows = execute(queries[step.name], bound(step)).fetchall()
                 elif type(step) is Each:
                     self._execute_each(step)
@@ -314,7 +325,7 @@ class Transactor:
         if not channels:
             return
         ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
-        if topology != self._topology:
+        if topology != self._topology or len(self._bells) > _MOST_BELLS:
             self._bells.clear()
             self._topology = topology
         unknown = {channel.partition("#")[0] for channel in channels} - self._bells.keys()
@@ -363,7 +374,7 @@ def _identity(path: str) -> forking.File | None:
 
 
 class _Busy(Exception):
-    """Another program has a transaction open; nothing was done."""
+    """It would take time: another program has a transaction open, or a backlog waits to be tended. Nothing was done."""
 
 
 class _Undone(Exception):

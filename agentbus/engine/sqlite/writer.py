@@ -8,6 +8,7 @@ already taken, it commits, and ``orphaned`` hears of the result that nobody wait
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import sys
 import time
@@ -25,6 +26,7 @@ from agentbus.operations import Operation
 
 R = TypeVar("R")
 T = TypeVar("T")
+log = logging.getLogger("agentbus.engine")
 
 MOST_CALLS = 1000
 """Calls in one transaction."""
@@ -41,7 +43,7 @@ _TURN = 8
 _MOST_TOUCHED = 128
 """Rows that may be touched on the loop's own thread: less than a millisecond, unless payloads are large."""
 _ROOM = 100
-"""Calls that must still fit on the stack when a batch is begun."""
+"""Calls that must still fit on a stack on which a batch is run."""
 _LONG = 0.003
 """Seconds after which the loop's own thread is spared for a while."""
 
@@ -120,8 +122,6 @@ class Writer:
         """Queue a call; await the answer."""
         if self._closed:
             raise BusClosed
-        if not self._running:
-            _need_room()
         future: asyncio.Future[T] = self._loop.create_future()
         call = _Waiting(operation, request, durable, future, orphaned)
         if len(self._queue) >= MOST_WAITING or self._held_back:
@@ -129,12 +129,17 @@ class Writer:
         else:
             self._queue.append(call)
         if not self._running:
-            if self._alone and not durable and self._here % _TURN:
-                self._start()
-            else:
-                # Not at once: every task that is ready in this turn of the loop may still join the batch.
-                self._loop.call_soon(self._start)
-                self._running = True
+            try:
+                if self._alone and not durable and self._here % _TURN and _has_room():
+                    self._start()
+                else:
+                    # Not at once: every task that is ready in this turn of the loop may still join the batch.
+                    self._loop.call_soon(self._start)
+                    self._running = True
+            except BaseException:
+                # No stack left, or a signal handler: the caller is told, and must not be written later.
+                future.cancel()
+                raise
         return future if orphaned is None or future.done() else _answered(future, orphaned)
 
     @property
@@ -190,7 +195,7 @@ class Writer:
         rows = 0
         for call in self._queue:
             touched = None if call.durable else getattr(call.request, "touches", None)
-            if touched is None or (rows := rows + touched) > _MOST_TOUCHED:
+            if touched is None or (rows := rows + max(1, touched)) > _MOST_TOUCHED:
                 return False
         return True
 
@@ -204,10 +209,10 @@ class Writer:
         if time.perf_counter() - begun > _LONG:
             self._here = -_MOST_HERE
         if done is None:
-            self._queue.extend(batch)
+            self._queue.extendleft(reversed(batch))
             batch.clear()
             return False
-        self._deliver(batch, *done, not self._queue)
+        self._deliver(batch, *done, True)
         return True
 
     def _cut_off(self, batch: deque[_Waiting]) -> None:
@@ -265,7 +270,10 @@ class Writer:
             outcome = call.outcome
             if call.future.done():
                 if call.orphaned is not None and not isinstance(outcome, BaseException):
-                    call.orphaned(outcome)
+                    try:
+                        call.orphaned(outcome)
+                    except Exception:
+                        log.exception("nobody took the result of %s", call.operation.name)
             elif isinstance(outcome, BaseException):
                 call.future.set_exception(outcome)
             else:
@@ -302,13 +310,13 @@ class Writer:
             self._ring_later(following)
 
 
-def _need_room() -> None:
-    """Raise RecursionError now if the stack is nearly used up, not half-way through a batch."""
+def _has_room() -> bool:
+    """Whether a batch may be run on the caller's own stack, and not run out of it half-way."""
     try:
         sys._getframe(sys.getrecursionlimit() - _ROOM)
     except ValueError:
-        return
-    raise RecursionError("too deep in calls to write to the bus")
+        return True
+    return False
 
 
 async def _answered(future: asyncio.Future[T], orphaned: Callable[[T], None]) -> T:
