@@ -10,7 +10,7 @@ import anyio
 
 from agentbus.engine import presence
 from agentbus.engine.interface import Engine
-from agentbus.errors import AgentBusError
+from agentbus.errors import AgentBusError, DatabaseGone
 from agentbus.handle import Handle
 from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
 from agentbus.operations.reading import neighbours, pending
@@ -71,6 +71,9 @@ class Pulse:
                 await self._sweep_state()
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
+                if isinstance(error, DatabaseGone):
+                    # Whoever only waits would never hear of it.
+                    engine.hub.ring_all()
             except Exception:
                 log.exception("no beat")
 

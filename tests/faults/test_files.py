@@ -6,6 +6,7 @@ import signal
 import stat
 from pathlib import Path
 
+import anyio
 import pytest
 
 import agentbus
@@ -43,6 +44,20 @@ async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, what: str) -> 
         assert (path / "bus.db").read_bytes() == before
     else:
         assert not (path / "bus.db").exists()
+
+
+async def test_whoever_only_reads_or_watches_hears_of_it_with_the_next_beat(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path, beat_every=0.1) as bus:
+        state = bus.state("scope")
+        await state.set("k", 1)
+        watch = state.watch()
+        assert (await anext(watch)).value == 1
+        (tmp_path / "bus.db").unlink()
+        with anyio.fail_after(10), pytest.raises(DatabaseGone):
+            await anext(watch)
+        for call in (state.get("k"), state.list(), bus.agents.list()):
+            with pytest.raises(DatabaseGone):
+                await call
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["all in the log", "part in the log"])

@@ -22,7 +22,7 @@ from agentbus.engine.sqlite.connection import open_reader, open_writer, translat
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
-from agentbus.errors import BusClosed, BusForked, NotWritable, WrongLoop
+from agentbus.errors import BusClosed, BusForked, DatabaseGone, NotWritable, WrongLoop
 from agentbus.operations import Op, Operation, Query, Rows
 from agentbus.operations.processes import EnterRequest, Entry, enter
 
@@ -120,6 +120,7 @@ class SQLiteEngine:
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._check()
+        self._check_there()
         reader = self._reader
         if reader is None:
             raise BusClosed
@@ -146,6 +147,7 @@ class SQLiteEngine:
         No transaction outlives a query, because fetchall reads to the end; an open one would pin the log.
         """
         self._check()
+        self._check_there()
         self._looks += 1
         if self._looks % _LOOKS == 0:
             # A task that looks and looks must not keep the others from what it looks for.
@@ -211,6 +213,11 @@ class SQLiteEngine:
             raise BusForked(parent=self._pid)
         if asyncio.get_running_loop() is not self._loop:
             raise WrongLoop if self._loop is not None else BusClosed
+
+    def _check_there(self) -> None:
+        """What the last write found: a reader has the old file open and would not notice."""
+        if self._writer is not None and self._writer.gone:
+            raise DatabaseGone(path=str(self._home.database))
 
     def _rung(self) -> None:
         if self._bell is None:

@@ -52,6 +52,8 @@ class Transactor:
 
     def __init__(self, home: Home, connection: sqlite3.Connection, lock: FileLock, clock: Clock, *, disk: bool) -> None:
         self.process = 0
+        self.gone = False
+        """Whether another database, or none, was found at our path."""
         self._home = home
         self._connection = connection
         self._lock = lock
@@ -362,7 +364,8 @@ class Transactor:
             self._checkpoints = wanted
 
     def _still_there(self) -> None:
-        if _identity(self._path) != self._file:
+        self.gone = _identity(self._path) != self._file
+        if self.gone:
             raise DatabaseGone(path=self._path)
 
 

@@ -150,6 +150,10 @@ class Writer:
     def process(self, number: int) -> None:
         self._transactor.process = number
 
+    @property
+    def gone(self) -> bool:
+        return self._transactor.gone
+
     def hurry(self) -> None:
         self._transactor.hurry()
 
