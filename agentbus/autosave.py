@@ -36,6 +36,7 @@ async def _running(repeater: _Repeater, seconds: float) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        repeater.over = True
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     await repeater.finish()
@@ -50,10 +51,12 @@ class _Repeater:
         self._name = name
         self._keep = keep
         self._last: bytes | None = None
+        self.over = False
+        """Looked at because ``make`` may swallow the cancellation."""
 
     async def run(self, seconds: float) -> None:
         pulse = self._agent.engine.hub.listen(())
-        while True:
+        while not self.over:
             await pulse.wait(seconds)
             try:
                 await self._save()

@@ -140,17 +140,17 @@ class Bus:
 
     async def _close(self) -> BaseException | None:
         """Stop everything, whatever happened; what ended the background, if something did."""
+        left = not self.engine.process
         with anyio.CancelScope(shield=True):
             ending = await self._pulse.stop()
             if self.engine.process:
-                with parting(self.engine) as leaving, suppress(AgentBusError):
+                with parting(self.engine), suppress(AgentBusError):
                     request = LeaveRequest((self.engine.process,), False, "the bus was closed")
                     await self.engine.write(leave, request)
-                if leaving.cancelled_caught:
-                    self.engine.hurry()
-            else:
+                    left = True
+            if not left or not self.engine.process:
                 self.engine.hurry()
-            await self.engine.close()
+            await self.engine.close(left=left)
         return ending
 
     # Sessions

@@ -128,8 +128,12 @@ class _Reader:
         finally:
             if place != self._top:
                 os.close(place)
+        found = os.fstat(file)
+        if self._holds(found.st_dev, found.st_ino):
+            # Swapped since we looked. Not closed, not ever: that would drop SQLite's locks.
+            raise self._ours(path)
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
+            if not stat.S_ISREG(found.st_mode):
                 raise self._unsafe(path, "it is not a plain file", "changed")
             yield file
         finally:
@@ -151,7 +155,7 @@ class _Reader:
             raise self._unsafe(path, "it is not a plain file", "changed")
         if self._holds(found.st_dev, found.st_ino):
             # SQLite's locks belong to the process: closing any descriptor of the file would drop them all.
-            raise self._unsafe(path, "it is part of a bus that this process has open", "unreadable")
+            raise self._ours(path)
 
     def _open(self, path: str, name: str, flags: int, place: int) -> int:
         try:
@@ -184,6 +188,9 @@ class _Reader:
 
     def _missing(self, path: str) -> _Refused:
         return _Refused(UnknownFile(path=path, root=self._root), "vanished")
+
+    def _ours(self, path: str) -> _Refused:
+        return self._unsafe(path, "it is part of a bus that this process has open", "unreadable")
 
     def _unsafe(self, path: str, reason: str, status: str) -> _Refused:
         return _Refused(UnsafePath(path=path, root=self._root, reason=reason), status)

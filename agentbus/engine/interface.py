@@ -61,5 +61,8 @@ class Engine(Protocol):
     def remove_bells(self, bells: Iterable[str | None]) -> None:
         """Forget the doorbells of processes that were struck off."""
 
-    async def close(self) -> None:
-        """Write what waits, then let go of everything. Safe to call twice."""
+    async def close(self, *, left: bool = True) -> None:
+        """Write what waits, then let go of everything. Safe to call twice.
+
+        Not ``left``: it could not be noted that this process has the bus no longer open, so others must see it.
+        """

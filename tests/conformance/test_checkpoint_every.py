@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 
 from agentbus import Agent, Bus
@@ -213,3 +215,22 @@ async def test_a_bus_that_is_closed_inside_the_block_ends_it_quietly(
     assert not await saving.__aexit__(ValueError, ValueError("stop"), None)
     assert caplog.records == []
     assert work.asked <= 1
+
+
+async def test_a_maker_that_swallows_the_cancellation_does_not_hold_up_the_end(bus: Bus, clock: FakeClock) -> None:
+    making = asyncio.Event()
+
+    async def make() -> int:
+        if not making.is_set():
+            making.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+        return 1
+
+    a = await worker(bus, "a")
+    with anyio.fail_after(10):
+        async with a.checkpoint_every(30, make):
+            while not making.is_set():
+                clock.advance(30)
+                await asyncio.sleep(0)
+    assert (await a.restore("auto")) is not None

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+import agentbus
 from agentbus import Agent, Bus, FileReference, Message
 from agentbus import files as files_module
 from agentbus.errors import (
@@ -56,6 +57,34 @@ class Interrupt:
             return original(path, flags, *args, **options)
 
         monkeypatch.setattr(os, "open", opening)
+
+
+async def test_what_is_swapped_for_the_database_between_looking_and_opening_is_not_closed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing it would drop SQLite's locks: commits could vanish."""
+
+    def swap() -> None:
+        (root / "plan.md").unlink()
+        os.link(tmp_path / "bus" / "bus.db", root / "plan.md")
+
+    closed: list[tuple[int, int]] = []
+    original = os.close
+
+    def closing(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        closed.append((found.st_dev, found.st_ino))
+        original(descriptor)
+
+    async with agentbus.connect(tmp_path / "bus") as bus, bus.agent("a", type="worker") as a:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "close", closing)
+            interrupt = Interrupt(patch, "plan.md", swap)
+            with pytest.raises(UnsafePath, match="part of a bus"):
+                await a.checkpoint("n", 1, files=["plan.md"], root=root)
+        assert interrupt.happened
+        database = (tmp_path / "bus" / "bus.db").stat()
+        assert (database.st_dev, database.st_ino) not in closed
 
 
 @pytest.mark.parametrize("target", ["docs", "design.md"])

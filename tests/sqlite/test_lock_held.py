@@ -84,3 +84,21 @@ async def test_closing_does_not_wait_for_the_lock_for_long(tmp_path: Path) -> No
             await stack.aclose()
     async with agentbus.connect(tmp_path) as bus:
         await worker(bus, "b")
+
+
+async def test_a_bus_closed_while_another_process_holds_the_lock_is_struck_off_though_its_program_lives(
+    tmp_path: Path,
+) -> None:
+    """As in a server that opens the bus for each job: the next one must get the agent and go on with the session."""
+    async with AsyncExitStack() as stack:
+        bus = await stack.enter_async_context(agentbus.connect(tmp_path))
+        session = bus.session("planning", id="p")
+        await session.__aenter__()
+        await bus.register("a", type="worker")
+        with held_elsewhere(tmp_path):
+            await stack.aclose()
+    async with agentbus.connect(tmp_path) as bus:
+        await bus.register("a", type="worker")
+        async with bus.session("planning", id="p") as again:
+            assert again.continued
+    assert not list((tmp_path / "bells").glob("*"))

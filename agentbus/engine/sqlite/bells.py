@@ -5,6 +5,7 @@ Where no socket can be, the database's version is looked at now and then.
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import socket
@@ -51,10 +52,18 @@ class Bell:
         """In a forked child: an open socket would let the parent look alive after its death."""
         self.socket.close()
 
-    def close(self) -> None:
+    def close(self, *, leave: bool = False) -> None:
+        """``leave`` the file while the program runs: a bell that refuses shows others that the bus is not open here."""
         self.socket.close()
-        with suppress(OSError):
-            os.unlink(self.path)
+        if leave:
+            atexit.register(_remove, self.path)
+        else:
+            _remove(self.path)
+
+
+def _remove(bell: str) -> None:
+    with suppress(OSError):
+        os.unlink(bell)
 
 
 class Ringer:

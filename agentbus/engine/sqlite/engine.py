@@ -184,7 +184,7 @@ class SQLiteEngine:
                 with suppress(OSError):
                     os.unlink(bell)
 
-    async def close(self) -> None:
+    async def close(self, *, left: bool = True) -> None:
         if forking.generation() != self._generation:
             return
         bell, self._bell = self._bell, None
@@ -195,7 +195,7 @@ class SQLiteEngine:
         writer, self._writer = self._writer, None
         if bell is not None and self._loop is not None:
             self._loop.remove_reader(bell.socket)
-            bell.close()
+            bell.close(leave=not left)
         eye, self._eye = self._eye, None
         try:
             if eye is not None:
