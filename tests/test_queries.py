@@ -212,6 +212,12 @@ def test_a_common_query_speaks_no_dialect() -> None:
         assert not re.search(r"json_each|json_extract|rowid|INSERT OR |\?|unnest|::|FOR UPDATE", sql), name
 
 
+def test_a_parameter_that_may_be_null_says_its_type() -> None:
+    # PostgreSQL refuses to prepare "$1 IS NULL OR name = $1": it settles the type of $1 where it stands first.
+    for name, sql in parse((SQL / "common.sql").read_text(encoding="utf-8")).items():
+        assert not re.search(r"\$\d+ IS (NOT )?NULL", sql), name
+
+
 @each_query
 def test_a_query_is_named_entity_first(name: str) -> None:
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name)

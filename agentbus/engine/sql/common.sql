@@ -1,5 +1,5 @@
 -- Named queries that every engine runs as they stand: a name, a sentence, then SQL.
--- $1, $2 … are the parameters.
+-- $1, $2 … are the parameters. One that may be NULL for "all" is cast there: PostgreSQL must know its type.
 
 -- name: counter_take
 -- Move a counter on by so many, and give its new value.
@@ -132,7 +132,7 @@ DELETE FROM documents WHERE session = $1 AND name = $2 AND version <= $3;
 -- The newest versions of a document, or ($3) one of them.
 SELECT id, session, name, version, author, created, checksum, value
 FROM documents
-WHERE session = $1 AND name = $2 AND ($3 IS NULL OR version = $3)
+WHERE session = $1 AND name = $2 AND (CAST($3 AS bigint) IS NULL OR version = $3)
 ORDER BY version DESC
 LIMIT $4;
 
@@ -154,7 +154,7 @@ SELECT builtin, description, schema FROM vocabulary WHERE kind = $1 AND name = $
 -- name: type_list
 -- The vocabulary; a NULL kind takes all.
 SELECT kind, name, builtin, description, schema, created FROM vocabulary
-WHERE ($1 IS NULL OR kind = $1) ORDER BY kind, name;
+WHERE (CAST($1 AS text) IS NULL OR kind = $1) ORDER BY kind, name;
 
 -- name: type_define
 -- Add a type, or give one another description and schema.
@@ -376,12 +376,12 @@ SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailbo
     messages.expires, messages.created, messages.finished
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id < $1
-    AND ($2 IS NULL OR messages.status = $2)
-    AND ($3 IS NULL OR messages.type = $3)
-    AND ($4 IS NULL OR messages.sender = $4)
-    AND ($5 IS NULL OR messages.session = $5)
-    AND ($6 IS NULL OR messages.correlation = $6)
-    AND ($7 IS NULL OR messages.mailbox IN (
+    AND (CAST($2 AS text) IS NULL OR messages.status = $2)
+    AND (CAST($3 AS text) IS NULL OR messages.type = $3)
+    AND (CAST($4 AS text) IS NULL OR messages.sender = $4)
+    AND (CAST($5 AS text) IS NULL OR messages.session = $5)
+    AND (CAST($6 AS text) IS NULL OR messages.correlation = $6)
+    AND (CAST($7 AS text) IS NULL OR messages.mailbox IN (
         SELECT id FROM mailboxes
         WHERE (kind = $7 OR ($7 = 'topic' AND kind = 'subscription')) AND name = $8
     ))
@@ -469,6 +469,7 @@ SELECT scope, key FROM state WHERE expires IS NOT NULL AND expires <= $1 ORDER B
 -- name: state_last_change
 -- The last change number given out.
 SELECT value FROM counters WHERE name = 'change';
+
 -- name: checkpoint_insert
 -- A new checkpoint.
 INSERT INTO checkpoints (
@@ -526,7 +527,7 @@ SELECT files FROM checkpoints WHERE id = $1;
 -- name: checkpoint_list
 -- Checkpoints of all owners, newest first, before the cursor; a NULL filter takes all.
 SELECT id, owner_kind, owner, name, notes, session, created, size, file_count FROM checkpoints
-WHERE id < $1 AND ($2 IS NULL OR owner_kind = $2) AND ($3 IS NULL OR name = $3)
+WHERE id < $1 AND (CAST($2 AS text) IS NULL OR owner_kind = $2) AND (CAST($3 AS text) IS NULL OR name = $3)
 ORDER BY id DESC
 LIMIT $4;
 
@@ -558,7 +559,7 @@ LIMIT $3;
 -- name: event_page_of_subject
 -- What happened to one subject after an event; a NULL kind takes all.
 SELECT id, at, kind, subject_kind, subject, actor, facts FROM events
-WHERE subject_kind = $1 AND subject = $2 AND id > $3 AND ($4 IS NULL OR kind = $4)
+WHERE subject_kind = $1 AND subject = $2 AND id > $3 AND (CAST($4 AS text) IS NULL OR kind = $4)
 ORDER BY id
 LIMIT $5;
 

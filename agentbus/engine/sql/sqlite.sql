@@ -301,6 +301,7 @@ FROM state INDEXED BY state_by_change
 WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
 ORDER BY change
 LIMIT $5;
+
 -- name: checkpoint_forget
 -- All checkpoints of owners that are gone. Differs: lists by json_each.
 DELETE FROM checkpoints WHERE owner_kind = $1 AND owner IN (SELECT value FROM json_each($2)) RETURNING owner;
