@@ -38,6 +38,7 @@ from agentbus.operations.checkpoints import (
     get_checkpoint,
     latest_checkpoint,
     list_checkpoints,
+    names_of,
     prune_checkpoints,
     save_checkpoint,
 )
@@ -252,18 +253,16 @@ class Checkpoints:
 
         >>> await bus.checkpoints.prune("planner-1", keep=3)                          # doctest: +SKIP
         """
-        request = PruneRequest(
-            _owner(owner, kind),
-            name_or_none(name, "checkpoint"),
-            check_keep(keep, low=0),
-        )
+        whose = _owner(owner, kind)
+        check_keep(keep, low=0)
+        names = (check_name(name, "checkpoint"),) if name is not None else await self._engine.read(names_of, whose)
         gone = 0
-        while True:
+        while names:
             # In steps, so that nobody waits long for the lock.
-            step = await self._engine.write(prune_checkpoints, request)
-            gone += step
-            if step < request.limit:
-                return gone
+            pruned = await self._engine.write(prune_checkpoints, PruneRequest(whose, names, keep, name))
+            gone += pruned.count
+            names = pruned.names
+        return gone
 
 
 def _owner(owner: object, kind: object) -> Owner:

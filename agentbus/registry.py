@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from agentbus.addresses import check_agent
 from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
@@ -21,7 +23,8 @@ from agentbus.limits import (
     check_text,
     name_or_none,
 )
-from agentbus.operations.agents import DeleteRequest, Profile, UpdateRequest, delete, update
+from agentbus.operations.agents import Profile, UpdateRequest, update
+from agentbus.operations.deletion import DeleteRequest, delete
 from agentbus.operations.fencing import INCOMPLETE
 from agentbus.operations.reading import AgentFilter, get_agent, list_agents
 from agentbus.records import AgentRecord, Page
@@ -107,27 +110,32 @@ class Registry:
         await self._engine.write(update, request)
 
     async def delete(self, agent: str) -> None:
-        """Delete an agent that has ended or was only expected, with its state. What waits in its mailbox becomes dead
-        letters.
+        """Delete an agent that has ended or was only expected, with its checkpoints and its state: all that is in the
+        scope of its id, whoever put it there. What waits in its mailbox becomes dead letters.
+
+        An agent that has much goes in steps, so that nobody else waits long. If a crash, or a new life of it, comes in
+        between, it is still there, with its newest checkpoints, or with none and less state; then delete it again.
 
         >>> await bus.agents.delete("planner-1")                                      # doctest: +SKIP
         """
-        await self._engine.write(delete, DeleteRequest(check_name(agent, "agent")))
+        await self._delete(DeleteRequest(check_name(agent, "agent")))
 
     async def clear(self, *, older_than: float = 0) -> Sequence[str]:
-        """Delete the agents that completed or stopped more than so many seconds ago; says which.
+        """Delete the agents that completed or stopped more than so many seconds ago, as ``delete`` does; says which.
 
         >>> await bus.agents.clear(older_than=3600)                                   # doctest: +SKIP
         """
         before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
+        return await self._delete(DeleteRequest(None, before))
+
+    async def _delete(self, request: DeleteRequest) -> Sequence[str]:
         gone: Sequence[str] = ()
         while True:
-            # In steps, so that nobody waits long for the lock.
-            request = DeleteRequest(None, before)
             step = await self._engine.write(delete, request)
-            gone = [*gone, *step]
-            if len(step) < request.limit:
+            gone = [*gone, *step.agents]
+            if not step.more:
                 return gone
+            request = msgspec.structs.replace(request, rest=step.rest)
 
     async def _list(
         self,

@@ -29,7 +29,8 @@ class Saver(Handle):
         """Save a named snapshot to go on from later, also in another life of this agent.
 
         ``files`` are paths below ``root`` (by default the working directory); their sizes and hashes are kept, not
-        their contents. With ``keep`` only so many checkpoints of this name stay.
+        their contents. With ``keep`` the oldest checkpoints of this name go until so many are left, this one among
+        them: at most 100 with each save, so that nobody waits long (``bus.checkpoints.prune`` removes all).
 
         >>> await agent.checkpoint("after_planning", {"step": 1}, files=["plan.md"])  # doctest: +SKIP
         """

@@ -253,7 +253,7 @@ def test_a_hot_query_finds_its_rows_by_an_index(name: str, store: sqlite3.Connec
         ("state_list", "sqlite_autoindex_state_1 (scope=? AND key>? AND key<?)"),
         ("state_changes", "state_by_change (scope=? AND change>?)"),
         ("state_expired", "state_expiring (expires>? AND expires<?)"),
-        ("state_of_scopes", "(scope=?)"),
+        ("state_lengths", "state_by_change (scope=? AND change>?)"),
     ],
 )
 def test_a_list_of_state_is_a_range_of_an_index_in_its_order(name: str, index: str, store: sqlite3.Connection) -> None:

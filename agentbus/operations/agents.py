@@ -9,10 +9,8 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain
-from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType, WrongState
+from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
-from agentbus.operations.checkpoints import forget
-from agentbus.operations.dead_letters import bury
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
@@ -20,7 +18,6 @@ from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
 from agentbus.operations.sessions import not_open
-from agentbus.operations.state import clear_state
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -101,14 +98,6 @@ class UpdateRequest(msgspec.Struct, frozen=True):
 
     agent: str
     profile: Profile
-
-
-class DeleteRequest(msgspec.Struct, frozen=True):
-    """Agents to delete: the one named, or all that completed or stopped before this wall time."""
-
-    agent: str | None
-    before: int | None = None
-    limit: int = 500
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
@@ -193,31 +182,6 @@ def update(requests: Sequence[UpdateRequest], now: Now) -> Op[list[Outcome[None]
     for request in requests:
         rows = yield Query("agent_update", (*request.profile.row(), now.wall, request.agent))
         outcomes.append(None if rows else UnknownAgent(agent=request.agent))
-    return outcomes
-
-
-@operation(durable=True)
-def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
-    """Delete ended or pending agents with their state and checkpoints; what waits in their mailboxes becomes dead
-    letters. The outcome names them."""
-    outcomes: list[Outcome[list[str]]] = []
-    for request in requests:
-        if request.agent is None:
-            rows = yield Query("agent_finished_before", (request.before, request.limit))
-        else:
-            rows = yield Query("agent_status", (request.agent,))
-            if not rows:
-                outcomes.append(UnknownAgent(agent=request.agent))
-                continue
-            status = rows[0][1]
-            if status in LIVE:
-                outcomes.append(
-                    WrongState(what="agent", name=request.agent, status=status, action="delete it; end it first")
-                )
-                continue
-        agents = [row[0] for row in rows]
-        yield from _delete(agents, now)
-        outcomes.append(agents)
     return outcomes
 
 
@@ -367,15 +331,3 @@ def _leave(request: MembershipRequest, now: Now) -> Op[None]:
         if rows:
             boxes = [mailbox for (mailbox,) in rows]
             yield Query("message_expire_all", (now.wall, "the subscription ended", boxes))
-
-
-def _delete(agents: list[str], now: Now) -> Op[None]:
-    rows = yield Query("message_waiting_for", (agents,))
-    yield from bury([Held(*row).ending("its recipient was deleted") for row in rows], now)
-    yield from clear_state(agents, now)
-    checkpoints = yield from forget("agent", agents)
-    yield Query("mailbox_keep_epochs", (agents,))
-    gone = yield Query("agent_delete", (agents,))
-    yield from record([
-        event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=checkpoints[agent]) for (agent,) in gone
-    ])  # fmt: skip

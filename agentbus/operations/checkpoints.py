@@ -5,7 +5,6 @@ What is read here is as it is stored: checking and decoding a large snapshot tak
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -13,7 +12,8 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint
 from agentbus.limits import MAX_ID
-from agentbus.operations import Actor, Op, Outcome, Query, operation
+from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
+from agentbus.operations.budget import Budget
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import fence
 from agentbus.operations.paging import page
@@ -21,7 +21,7 @@ from agentbus.operations.sessions import not_open
 from agentbus.records import CheckpointSummary, Page
 
 _STEP = 100
-"""Checkpoints that go in one transaction: large ones take a while."""
+"""Checkpoints that are looked at together, and that one save removes at most."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class SaveRequest(msgspec.Struct, frozen=True):
     """A checkpoint to be kept.
 
     ``session`` is the one of an agent that saves its own; what others save is looked up. With ``keep``, older ones of
-    its name go until so many are left.
+    its name go until so many are left; of very many, some with each save.
     """
 
     actor: Actor | None
@@ -64,12 +64,24 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class PruneRequest(msgspec.Struct, frozen=True):
-    """All but the newest so many checkpoints of each name (or of the one named) shall go."""
+    """All but the newest so many checkpoints of each of these names shall go; ``name`` is the one that was asked for,
+    if it was one."""
 
     owner: Owner
-    name: str | None
+    names: tuple[str, ...]
     keep: int
-    limit: int = _STEP
+    name: str | None = None
+
+    @property
+    def weight(self) -> int:
+        return Budget().left
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """How many went, and the names that are left for another step."""
+
+    count: int
+    names: tuple[str, ...] = ()
 
 
 class HistoryFilter(msgspec.Struct, frozen=True):
@@ -117,7 +129,10 @@ def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcom
         )  # fmt: skip
         if request.keep is not None:
             # Not a deletion that anybody asked for: the trail would be full of them.
-            yield Query("checkpoint_trim", (owner.kind, owner.id, request.name, request.keep, _STEP))
+            rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, request.name, request.keep, _STEP))
+            budget = Budget()
+            # At least two, so that they become fewer however large they are.
+            yield from _remove([id for index, (id, size) in enumerate(rows) if budget.spend(size) or index < 2])
         outcomes.append(Saved(id, session, now.wall))
     return outcomes
 
@@ -137,33 +152,45 @@ def delete_checkpoint(requests: Sequence[int], now: Now) -> Op[list[Outcome[None
 
 
 @operation(durable=True)
-def prune_checkpoints(requests: Sequence[PruneRequest], now: Now) -> Op[list[Outcome[int]]]:
-    """Delete old checkpoints; ask again while as many go as the limit. The outcome says how many went."""
-    outcomes: list[Outcome[int]] = []
+def prune_checkpoints(requests: Sequence[PruneRequest], now: Now) -> Op[list[Outcome[Pruned]]]:
+    """Delete old checkpoints, as many as go at once; ask again with the names that are left."""
+    outcomes: list[Outcome[Pruned]] = []
     for request in requests:
         owner = request.owner
-        if request.name is None:
-            rows = yield Query("checkpoint_names", (owner.kind, owner.id))
-            names = [name for (name,) in rows]
-        else:
-            names = [request.name]
+        budget = Budget()
         gone = 0
-        for name in names:
-            if gone < request.limit:
-                left = request.limit - gone
-                rows = yield Query("checkpoint_trim", (owner.kind, owner.id, name, request.keep, left))
-                gone += len(rows)
+        names = list(request.names)
+        while names and not budget.spent:
+            rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, names[0], request.keep, _STEP))
+            budget.pass_by()
+            going = [id for id, size in rows if budget.spend(size)]
+            yield from _remove(going)
+            gone += len(going)
+            if len(going) < _STEP and not budget.spent:
+                del names[0]
         if gone:
             facts = {"count": gone, "name": request.name, "keep": request.keep}
             yield from record([event(now.wall, "checkpoints_pruned", (owner.kind, owner.id), None, **facts)])
-        outcomes.append(gone)
+        outcomes.append(Pruned(gone, tuple(names)))
     return outcomes
 
 
-def forget(kind: str, owners: Sequence[str]) -> Op[Counter[str]]:
-    """Delete all checkpoints of owners that are being deleted; says how many each had."""
-    rows = yield Query("checkpoint_forget", (kind, list(owners)))
-    return Counter(owner for (owner,) in rows)
+def forget(owner: Owner, budget: Budget) -> Op[int]:
+    """Delete all checkpoints of one that is being deleted, or the oldest until the budget is spent; says how many."""
+    gone = 0
+    more = not budget.spent
+    while more:
+        rows = yield Query("checkpoint_oldest", (owner.kind, owner.id, _STEP))
+        going = [id for id, size in rows if budget.spend(size)]
+        yield from _remove(going)
+        gone += len(going)
+        more = len(going) == _STEP
+    return gone
+
+
+def _remove(ids: list[int]) -> Op[None]:
+    if ids:
+        yield Each("checkpoint_remove", [(id,) for id in ids])
 
 
 # Questions
@@ -182,6 +209,12 @@ def latest_checkpoint(wanted: tuple[Owner, str | None], now: Now) -> Op[Stored |
     else:
         rows = yield Query("checkpoint_latest_named", (owner.kind, owner.id, name))
     return Stored(*rows[0]) if rows else None
+
+
+def names_of(owner: Owner, now: Now) -> Op[tuple[str, ...]]:
+    """The names under which somebody has checkpoints."""
+    rows = yield Query("checkpoint_names", (owner.kind, owner.id))
+    return tuple(name for (name,) in rows)
 
 
 def files_of(id: int, now: Now) -> Op[str | None]:

@@ -25,7 +25,7 @@ KINDS = {
     "agent_completed": "an agent's work is done",
     "agent_failed": "an agent failed, or was found dead; error",
     "agent_stopped": "an agent ended before its work was done; error (why, if that was said)",
-    "agent_deleted": "an agent is gone for good; checkpoints (how many went with it)",
+    "agent_deleted": "an agent is gone for good; checkpoints (that went in its commit; many are pruned before)",
     "process_dead": "a process was found dead, its agents failed; reason",
     "message_dead": "a message became a dead letter; type, error",
     "messages_requeued": "dead letters got another chance; count, attempts (by message_id, of the first 100)",

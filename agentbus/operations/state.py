@@ -17,6 +17,7 @@ from agentbus.codec import check, decode, plain, plain_payload
 from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, WrongState
 from agentbus.limits import scope_session
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
+from agentbus.operations.budget import Budget
 from agentbus.operations.fencing import fence
 from agentbus.operations.paging import page
 from agentbus.operations.sessions import not_open
@@ -27,6 +28,8 @@ Place = tuple[str, str]
 
 _STEP = 500
 """Entries that one call buries at most, so that nobody waits long for the lock."""
+_LOOK = 50
+"""Entries whose lengths are looked at together: for that, their values are read."""
 
 
 class ChangeRequest(msgspec.Struct, frozen=True):
@@ -131,10 +134,27 @@ def expire(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[int]]
     return [len(rows)] * len(requests)
 
 
-def clear_state(scopes: list[str], now: Now) -> Op[None]:
-    """Delete all entries of these scopes."""
-    rows = yield Query("state_of_scopes", (scopes,))
-    yield from _bury(rows, now)
+def clear_state(scope: str, change: int, budget: Budget, now: Now) -> Op[int]:
+    """Delete the entries of a scope that changed after a change, in that order, until the budget is spent; says up to
+    which change none is left.
+
+    Each tombstone is a change too, and so is whatever somebody sets meanwhile: who goes on to the end leaves nothing.
+    """
+    more = not budget.spent
+    while more:
+        rows = yield Query("state_lengths", (scope, change, _LOOK))
+        there: list[Row] = []
+        for _, key, number, length in rows:
+            if length is None:
+                budget.pass_by()
+            elif budget.spend(length):
+                there.append((scope, key))
+            else:
+                break
+            change = number
+        yield from _bury(there, now)
+        more = len(rows) == _LOOK and not budget.spent
+    return change
 
 
 def _write(entries: dict[Place, _Entry]) -> Op[None]:

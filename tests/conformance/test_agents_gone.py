@@ -1,4 +1,5 @@
-"""An agent that is deleted takes its state and checkpoints along, in one commit; whoever comes later is another."""
+"""An agent that is deleted takes its state and checkpoints along, the last of them in its own commit; whoever comes
+later is another."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import pytest
 
 from agentbus import Agent, Bus, StateEntry
 from agentbus.errors import AgentFenced, UnknownAgent, WrongState
+from agentbus.operations.budget import Budget
+from agentbus.operations.deletion import delete
 from tests.conformance.helpers import eventually, queued, running, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -155,3 +158,126 @@ async def test_the_old_life_of_an_agent_that_was_deleted_and_came_back_is_fenced
     assert await new.state.get("k") is None
     assert await queued(bus, "b") == []
     await new.complete()
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deletions that remove only a few rows in each commit."""
+    monkeypatch.setattr("agentbus.operations.deletion.Budget", lambda: Budget(5000))
+
+
+async def laden(bus: Bus, id: str = "a") -> None:
+    """An agent that has ended, with more of everything than goes in one step."""
+    agent = await worker(bus, id)
+    await asyncio.gather(*(agent.state.set(f"k{n}", n) for n in range(60)))
+    await asyncio.gather(*(agent.checkpoint("c", n) for n in range(12)))
+    await asyncio.gather(*(agent.send(id, "note", n) for n in range(5)))
+    await agent.complete()
+
+
+async def cut_off_after(bus: Bus, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete the agent a, and fail once so many steps are done."""
+    write = bus.engine.write
+    left = iter(range(steps))
+
+    async def failing(*arguments: Any, **options: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return await write(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bus.engine, "write", failing)
+        with pytest.raises(KeyboardInterrupt):
+            await bus.agents.delete("a")
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_an_agent_that_has_much_goes_in_steps_between_which_others_write(bus: Bus) -> None:
+    await laden(bus)
+    b = await worker(bus, "b")
+    deleting = asyncio.create_task(bus.agents.delete("a"))
+    sent = 0
+    while not deleting.done():
+        await b.send("b", "note", sent)
+        sent += 1
+    await deleting
+    assert sent > 10
+    assert await bus.agents.get("a") is None
+    assert (await bus.state("a").list()).items == []
+    assert (await bus.checkpoints.list("a")).items == []
+    assert len((await bus.messages.list(status="dead")).items) == 5
+    pruned = [event.facts["count"] async for event in bus.events(kind="checkpoints_pruned")]
+    assert sum(pruned) == 12
+    assert max(pruned) <= 5
+    assert [event.subject async for event in bus.events(kind="agent_deleted")] == ["a"]
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_who_is_cut_off_leaves_an_ended_agent_with_its_newest_checkpoints(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await laden(bus)
+    newest = [summary.id for summary in (await bus.checkpoints.list("a")).items]
+    await cut_off_after(bus, 2, monkeypatch)
+    agent = await bus.agents.get("a")
+    assert agent is not None
+    assert agent.status == "completed"
+    left = [summary.id for summary in (await bus.checkpoints.list("a")).items]
+    assert 0 < len(left) < 12
+    assert left == newest[: len(left)]
+    assert len((await bus.state("a").list()).items) == 60
+    await bus.agents.delete("a")
+    assert await bus.agents.get("a") is None
+    assert (await bus.state("a").list()).items == []
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_an_agent_that_comes_back_between_two_steps_keeps_what_it_has(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await laden(bus)
+    await cut_off_after(bus, 5, monkeypatch)
+    again = await worker(bus, "a")
+    before = [entry.key for entry in (await again.state.list()).items]
+    with pytest.raises(WrongState):
+        await bus.agents.delete("a")
+    assert before
+    assert [entry.key for entry in (await again.state.list()).items] == before
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_what_is_set_and_saved_between_two_steps_goes_too(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    await laden(bus)
+    write = bus.engine.write
+    steps = 0
+
+    async def disturbed(operation: Any, request: Any) -> Any:
+        nonlocal steps
+        result = await write(operation, request)
+        if operation is delete:
+            steps += 1
+            if steps == 10:
+                # Its checkpoints are gone by now, and the first of its state.
+                assert (await bus.checkpoints.list("a")).items == []
+                assert await bus.state("a").get("k0") is None
+                await bus.state("a").set("k0", "again")
+                await bus.checkpoints.save("a", "c", "again")
+        return result
+
+    monkeypatch.setattr(bus.engine, "write", disturbed)
+    await bus.agents.delete("a")
+    assert steps > 10
+    assert (await bus.state("a").list()).items == []
+    assert (await bus.checkpoints.list("a")).items == []
+
+
+@pytest.mark.usefixtures("small_steps")
+async def test_clearing_goes_on_over_many_agents_and_large_ones(bus: Bus, clock: FakeClock) -> None:
+    small = [await worker(bus, f"b{n:02}") for n in range(45)]
+    await asyncio.gather(*(agent.complete() for agent in small))
+    await laden(bus, "a")
+    await laden(bus, "c")
+    clock.stall(10)
+    assert sorted(await bus.agents.clear(older_than=5)) == ["a", *(agent.id for agent in small), "c"]
+    assert (await bus.agents.list()).items == []
+    assert (await bus.checkpoints.list()).items == []

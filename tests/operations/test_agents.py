@@ -1,16 +1,12 @@
-"""The registry besides registering and ending: progress, busy, updates, deletion, membership, declaration."""
+"""The registry besides registering and ending: progress, busy, updates, membership, declaration."""
 
 from __future__ import annotations
 
-import pytest
-
-from agentbus.codec import decode
-from agentbus.errors import AgentFenced, UnknownAgent, WrongState
+from agentbus.errors import AgentFenced, UnknownAgent
 from agentbus.operations import Actor, mailbox_channel
 from agentbus.operations.agents import (
     BusyRequest,
     DeclareRequest,
-    DeleteRequest,
     MembershipRequest,
     Profile,
     ProgressRequest,
@@ -19,16 +15,13 @@ from agentbus.operations.agents import (
     busy,
     change_membership,
     declare,
-    delete,
     progress,
     update,
 )
-from agentbus.operations.fencing import LIVE
-from tests.operations.script import ALIVE, NOW, A, Answer, B, held, play
+from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
 FENCED = Actor("a", 7)
 NOWHERE = (None, None, None, None, None, None)
-GONE: Answer = ("checkpoint_forget", [])
 LIFE: tuple[Answer, ...] = (("agent_life", [(1, 10, 11, "s-1")]), ("agent_mailboxes", []), ("counter_take", [(1,)]))
 
 
@@ -62,73 +55,6 @@ def test_an_update_changes_what_is_given_and_leaves_the_rest() -> None:
     assert played.written("agent_update")[0] == (
         None, None, None, "[]", None, None, 80, None, None, None, NOW.wall, "a",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("status", ["pending", "completed", "failed", "stopped"])
-def test_one_that_does_not_live_can_be_deleted_and_what_waited_for_it_is_dead(status: str) -> None:
-    answers: list[Answer] = [
-        ("agent_status", [("a", status, *NOWHERE)]),
-        ("message_waiting_for", [held(1, status="queued", holder=None), held(2, status="scheduled", holder=None)]),
-        GONE,
-        ("agent_delete", [("a",)]),
-    ]
-    played = play(delete.run([DeleteRequest("a")], NOW), *answers)
-    assert played.outcomes == [["a"]]
-    assert played.ids("message_bury") == [1, 2]
-    assert {reason for reason, _, _ in played.written("message_bury")} == {"its recipient was deleted"}
-    assert [event[1] for event in played.written("event_insert")] == ["message_dead", "message_dead", "agent_deleted"]
-    # Its mailbox is looked at while the agent still says which it is.
-    names = [name for name, _ in played.statements]
-    assert names.index("message_bury") < names.index("agent_delete")
-
-
-def test_a_requester_waiting_for_a_deleted_agent_is_told() -> None:
-    answers: list[Answer] = [
-        ("agent_status", [("a", "failed", *NOWHERE)]),
-        ("message_waiting_for", [held(1, status="queued", correlation="r-1", reply_to=77)]),
-        ("counter_take", [(5,)]),
-        GONE,
-        ("agent_delete", [("a",)]),
-    ]
-    played = play(delete.run([DeleteRequest("a")], NOW), *answers)
-    assert [values[2] for values in played.written("message_insert")] == [77]
-
-
-@pytest.mark.parametrize("status", sorted(LIVE))
-def test_a_live_agent_cannot_be_deleted(status: str) -> None:
-    played = play(delete.run([DeleteRequest("a")], NOW), ("agent_status", [("a", status, *NOWHERE)]))
-    (error,) = played.outcomes
-    assert isinstance(error, WrongState)
-    assert (error.what, error.name, error.status) == ("agent", "a", status)
-    assert played.statements == []
-
-
-def test_an_unknown_agent_cannot_be_deleted_but_its_neighbours_can() -> None:
-    answers: list[Answer] = [
-        ("agent_status", []),
-        ("agent_status", [("b", "stopped", *NOWHERE)]),
-        ("message_waiting_for", []),
-        GONE,
-        ("agent_delete", [("b",)]),
-    ]
-    played = play(delete.run([DeleteRequest("a"), DeleteRequest("b")], NOW), *answers)
-    assert isinstance(played.outcomes[0], UnknownAgent)
-    assert played.outcomes[1] == ["b"]
-
-
-def test_clearing_deletes_all_that_finished_before_a_time_and_names_them() -> None:
-    answers: list[Answer] = [
-        ("agent_finished_before", [("a",), ("b",)]),
-        ("message_waiting_for", []),
-        ("checkpoint_forget", [("b",), ("b",)]),
-        ("agent_delete", [("a",), ("b",)]),
-    ]
-    played = play(delete.run([DeleteRequest(None, 900_000, 50)], NOW), *answers)
-    assert played.outcomes == [["a", "b"]]
-    assert played.parameters("agent_finished_before") == (900_000, 50)
-    assert played.written("agent_delete") == [(["a", "b"],)]
-    assert played.written("checkpoint_forget") == [("agent", ["a", "b"])]
-    assert [decode(event[5]) for event in played.written("event_insert")] == [{"checkpoints": 0}, {"checkpoints": 2}]
 
 
 def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:

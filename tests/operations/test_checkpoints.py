@@ -8,9 +8,11 @@ from agentbus.codec import decode
 from agentbus.errors import AgentFenced, UnknownAgent, UnknownCheckpoint, UnknownSession, WrongState
 from agentbus.limits import MAX_ID
 from agentbus.operations import Actor
+from agentbus.operations.budget import Budget
 from agentbus.operations.checkpoints import (
     HistoryFilter,
     Owner,
+    Pruned,
     PruneRequest,
     Saved,
     SaveRequest,
@@ -58,15 +60,21 @@ def test_checkpoints_of_many_agents_are_fenced_with_one_question() -> None:
 
 
 def test_saving_writes_no_event_and_wakes_nobody() -> None:
-    played = play(save_checkpoint.run([request(keep=3)], NOW), ALIVE, *inserted(5), ("checkpoint_trim", [(1,)]))
-    assert played.wrote == ["checkpoint_insert", "checkpoint_trim"]
+    played = play(save_checkpoint.run([request(keep=3)], NOW), ALIVE, *inserted(5), ("checkpoint_surplus", [(1, 9)]))
+    assert played.wrote == ["checkpoint_insert", "checkpoint_remove"]
     assert played.woken == []
 
 
 def test_with_keep_the_older_ones_of_the_same_name_go() -> None:
-    played = play(save_checkpoint.run([request(keep=3)], NOW), ALIVE, *inserted(5), ("checkpoint_trim", []))
-    ((kind, owner, name, keep, _),) = played.written("checkpoint_trim")
-    assert (kind, owner, name, keep) == ("agent", "a", "n", 3)
+    played = play(save_checkpoint.run([request(keep=3)], NOW), ALIVE, *inserted(5), ("checkpoint_surplus", []))
+    assert played.parameters("checkpoint_surplus") == ("agent", "a", "n", 3, 100)
+    assert played.wrote == ["checkpoint_insert"]
+
+
+def test_with_keep_they_become_fewer_however_large_they_are() -> None:
+    surplus: Answer = ("checkpoint_surplus", [(id, Budget().left) for id in (1, 2, 3)])
+    played = play(save_checkpoint.run([request(keep=3)], NOW), ALIVE, *inserted(5), surplus)
+    assert played.written("checkpoint_remove") == [(1,), (2,)]
 
 
 def test_what_others_save_for_an_agent_has_its_session() -> None:
@@ -115,31 +123,45 @@ def test_a_deleted_checkpoint_is_in_the_trail() -> None:
     assert decode(facts) == {"owner_kind": "agent", "owner": "a", "name": "n"}
 
 
-def test_pruning_goes_through_all_names_but_never_over_its_limit() -> None:
+def test_pruning_goes_through_all_names_but_never_over_its_budget() -> None:
     answers: list[Answer] = [
-        ("checkpoint_names", [("m",), ("n",), ("o",)]),
-        ("checkpoint_trim", [(1,), (2,)]),
-        ("checkpoint_trim", [(3,)]),
+        ("checkpoint_surplus", [(1, 10), (2, 10)]),
+        ("checkpoint_surplus", [(3, Budget().left), (4, 1)]),
     ]
-    wanted = PruneRequest(Owner("agent", "a"), None, keep=1, limit=3)
+    wanted = PruneRequest(Owner("agent", "a"), ("m", "n", "o"), keep=1)
     played = play(prune_checkpoints.run([wanted], NOW), *answers)
-    assert played.outcomes == [3]
-    assert played.written("checkpoint_trim") == [("agent", "a", "m", 1, 3), ("agent", "a", "n", 1, 1)]
+    assert played.outcomes == [Pruned(3, ("n", "o"))]
+    assert [parameters for _, parameters in played.asked] == [("agent", "a", "m", 1, 100), ("agent", "a", "n", 1, 100)]
+    assert played.written("checkpoint_remove") == [(1,), (2,), (3,)]
     ((_, kind, subject_kind, subject, _, facts),) = played.written("event_insert")
     assert (kind, subject_kind, subject) == ("checkpoints_pruned", "agent", "a")
     assert decode(facts) == {"count": 3, "name": None, "keep": 1}
+    assert wanted.weight == Budget().left
 
 
 def test_pruning_nothing_is_no_news() -> None:
-    wanted = PruneRequest(Owner("session", "s"), "n", keep=0)
-    played = play(prune_checkpoints.run([wanted], NOW), ("checkpoint_trim", []))
-    assert played.outcomes == [0]
+    wanted = PruneRequest(Owner("session", "s"), ("n",), keep=0, name="n")
+    played = play(prune_checkpoints.run([wanted], NOW), ("checkpoint_surplus", []))
+    assert played.outcomes == [Pruned(0)]
     assert played.written("event_insert") == []
 
 
-def test_forgetting_says_how_many_each_owner_had() -> None:
-    played = play(forget("agent", ["a", "b"]), ("checkpoint_forget", [("b",), ("b",)]))
-    assert (played.outcomes["a"], played.outcomes["b"]) == (0, 2)
+def test_forgetting_goes_on_until_all_is_gone_and_says_how_many() -> None:
+    answers: list[Answer] = [
+        ("checkpoint_oldest", [(id, 10) for id in range(100)]),
+        ("checkpoint_oldest", [(100, 10), (101, 10)]),
+    ]
+    played = play(forget(Owner("agent", "a"), Budget()), *answers)
+    assert played.outcomes == 102
+    assert played.written("checkpoint_remove") == [(id,) for id in range(102)]
+
+
+def test_forgetting_ends_with_the_budget() -> None:
+    budget = Budget(2000)
+    played = play(forget(Owner("agent", "a"), budget), ("checkpoint_oldest", [(1, 10), (2, 10), (3, 10)]))
+    assert played.outcomes == 2
+    assert budget.spent
+    assert play(forget(Owner("agent", "a"), budget)).outcomes == 0
 
 
 def test_the_latest_is_that_of_one_name_or_of_all() -> None:

@@ -17,6 +17,7 @@ from agentbus.errors import (
     WrongState,
 )
 from agentbus.operations import Row
+from agentbus.operations.budget import Budget
 from agentbus.operations.state import (
     Changed,
     ChangeRequest,
@@ -250,10 +251,23 @@ def test_where_nothing_expired_nothing_is_written() -> None:
     assert played.woken == []
 
 
-def test_clearing_scopes_buries_every_entry() -> None:
-    played = play(clear_state(["a", "b"], NOW), ("state_of_scopes", [("a", "k"), ("b", "k")]), numbers(42))
-    assert [row[2:] for row in played.written("state_bury")] == [("a", "k"), ("b", "k")]
-    assert played.woken == ["state/a", "state/b"]
+def test_clearing_a_scope_buries_every_entry_and_passes_tombstones_by() -> None:
+    rows: list[Row] = [("a", "j", 3, 10), ("a", "k", 5, None), ("a", "l", 8, 1)]
+    played = play(clear_state("a", 2, Budget(), NOW), ("state_lengths", rows), numbers(42))
+    assert played.outcomes == 8
+    assert played.parameters("state_lengths")[:2] == ("a", 2)
+    assert [row[2:] for row in played.written("state_bury")] == [("a", "j"), ("a", "l")]
+    assert played.woken == ["state/a"]
+
+
+def test_clearing_a_scope_ends_where_the_budget_does() -> None:
+    rows: list[Row] = [("a", "j", 3, 10), ("a", "k", 5, 100), ("a", "l", 8, 1)]
+    budget = Budget(1500)
+    played = play(clear_state("a", 0, budget, NOW), ("state_lengths", rows), numbers(42))
+    assert budget.spent
+    assert played.outcomes == 5
+    assert [row[2:] for row in played.written("state_bury")] == [("a", "j"), ("a", "k")]
+    assert play(clear_state("a", 5, budget, NOW)).outcomes == 5, "nothing is asked once it is spent"
 
 
 # Questions

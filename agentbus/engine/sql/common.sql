@@ -478,21 +478,25 @@ INSERT INTO checkpoints (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 RETURNING id;
 
--- name: checkpoint_trim
--- Delete the checkpoints of a name except the newest $4, oldest first, at most $5.
-DELETE FROM checkpoints
-WHERE id IN (
+-- name: checkpoint_surplus
+-- The checkpoints of a name except the newest $4, oldest first, at most $5, each with about the bytes it takes.
+SELECT id, size + 100 * file_count FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2 AND name = $3 AND id <= (
     SELECT id FROM checkpoints
-    WHERE owner_kind = $1 AND owner = $2 AND name = $3 AND id <= (
-        SELECT id FROM checkpoints
-        WHERE owner_kind = $1 AND owner = $2 AND name = $3
-        ORDER BY id DESC
-        LIMIT 1 OFFSET $4
-    )
-    ORDER BY id
-    LIMIT $5
+    WHERE owner_kind = $1 AND owner = $2 AND name = $3
+    ORDER BY id DESC
+    LIMIT 1 OFFSET $4
 )
-RETURNING id;
+ORDER BY id
+LIMIT $5;
+
+-- name: checkpoint_oldest
+-- The oldest $3 checkpoints of somebody, each with about the bytes it takes.
+SELECT id, size + 100 * file_count FROM checkpoints WHERE owner_kind = $1 AND owner = $2 ORDER BY id LIMIT $3;
+
+-- name: checkpoint_remove
+-- A checkpoint goes with others.
+DELETE FROM checkpoints WHERE id = $1;
 
 -- name: checkpoint_names
 -- The names under which somebody has checkpoints.

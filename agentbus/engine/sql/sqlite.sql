@@ -82,19 +82,21 @@ FROM messages INDEXED BY messages_leased
 WHERE status = 'leased' AND holder IN (SELECT value FROM json_each($1));
 
 -- name: message_waiting_for
--- Unfinished messages in agents' own mailboxes. Differs: lists by json_each; one branch for each partial index.
+-- At most $2 unfinished messages of an agent's own mailboxes, each after the length of its payload.
+-- Differs: one branch for each partial index; SQLite ends after $2 of them.
 WITH own (mailbox) AS (
-    SELECT mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
-    UNION SELECT replies FROM agents WHERE id IN (SELECT value FROM json_each($1))
-    UNION SELECT mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
+    SELECT mailbox FROM agents WHERE id = $1
+    UNION SELECT replies FROM agents WHERE id = $1
+    UNION SELECT mailbox FROM subscriptions WHERE agent = $1
 )
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
-    expires
+SELECT length(payload), id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation,
+    reply_to, session, expires
 FROM messages
 WHERE id IN (
     SELECT id FROM messages WHERE status = 'queued' AND mailbox IN (SELECT mailbox FROM own)
     UNION ALL SELECT id FROM messages WHERE status = 'scheduled' AND mailbox IN (SELECT mailbox FROM own)
     UNION ALL SELECT id FROM messages WHERE status = 'leased' AND mailbox IN (SELECT mailbox FROM own)
+    LIMIT $2
 );
 
 -- name: mailbox_horizon
@@ -289,9 +291,14 @@ FROM json_each($1) AS scopes CROSS JOIN json_each(scopes.value) AS wanted
 CROSS JOIN state ON state.scope = scopes.key AND state.key = wanted.value
 WHERE state.value IS NOT NULL;
 
--- name: state_of_scopes
--- Every entry of these scopes. Differs: lists by json_each.
-SELECT scope, key FROM state WHERE scope IN (SELECT value FROM json_each($1)) AND value IS NOT NULL;
+-- name: state_lengths
+-- Entries that changed after a change, in the order of their changes, each with the length of its value, which is NULL
+-- for a tombstone. Differs: the index is named, as below.
+SELECT scope, key, change, length(value)
+FROM state INDEXED BY state_by_change
+WHERE scope = $1 AND change > $2
+ORDER BY change
+LIMIT $3;
 
 -- name: state_changes
 -- Entries with a key from $3 on and below $4 that changed after a change, tombstones too, in the order of their changes.
@@ -301,7 +308,3 @@ FROM state INDEXED BY state_by_change
 WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
 ORDER BY change
 LIMIT $5;
-
--- name: checkpoint_forget
--- All checkpoints of owners that are gone. Differs: lists by json_each.
-DELETE FROM checkpoints WHERE owner_kind = $1 AND owner IN (SELECT value FROM json_each($2)) RETURNING owner;
