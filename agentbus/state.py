@@ -185,7 +185,9 @@ class State:
                 changes = await engine.read(list_changes, Wanted(self.scope, prefix, _CHANGES, change=seen))
                 for entry in changes:
                     seen = entry.change
-                    if not entry.deleted or entry.change > silent:
+                    # What expired since it was read, or while the caller was busy, comes as a tombstone later.
+                    expired = entry.expires is not None and entry.expires <= engine.clock.now().wall
+                    if entry.change > silent if entry.deleted else not expired:
                         yield entry
                 if len(changes) < _CHANGES:
                     left = None if expiry is None else expiry - engine.clock.now().wall

@@ -158,6 +158,39 @@ async def test_an_end_put_off_is_not_told_too_early(engine: Engine, clock: FakeC
                 assert (await soon(task)).deleted
 
 
+async def test_what_expires_while_the_watcher_is_busy_is_never_told_as_if_it_were_there(
+    bus: Bus, clock: FakeClock
+) -> None:
+    state = bus.state("s")
+    await state.set("first", 1)
+    await state.set("short", 1, ttl=10)
+    await state.set("last", 1)
+    async with watching(state) as changes:
+        assert await told(changes, 1) == [("first", 1)]
+        clock.stall(10)
+        assert await told(changes, 1) == [("last", 1)]
+        async with running(told(changes, 1)) as task:
+            await clock.pass_time(0.01)
+            assert await soon(task) == [("short", ...)]
+
+
+async def test_what_expires_just_before_it_is_read_is_never_told_as_if_it_were_there(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = bus.state("s")
+    await state.set("short", 1, ttl=10)
+    read = bus.engine.read
+
+    async def late(question: Any, request: Any) -> Any:
+        clock.stall(10)
+        return await read(question, request)
+
+    monkeypatch.setattr(bus.engine, "read", late)
+    async with watching(state) as changes, running(told(changes, 1)) as task:
+        await clock.pass_time(0.01)
+        assert await soon(task) == [("short", ...)]
+
+
 async def test_an_expiry_during_a_sleep_of_the_machine_is_told_with_the_next_beat(
     engine: Engine, clock: FakeClock
 ) -> None:
