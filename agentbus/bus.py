@@ -307,6 +307,9 @@ class Bus:
     def state(self, scope: str) -> State:
         """The entries of any scope: an agent's (its id), or one that you name. What is written here has no author.
 
+        The scope of an agent's id is that agent's state, and goes when the agent is deleted: take another name for what
+        shall stay.
+
         >>> await bus.state("planner-1").get("scope")                                 # doctest: +SKIP
         {'files': 12}
         >>> await bus.state("builds").increment("count")                              # doctest: +SKIP

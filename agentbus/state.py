@@ -50,6 +50,8 @@ _CHANGES = 100
 class State:
     """The entries of one scope. ``agent.state`` is an agent's own, ``bus.state("any-scope")`` anybody's.
 
+    An agent's own is the scope of its id, also by ``bus.state("planner-1")``; deleting the agent deletes all of it.
+
     >>> await agent.state.set("scope", {"files": 12}, ttl=3600)                       # doctest: +SKIP
     1
     >>> await bus.state("planner-1").get("scope")                                     # doctest: +SKIP
