@@ -43,7 +43,7 @@ from agentbus.operations.checkpoints import (
     save_checkpoint,
 )
 from agentbus.records import Checkpoint, CheckpointSummary, FileCheck, FileReference, Page
-from agentbus.snapshots import opened, settled
+from agentbus.snapshots import opened, reread, settled
 
 T = TypeVar("T")
 
@@ -57,7 +57,6 @@ class Draft(msgspec.Struct, frozen=True):
 
     owner: Owner
     name: str
-    value: Any
     snapshot: Snapshot
     notes: str
     paths: tuple[str, ...]
@@ -91,13 +90,15 @@ class Draft(msgspec.Struct, frozen=True):
 
     async def save(self, engine: Engine) -> Checkpoint:
         request, files = await self.finished(engine)
+        # Before it is saved: whoever is cancelled here has saved nothing.
+        value = await reread(request.snapshot)
         saved: Saved = await engine.write(save_checkpoint, request)
         return Checkpoint(
             saved.id,
             self.owner.kind,
             self.owner.id,
             self.name,
-            self.value,
+            value,
             self.notes,
             files,
             saved.session,
@@ -123,7 +124,6 @@ def draft(
     return Draft(
         owner,
         check_name(name, "checkpoint"),
-        value,
         snapshot(value, limit),
         check_text(notes, "notes", MAX_NOTES),
         paths,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from hashlib import sha256
 from typing import Any
 from zlib import crc32
@@ -87,8 +84,7 @@ def snapshot(value: Any, limit: int) -> Snapshot:
         if len(encoded) > limit:
             raise SnapshotTooLarge(size=len(encoded), limit=limit)
         if len(encoded) > LARGE:
-            with _without_collections():
-                return Snapshot(encoded, _builtins(value))
+            return Snapshot(encoded, _builtins(value))
         if _is_doubtful(encoded, value):
             _inspect(_builtins(value), 0)
         return Snapshot(encoded)
@@ -102,8 +98,7 @@ def open_snapshot(text: str, expected: str, what: str, as_: Any = None) -> Any:
     """The value of a snapshot, once its checksum is found right; as a type of the caller's, if one is given."""
     if sha256(text.encode()).hexdigest() != expected:
         raise DamagedPayload(what=what)
-    with _without_collections() if len(text) > LARGE else nullcontext():
-        return _decode(text) if as_ is None else decode_as(text, as_, what)
+    return _decode(text) if as_ is None else decode_as(text, as_, what)
 
 
 def decode(text: str) -> Any:
@@ -165,18 +160,6 @@ def _is_doubtful(encoded: bytes, value: Any) -> bool:
 def _builtins(value: Any) -> Any:
     """A copy made of nothing but dicts, lists, texts and numbers, infinite ones among them."""
     return msgspec.to_builtins(value, builtin_types=(float,), str_keys=False)
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Making a million objects at once sets off garbage collections that find none and take most of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _inspect(value: Any, depth: int) -> None:

@@ -17,7 +17,7 @@ from agentbus.limits import KEEP_VERSIONS, MAX_ID, MAX_PAGE, check_keep, check_n
 from agentbus.operations import Actor, Part
 from agentbus.operations.documents import SaveRequest, Stored, Wanted, get_documents, save_document
 from agentbus.records import DocumentRecord
-from agentbus.snapshots import opened, settled
+from agentbus.snapshots import opened, reread, settled
 
 T = TypeVar("T")
 
@@ -88,8 +88,11 @@ class Document:
         """
         keep = self._keep if keep is None else keep
         checked = draft(self.session, self.name, value, self._limit, author=author, keep=keep)
-        saved = await self._engine.write(save_document, await checked.finished())
-        return DocumentRecord(saved.id, self.session, self.name, saved.version, author, saved.created, value)
+        request = await checked.finished()
+        # Before it is saved: whoever is cancelled here has saved nothing.
+        stored = await reread(request.value)
+        saved = await self._engine.write(save_document, request)
+        return DocumentRecord(saved.id, self.session, self.name, saved.version, author, saved.created, stored)
 
     @overload
     async def latest(self, default: Any = msgspec.UNSET, *, as_: type[T]) -> T | Any: ...

@@ -6,12 +6,17 @@ from typing import Any
 
 import anyio.to_thread
 
-from agentbus.codec import LARGE, Snapshot, open_snapshot
+from agentbus.codec import LARGE, Snapshot, decode, open_snapshot
 
 
 async def settled(snapshot: Snapshot) -> tuple[str, str]:
     """Its text and SHA-256, or the error that a closer look gives."""
     return await anyio.to_thread.run_sync(snapshot.settle) if snapshot.large else snapshot.settle()
+
+
+async def reread(text: str) -> Any:
+    """The value of a snapshot as everybody will read it: not the caller's own, which may go on changing."""
+    return decode(text) if len(text) <= LARGE else await anyio.to_thread.run_sync(decode, text)
 
 
 async def opened(text: str, checksum: str, what: str, as_: Any = None) -> Any:
