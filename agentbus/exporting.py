@@ -30,7 +30,11 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 def write_json(target: Path, value: Any) -> None:
-    """A new file, for its owner only, takes the old one's place once it is on the disk."""
+    """A new file, for its owner only, takes the old one's place once it is on the disk. An error leaves the old one.
+
+    Some directories cannot be synced, for want of permission or of support; the new file's contents are on the disk all
+    the same, and after a power cut there is the new file or the old one.
+    """
     text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     temporary = None
     try:
@@ -42,7 +46,6 @@ def write_json(target: Path, value: Any) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = None
-        _sync_directory(target.parent)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(path=str(target)) from error
@@ -51,6 +54,8 @@ def write_json(target: Path, value: Any) -> None:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
+    with suppress(OSError):
+        _sync_directory(target.parent)
 
 
 def _sync_directory(directory: Path) -> None:
