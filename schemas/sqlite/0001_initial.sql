@@ -308,7 +308,8 @@ CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL;
 CREATE TABLE checkpoints (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_kind TEXT    NOT NULL CHECK (owner_kind IN ('agent', 'session', 'task')),
-    owner      TEXT    NOT NULL CHECK (length(owner) BETWEEN 1 AND 128),
+    owner      TEXT    NOT NULL CHECK (length(owner) BETWEEN 1 AND 128 AND owner NOT GLOB '*[^A-Za-z0-9._:@/-]*'
+                                       AND instr(owner, char(0)) = 0),
     name       TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                                        AND instr(name, char(0)) = 0),
     session    TEXT    CHECK (length(session) BETWEEN 1 AND 128),
@@ -334,7 +335,7 @@ CREATE TABLE documents (
     name     TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                                      AND instr(name, char(0)) = 0),
     version  INTEGER NOT NULL CHECK (version >= 1),
-    checksum TEXT    NOT NULL CHECK (length(checksum) = 64),
+    checksum TEXT    NOT NULL CHECK (length(checksum) = 64 AND checksum NOT GLOB '*[^0-9a-f]*'),
     author   TEXT    CHECK (length(author) BETWEEN 1 AND 128),
     created  INTEGER NOT NULL CHECK (created >= 0),
     -- Last, so that listing what there is never walks the overflow pages of a large value.

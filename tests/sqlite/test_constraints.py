@@ -111,12 +111,13 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "expires": NO_TIME, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
     },
     "checkpoints": {
-        "owner_kind": ["bus", "", None], "owner": [*NO_LABEL, None], "name": NO_NAME, "snapshot": [*NO_JSON, None],
+        "owner_kind": ["bus", "", None], "owner": NO_NAME, "name": NO_NAME, "snapshot": [*NO_JSON, None],
         "checksum": ["", "0" * 63, "0" * 65, "G" * 64, None], "size": [0, 3, -1, None], "file_count": [1, -1, None],
         "files": [*NO_LIST, "[1]"], "notes": ["x" * 10_001, None], "session": NO_LABEL, "created": [*NO_TIME, None],
     },
     "documents": {
-        "name": NO_NAME, "version": [0, -1, "x", None], "value": [*NO_JSON, None], "checksum": ["", "0" * 65, None],
+        "name": NO_NAME, "version": [0, -1, "x", None], "value": [*NO_JSON, None],
+        "checksum": ["", "0" * 65, "G" * 64, None],
         "author": NO_LABEL, "created": [*NO_TIME, None],
     },
     "events": {
