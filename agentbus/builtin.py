@@ -1,6 +1,7 @@
-"""The built-in vocabulary: a sentence for every type, and what people usually put into its messages.
+"""The built-in message types: a sentence for each, and what people usually put into it.
 
-The fields are advice, not a rule: built-in message types take any JSON. The tables hold the same names and sentences.
+The fields are advice, not a rule: built-in message types take any JSON. The tables hold the same names and sentences,
+and those of the agent types.
 """
 
 from __future__ import annotations
@@ -17,21 +18,6 @@ class BuiltInMessage(msgspec.Struct, frozen=True):
     fields: dict[str, str]
     example: Any
 
-
-AGENT_TYPES: dict[str, str] = {
-    "milestone-coordinator": "leads the agents of a milestone",
-    "milestone-executor": "carries out a phase of a milestone",
-    "milestone-planner": "plans a milestone",
-    "scope-analyzer": "finds out what a change touches",
-    "estimation-agent": "estimates effort and duration",
-    "risk-assessor": "looks for what may go wrong",
-    "coordinator": "leads other agents",
-    "planner": "makes plans",
-    "executor": "carries out plans",
-    "reviewer": "reviews what others made",
-    "tester": "tests what others made",
-    "worker": "does any kind of work",
-}
 
 MESSAGE_TYPES: dict[str, BuiltInMessage] = {
     "task_assignment": BuiltInMessage(

@@ -189,7 +189,6 @@ INTERNAL = {
     "Unit.commit",
     "Unit.empty",
     "Unit.open",
-    "Unit.parts",
     "Unit.prepare",
     "Unit.prepared",
 }
