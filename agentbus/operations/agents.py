@@ -211,8 +211,9 @@ def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[list[
                 continue
             status = rows[0][1]
             if status in LIVE:
+                advice = "end it first: leave its block, or agent.complete()"
                 outcomes.append(
-                    WrongState(what="agent", name=request.agent, status=status, action="delete it; end it first")
+                    WrongState(what="agent", name=request.agent, status=status, action="delete it", advice=advice)
                 )
                 continue
         agents = [row[0] for row in rows]
