@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from msgspec import Struct, defstruct
 
 from agentbus import Agent, Bus
 from agentbus.errors import InvalidPayload, TypeChanging
-from agentbus.operations.messages import Draft, send
+from agentbus.operations.messages import Draft
 from agentbus.schema import Schema
 from agentbus.vocabulary import Problems, Vocabulary, misfit
 from tests.conformance.helpers import count, known, nothing_for, refusing, soon, stored, take, take_all, worker
@@ -45,7 +46,9 @@ class Watch:
 
     def see(self) -> None:
         self.checks += 1
-        self.locked += any("/agentbus/engine/" in frame.filename for frame in inspect.stack(0))
+        self.locked += any(
+            "/agentbus/engine/" in frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())
+        )
         self.begun.set()
         assert self.go_on.wait(20)
 
@@ -64,14 +67,13 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     watch.go_on.set()
 
 
-def count_sends(monkeypatch: pytest.MonkeyPatch, agent: Agent) -> list[int]:
-    """How many drafts each attempt to send had."""
-    attempts: list[int] = []
+def attempts_of(monkeypatch: pytest.MonkeyPatch, agent: Agent) -> list[str]:
+    """What the agent asks the database for, one after the other."""
+    attempts: list[str] = []
     original = agent.write
 
     def write(operation: Any, request: Any, **options: Any) -> Any:
-        if operation is send:
-            attempts.append(len(request.drafts))
+        attempts.append(operation.name)
         return original(operation, request, **options)
 
     monkeypatch.setattr(agent, "write", write)
@@ -168,13 +170,16 @@ async def test_a_type_without_a_schema_or_with_a_known_one_is_sent_at_once(
     async with engine.connect() as bus, engine.connect() as other:
         a = await worker(bus, "a")
         await other.define("plan", schema=WHOLE)
-        attempts = count_sends(monkeypatch, a)
+        attempts = attempts_of(monkeypatch, a)
         await a.send("a", "note", 1)
         assert (len(attempts), watch.checks) == (1, 0)
         await a.send("a", "plan", 1)
         assert (len(attempts), watch.checks) == (3, 1), "the first learns of the schema"
         await a.send("a", "plan", 2)
         assert (len(attempts), watch.checks) == (4, 2)
+        await a.send("a", Plan(1))
+        await a.send("a", Plan(2))
+        assert (attempts[4:], watch.checks) == (["unit", "send"], 4)
 
 
 # Somebody else's schema
