@@ -75,7 +75,7 @@ def check_agent(agent: object) -> str:
 
 def plain_names(addresses: Iterable[str | Address], kind: AddressKind) -> tuple[str, ...]:
     """The names of pools, or of topics, given as names or as addresses."""
-    if isinstance(addresses, str | Address):
+    if isinstance(addresses, str | Address) or not isinstance(addresses, Iterable):
         raise InvalidName(what=f"{kind}s", name=str(addresses), rule="give a list of names")
     return tuple(
         one.name if isinstance(one, Address) and one.kind == kind else check_name(one, kind) for one in addresses

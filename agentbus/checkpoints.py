@@ -11,7 +11,7 @@ import msgspec
 
 from agentbus.codec import Snapshot, plain, snapshot
 from agentbus.engine.interface import Engine
-from agentbus.errors import DamagedPayload, UnknownCheckpoint
+from agentbus.errors import DamagedPayload, InvalidInput, UnknownCheckpoint
 from agentbus.files import Path, Stopped, check_paths, check_root, compare_files, hash_files
 from agentbus.limits import (
     MAX_ID,
@@ -210,6 +210,8 @@ class Checkpoints:
         [FileCheck(path='plan.md', status='changed')]
         """
         place = check_root(root)
+        if checkpoint is None:
+            raise InvalidInput(reason="there is no checkpoint to verify; restore() and get() give None for none")
         if isinstance(checkpoint, Checkpoint):
             references = checkpoint.files
         else:

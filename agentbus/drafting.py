@@ -33,7 +33,7 @@ def draft(
     session: str | None = None,
 ) -> Draft:
     """A checked draft. A Struct in place of the type is the payload as well."""
-    name, content, fits = vocabulary.content(type, payload)
+    name, content, defines = vocabulary.content(type, payload)
     return Draft(
         address(to),
         name,
@@ -47,7 +47,8 @@ def draft(
         None,
         None if session is None else check_name(session, "session"),
         False,
-        fits,
+        None,
+        defines,
     )
 
 

@@ -38,6 +38,8 @@ def write_json(target: Path, value: Any) -> None:
     text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     temporary = None
     try:
+        if target.is_dir() and not target.is_symlink():
+            raise IsADirectoryError(errno.EISDIR, "it is a directory; name a file in it")
         # Beside the target, because a rename works within a file system only; 0600 from the start.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:20]}.", dir=target.parent)
         with open(descriptor, "wb") as file:

@@ -235,7 +235,12 @@ def _directory(root: str) -> Iterator[int]:
         # The root itself is the caller's word; it may be reached through links.
         top = os.open(root, _DIRECTORY)
     except OSError as error:
-        raise UnreadableFile(path=".", root=root, reason=error.strerror or str(error)) from None
+        reason = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError):
+            reason = "the root does not exist"
+        elif isinstance(error, NotADirectoryError):
+            reason = "the root is not a directory"
+        raise UnreadableFile(path=".", root=root, reason=reason, rule="say with root= where the files are") from None
     try:
         yield top
     finally:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentbus import checkpoints, document
 from agentbus.addresses import Address
 from agentbus.drafting import OPTIONS, draft
-from agentbus.errors import Misuse, UnknownRecipient, UnknownType
+from agentbus.errors import Misuse, TypeChanging, UnknownRecipient, UnknownType
 from agentbus.explaining import explained
 from agentbus.limits import check_options
 from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
@@ -27,7 +27,7 @@ from agentbus.operations.leases import (
     release,
 )
 from agentbus.operations.messages import Draft, Receipt, SendRequest, send
-from agentbus.operations.vocabulary import DefineRequest, define
+from agentbus.operations.vocabulary import Unchecked, define
 from agentbus.renewal import renewal
 from agentbus.state import Composer
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+_MOST_ROUNDS = 5
+"""How often something is checked and sent again because a schema was not known or was changed meanwhile."""
 
 
 class Handle:
@@ -85,22 +88,45 @@ class Handle:
 
     async def send_drafts(self, *messages: Draft) -> list[Receipt]:
         request = SendRequest(self.actor, messages)
-        if self.vocabulary.undefined(messages, self.id):
-            return (await self.commit((Part(send, request),)))[-1]  # type: ignore[no-any-return]
-        try:
-            receipts: list[Receipt] = await self.write(send, request)
-        except (UnknownRecipient, UnknownType) as error:
-            raise await explained(self.engine, error) from None
-        return receipts
+        if not self.vocabulary.concerns(messages):
+            try:
+                receipts: list[Receipt] = await self.write(send, request)
+                return receipts
+            except Unchecked as news:
+                self.vocabulary.learn(news.schemas)
+            except (UnknownRecipient, UnknownType) as error:
+                raise await explained(self.engine, error) from None
+        return (await self.commit((Part(send, request),)))[-1]  # type: ignore[no-any-return]
 
     async def commit(self, parts: tuple[Part, ...]) -> list[Any]:
-        """Commit these together, and with them the definition of every Struct that is sent for the first time."""
-        definitions: list[DefineRequest] = []
-        for index, part in enumerate(parts):
-            if part.operation is send:
-                definitions = self.vocabulary.undefined(part.request.drafts, self.id)
-                parts = (*parts[:index], *(Part(define, one) for one in definitions), *parts[index:])
-                break
+        """Commit these together, and with them the definition of every Struct that is sent for the first time.
+
+        Payloads are checked before, against the schemas that are known here. Where the bus then turns out to have
+        others, they are checked again, and sent again.
+        """
+        place = next((index for index, part in enumerate(parts) if part.operation is send), None)
+        if place is None:
+            return await self._write_all(parts)
+        drafts = parts[place].request.drafts
+        type = ""
+        for _ in range(_MOST_ROUNDS):
+            drafts, problems = await self.vocabulary.checked(drafts)
+            definitions = self.vocabulary.undefined(drafts, self.id)
+            sending = (*(Part(define, one) for one in definitions), Part(send, SendRequest(self.actor, drafts)))
+            try:
+                results = await self._write_all((*parts[:place], *sending, *parts[place + 1 :]))
+            except Unchecked as news:
+                type = news.type
+                problem = problems.get((news.item, news.schemas[type]))
+                if problem is not None:
+                    raise problem.__class__(**problem.facts, item=news.item) from None
+                self.vocabulary.learn(news.schemas)
+                continue
+            self.vocabulary.remember(definitions)
+            return results
+        raise TypeChanging(type=type, rounds=_MOST_ROUNDS)
+
+    async def _write_all(self, parts: tuple[Part, ...]) -> list[Any]:
         try:
             if len(parts) == 1:
                 # One operation is all or nothing by itself.
@@ -109,7 +135,6 @@ class Handle:
             results: list[Any] = await self.write(unit, request, durable=request.durable)
         except (UnknownRecipient, UnknownType) as error:
             raise await explained(self.engine, error) from None
-        self.vocabulary.remember(definitions)
         return results
 
     async def settle(self, request: AckRequest) -> bool:

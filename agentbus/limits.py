@@ -103,7 +103,7 @@ def scope_session(scope: str) -> str | None:
 
 
 def check_names(names: Iterable[object], what: str) -> tuple[str, ...]:
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidName(what=f"{what}s", name=names, rule="give a list of names")
     return tuple(check_name(name, what) for name in names)
 

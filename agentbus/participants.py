@@ -96,8 +96,10 @@ class Participants:
             raise InvalidInput(reason=f"{next(name for name in names if names.count(name) > 1)!r} is given twice")
         found = await self._engine.write(enrol, EnrolRequest(self.session, self.name, names))
         # Whoever has finished stays so: this answer may be older than one that is here already.
-        known = {name: member for name, member in self._members.items() if member.finished is not None}
-        self._members = {member.name: known.get(member.name, member) for member in found}
+        known = self._members
+        self._members = {
+            member.name: known.get(member.name, member) if member.finished is None else member for member in found
+        }
 
     def _result(self, member: Member) -> Any:
         if member.result is None or member.checksum is None:

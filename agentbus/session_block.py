@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from agentbus.codec import encode_metadata
-from agentbus.errors import AgentBusError, InvalidInput, Misuse, SessionExists, SessionLost, WrongState
+from agentbus.errors import AgentBusError, InvalidInput, InvalidName, Misuse, SessionExists, SessionLost, WrongState
 from agentbus.limits import MAX_PAGE, check_name, check_range, error_text, name_or_none
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin_session, change_session
@@ -83,8 +83,14 @@ async def _give_up(session: Session, error: BaseException) -> None:
         log.warning("%s could not be ended: %s", session.id, problem)
 
 
-def _expected(expects: Mapping[str, str]) -> dict[str, str]:
+def _expected(expects: Mapping[str, object]) -> dict[str, str]:
     if not isinstance(expects, Mapping):
         raise InvalidInput(reason="expects must be a dict from producers to documents")
     check_range(len(expects), "the number of expected documents", 0, MAX_PAGE)
-    return {check_name(who, "producer"): check_name(what, "document") for who, what in expects.items()}
+    expected: dict[str, str] = {}
+    for who, what in expects.items():
+        if not isinstance(what, str):
+            rule = "one document for each producer: expects={'planner-1': 'plan'}"
+            raise InvalidName(what=f"what {who!r} owes,", name=what, rule=rule)
+        expected[check_name(who, "producer")] = check_name(what, "document")
+    return expected

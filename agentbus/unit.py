@@ -34,8 +34,8 @@ class Unit:
     """Collects what an agent wants to do, and commits it in one transaction when its block ends.
 
     Its calls are not awaited. They check their arguments at once; what only the database can refuse (an unknown
-    recipient, a lost lease), or a closer look at files and large values, raises at the end of the block, and then
-    nothing of it is written.
+    recipient, a lost lease), or a closer look at files, large values and payloads of a type with a schema, raises at
+    the end of the block, and then nothing of it is written.
 
     >>> async with agent.unit() as unit:                                              # doctest: +SKIP
     ...     unit.send("reviewer-1", "note", {"text": "look at this"})
@@ -135,10 +135,16 @@ class Unit:
 
     @property
     def prepared(self) -> bool:
+        if self._agent.vocabulary.concerns(self._drafts):
+            return False
         return all(isinstance(part, Part) for part in self._others)
 
     async def prepare(self) -> list[Part]:
-        """Do what takes long and needs no database: hash files and large values. Nothing is done twice."""
+        """Do what takes long and needs no database: hash files and large values, check payloads. What is found right is
+        not looked at again."""
+        if self._agent.vocabulary.concerns(self._drafts):
+            drafts, _ = await self._agent.vocabulary.checked(self._drafts)
+            self._drafts = list(drafts)
         parts: list[Part] = []
         for index, part in enumerate(self._others):
             finished = part if isinstance(part, Part) else await part.part(self._agent.engine)

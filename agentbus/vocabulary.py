@@ -1,21 +1,30 @@
-"""What a bus knows of types: the Structs of this process, how their payloads are written and read."""
+"""What a bus knows of types: the Structs of this process, how their payloads are written, checked and read."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterable
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeGuard
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from agentbus.builtin import MESSAGE_TYPES
-from agentbus.codec import encode
+from agentbus.codec import decode, encode
 from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema
 from agentbus.limits import check_name
 from agentbus.operations.messages import Draft
-from agentbus.operations.vocabulary import DefineRequest, misfit
+from agentbus.operations.vocabulary import DefineRequest
 
 _humps = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])").sub
+Problems: TypeAlias = dict[tuple[int, str], InvalidPayload | InvalidSchema]
+"""Which drafts (by position) do not fit which schema, and why not."""
+
+_FIELDS = "give each field what the Struct says of it; making a Struct checks nothing, sending it does"
+_LARGE = 16 * 1024
+"""Characters of JSON that usually take some milliseconds to be checked: too long for the loop."""
 _place = re.compile(r"(?P<reason>.*) - at `(?P<path>\$.*)`", re.DOTALL).fullmatch
 
 
@@ -47,7 +56,11 @@ class Vocabulary:
         """How payloads are read, by type."""
         self._by_struct: dict[type[msgspec.Struct], Form] = {}
         self._defined: set[tuple[str, str]] = set()
-        """Types with their schema that are known to be in the database."""
+        """Types of Structs with their schema that this bus has defined."""
+        self._schemas: dict[str, str] = {}
+        """The schema of each type, as far as this bus has heard of it. Others may have changed it since."""
+        # One at a time: several at once would not be done sooner, only keep the loop waiting for its turn.
+        self._thread = anyio.CapacityLimiter(1)
 
     def form(self, struct: type[msgspec.Struct]) -> Form:
         """The form of a Struct. From now on messages of its type are read as this Struct."""
@@ -58,7 +71,7 @@ class Vocabulary:
         return form
 
     def content(self, type: str | msgspec.Struct, payload: Any) -> tuple[str, tuple[str, int], str | None]:
-        """A message's type, its payload as JSON, and the schema that this is known to fit."""
+        """A message's type, its payload as JSON, and the schema of the Struct that stands for the type, if one does."""
         if type.__class__ is str and not isinstance(payload, msgspec.Struct):
             return check_name(type, "message type"), encode(payload, self.limit), None
         if isinstance(type, msgspec.Struct):
@@ -73,11 +86,7 @@ class Vocabulary:
                 # Just a payload: it is read as plain JSON.
                 return name, self._encode(payload, name, _reader(payload.__class__)), None
         form = self.form(payload.__class__)
-        body = self._encode(payload, form.name, form.read)
-        problem = misfit(form.name, body[0], form.schema)
-        if problem is not None:
-            raise problem
-        return form.name, body, form.schema
+        return form.name, self._encode(payload, form.name, form.read), form.schema
 
     def _encode(self, payload: msgspec.Struct, type: str, read: Callable[[str], Any]) -> tuple[str, int]:
         """Encode, and read it back: making a Struct checks nothing, and its receiver must be able to read it."""
@@ -85,27 +94,85 @@ class Vocabulary:
             # Keys that are numbers become text, and numbers again when the Struct is read.
             plain = msgspec.to_builtins(payload, str_keys=True)
         except (OverflowError, RecursionError, TypeError, ValueError) as error:
-            raise InvalidPayload(type=type, path="$", reason=f"for {type!r}, {error}") from None
+            raise InvalidPayload(type=type, path="$", reason=f"for {type!r}, {error}", rule=_FIELDS) from None
         body = encode(plain, self.limit)
         try:
             read(body[0])
         except msgspec.ValidationError as error:
             found = _place(str(error))
             path, reason = (found["path"], found["reason"]) if found else ("$", str(error))
-            raise InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path}: {reason}") from None
+            raise InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path}: {reason}", rule=_FIELDS) from None
         return body
 
     def undefined(self, drafts: Iterable[Draft], by: str) -> list[DefineRequest]:
         """The types of these drafts that are used for the first time."""
-        typed = [draft for draft in drafts if draft.fits is not None]
-        if not typed:
-            return []
-        new = {(draft.type, draft.fits or "") for draft in typed} - self._defined
+        new = {(draft.type, draft.defines) for draft in drafts if draft.defines is not None} - self._defined
         return [DefineRequest("message", name, schema=schema, by=by) for name, schema in sorted(new)]
 
     def remember(self, definitions: Iterable[DefineRequest]) -> None:
         """These are committed."""
-        self._defined.update((one.name, one.schema) for one in definitions if one.schema is not None)
+        for one in definitions:
+            if one.schema is not None:
+                self._defined.add((one.name, one.schema))
+                self._schemas[one.name] = one.schema
+
+    def learn(self, schemas: dict[str, str]) -> None:
+        """These are the schemas that the bus has now."""
+        self._schemas.update(schemas)
+
+    def concerns(self, drafts: Iterable[Draft]) -> bool:
+        """Whether there is something to be checked, as far as this bus knows."""
+        return any(draft.type in self._schemas or draft.defines is not None for draft in drafts)
+
+    async def checked(self, drafts: Sequence[Draft]) -> tuple[tuple[Draft, ...], Problems]:
+        """The drafts, each that fits the schema of its type with a note of that; and why the others do not.
+
+        Those are no errors yet: somebody may have changed the schema since, and what was sent before under the same
+        message_id is not held to it. The database has the last word.
+        """
+        coming = {one.name: one.schema for one in self.undefined(drafts, by="")}
+        result: list[Draft] = []
+        problems: Problems = {}
+        done = 0
+        for item, draft in enumerate(drafts):
+            schema = coming.get(draft.type) or self._schemas.get(draft.type)
+            if schema is not None and schema != draft.fits:
+                done += len(draft.payload[0])
+                problem = await self._misfit(draft, schema)
+                if problem is None:
+                    draft = msgspec.structs.replace(draft, fits=schema)
+                else:
+                    problems[item, schema] = problem
+                if done > _LARGE:
+                    await asyncio.sleep(0)
+                    done = 0
+            result.append(draft)
+        return tuple(result), problems
+
+    async def _misfit(self, draft: Draft, schema: str) -> InvalidPayload | InvalidSchema | None:
+        payload = draft.payload[0]
+        if len(payload) <= _LARGE:
+            return misfit(draft.type, payload, schema)
+        return await anyio.to_thread.run_sync(
+            misfit, draft.type, payload, schema, abandon_on_cancel=True, limiter=self._thread
+        )
+
+
+def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
+    """Why this JSON cannot be the payload of a type with this schema, or None."""
+    # Imported only here: the command line should start without it.
+    from agentbus.schema import compiled
+
+    try:
+        problem = compiled(schema).problem(decode(payload))
+    except InvalidSchema as error:
+        # Someone wrote it into the database by other means.
+        return InvalidSchema(**{**error.facts, "type": type})
+    if problem is None:
+        return None
+    path, reason = problem
+    rule = f"the last definition of {type!r} counts, whoever made it; bus.types() shows it"
+    return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}", rule=rule)
 
 
 def type_name(struct: type[msgspec.Struct]) -> str:
@@ -132,7 +199,8 @@ def _reader(struct: type[msgspec.Struct]) -> Callable[[str], Any]:
     try:
         return msgspec.json.Decoder(struct).decode
     except (TypeError, ValueError, NameError) as error:
-        raise InvalidPayload(reason=f"nobody can read a {struct.__name__}: {error}") from None
+        rule = "give its fields types that msgspec can read"
+        raise InvalidPayload(reason=f"nobody can read a {struct.__name__}: {error}", rule=rule) from None
 
 
 def definition(what: object, kind: str, description: str, schema: object, vocabulary: Vocabulary) -> DefineRequest:
@@ -142,6 +210,11 @@ def definition(what: object, kind: str, description: str, schema: object, vocabu
             raise InvalidInput(reason="a Struct is a message type, and has its own schema")
         form = vocabulary.form(what)
         return DefineRequest("message", form.name, description, form.schema)
+    if isinstance(what, msgspec.Struct):
+        name = what.__class__.__name__
+        raise InvalidInput(reason=f"this is one {name}; define the class: bus.define({name})")
+    if isinstance(what, type):
+        raise InvalidInput(reason=f"{what.__name__} is no msgspec.Struct; define one, or a name with a schema")
     name = check_name(what, f"{kind} type")
     if schema is None:
         return DefineRequest(kind, name, description)

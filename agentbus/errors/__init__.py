@@ -7,7 +7,7 @@
     │   ├── PayloadMismatch           what was stored does not fit the type it is read as
     │   ├── PayloadTooLarge
     │   ├── InvalidSchema             wrong, or with a keyword that the bus does not check
-    │   ├── BuiltInType               a built-in type cannot be given a schema
+    │   ├── BuiltInType               a built-in type stays as it is
     │   ├── SnapshotTooLarge          over the limit of a checkpoint or document
     │   ├── UnsafePath                not a plain file below the root
     │   ├── OutOfRange                priority, progress, ttl, delay …
@@ -32,6 +32,7 @@
     │   ├── SessionDiffers            the id belongs to another operation or milestone
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
+    │   ├── TypeChanging              its schema was changed again and again while a payload was checked
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
@@ -96,6 +97,7 @@ from agentbus.errors.calls import (
     SessionExists,
     SessionLost,
     SnapshotTooLarge,
+    TypeChanging,
     UnknownAgent,
     UnknownCheckpoint,
     UnknownDocument,
@@ -167,6 +169,7 @@ __all__ = [
     "SessionLost",
     "SnapshotTooLarge",
     "StoreError",
+    "TypeChanging",
     "UnknownAgent",
     "UnknownCheckpoint",
     "UnknownDocument",

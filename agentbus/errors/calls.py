@@ -29,6 +29,11 @@ class InvalidPayload(InvalidInput):
 
     code = "invalid_payload"
     text = "the bus does not take this value: {reason}"
+    fix_text = "{rule}"
+
+    def __init__(self, **facts: Any) -> None:
+        rule = "give what JSON has: None, True, False, finite numbers, texts, lists, and dicts with texts as keys"
+        super().__init__(**{"rule": rule, **facts})
 
 
 class PayloadTooLarge(InvalidInput):
@@ -56,10 +61,10 @@ class InvalidSchema(InvalidInput):
 
 
 class BuiltInType(InvalidInput):
-    """A type of the built-in vocabulary takes any payload; it cannot be given a schema."""
+    """A type of the built-in vocabulary stays as it is: it takes any payload, and has its own description."""
 
     code = "built_in_type"
-    text = "{kind} type {name!r} is built in and takes any payload: it cannot be given a schema"
+    text = "{kind} type {name!r} is built in: it cannot be given another description or a schema"
     fix_text = "choose another name; a Struct takes its name from its tag: class Plan(Struct, tag='my_plan')"
 
 
@@ -121,6 +126,7 @@ class UnknownAgent(NotFound):
 
     code = "unknown_agent"
     text = "there is no agent {agent!r}"
+    fix_text = "bus.agents.list() shows those there are; bus.agent(…) registers one"
 
 
 class UnknownMessage(NotFound):
@@ -128,6 +134,7 @@ class UnknownMessage(NotFound):
 
     code = "unknown_message"
     text = "there is no message {message_id!r}"
+    fix_text = "bus.messages.list() shows those there are; what is done may have been purged"
 
 
 class UnknownSession(NotFound):
@@ -159,6 +166,7 @@ class UnknownCheckpoint(NotFound):
 
     code = "unknown_checkpoint"
     text = "there is no checkpoint {id}"
+    fix_text = "bus.checkpoints.list() shows those there are; older ones may have been pruned"
 
 
 class UnknownFile(NotFound):
@@ -252,6 +260,7 @@ class WrongState(Conflict):
 
     code = "wrong_state"
     text = "{what} {name!r} is {status}: cannot {action}"
+    fix_text = "{advice}"
 
 
 class SessionEnded(WrongState):
@@ -259,6 +268,14 @@ class SessionEnded(WrongState):
 
     code = "session_ended"
     fix_text = "begin another session, under another id"
+
+
+class TypeChanging(Conflict):
+    """The schema of a message type was changed again and again while a payload was checked; nothing was sent."""
+
+    code = "type_changing"
+    text = "message type {type!r} had another schema each of the {rounds} times that this was checked and sent"
+    fix_text = "let one program define it; bus.events(kind='type_changed') shows who does"
 
 
 class ForeignCheckpoint(Conflict):
@@ -274,6 +291,10 @@ class UnreadableFile(Conflict):
 
     code = "unreadable_file"
     text = "{path!r} in {root} could not be read: {reason}"
+    fix_text = "{rule}"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{"rule": "let this process read it, at a moment when nobody writes to it", **facts})
 
 
 class RequestFailed(AgentBusError):

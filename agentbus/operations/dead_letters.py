@@ -95,7 +95,10 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
             continue
         if alive:
             status = next(row[1] for row in messages[alive[0]] if row[1] != "dead")
-            outcomes.append(WrongState(what="message", name=alive[0], status=status, action="requeue it"))
+            advice = "only dead letters are requeued: bus.messages.list(status='dead') shows them"
+            outcomes.append(
+                WrongState(what="message", name=alive[0], status=status, action="requeue it", advice=advice)
+            )
             continue
         rows = [(message_id, *row) for message_id, found in messages.items() for row in found]
         nobody = next((row for row in rows if not _is_read(*row[6:])), None)

@@ -80,7 +80,8 @@ def _cannot_delete(agent: str, status: str | None) -> AgentBusError | None:
     if status is None:
         return UnknownAgent(agent=agent)
     if status in LIVE:
-        return WrongState(what="agent", name=agent, status=status, action="delete it; end it first")
+        advice = "end it first: leave its block, or agent.complete()"
+        return WrongState(what="agent", name=agent, status=status, action="delete it", advice=advice)
     return None
 
 

@@ -24,7 +24,7 @@ from agentbus.operations import (
     reply_channel,
 )
 from agentbus.operations.fencing import Standing, fenced, standings
-from agentbus.operations.vocabulary import misfit
+from agentbus.operations.vocabulary import Unchecked
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -45,7 +45,9 @@ class Draft(msgspec.Struct, frozen=True):
     session: str | None = None
     reply: bool = False
     fits: str | None = None
-    """The schema that the payload is known to fit, so that it need not be checked again under the lock."""
+    """The schema that the payload is known to fit. It was checked before: nothing is checked under the lock."""
+    defines: str | None = None
+    """The schema of the Struct that it was made of, which its first use defines."""
 
     @property
     def topic(self) -> str | None:
@@ -208,15 +210,19 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
                 return AgentEnded(agent=draft.to.name, status=status, item=index)
         schema = directory.types[draft.type]
         if schema is not None and schema != draft.fits:
-            error = misfit(draft.type, draft.payload[0], schema)
-            if error is not None:
-                return type(error)(**error.facts, item=index)
+            return Unchecked(type=draft.type, item=index, schemas=_schemas(request, directory))
         if draft.message_id is not None:
             directory.new[draft.message_id] = request
         plan.append(boxes)
         copies += len(boxes)
     directory.copies += copies
     return plan
+
+
+def _schemas(request: SendRequest, directory: _Directory) -> dict[str, str]:
+    """All that the payloads of a request must fit, by type."""
+    found = {draft.type: directory.types.get(draft.type) for draft in request.drafts}
+    return {type: schema for type, schema in found.items() if schema is not None}
 
 
 def _sent_before(

@@ -151,7 +151,10 @@ def change_session(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outco
             outcomes.append(None)
         else:
             error = SessionEnded if standing.status in ENDED else WrongState
-            outcomes.append(error(what="session", name=request.session, status=standing.status, action=action))
+            advice = f"that takes one that is {' or '.join(sorted(before))}"
+            outcomes.append(
+                error(what="session", name=request.session, status=standing.status, action=action, advice=advice)
+            )
     return outcomes
 
 

@@ -264,13 +264,18 @@ def _sum(request: ChangeRequest, entry: _Entry | None) -> int | float:
         check(entry.value, entry.checksum, _what(request.scope, request.key))
         before = decode(entry.value)
     if isinstance(before, bool) or not isinstance(before, int | float):
-        raise WrongState(what="state", name=request.key, status="no number", action="add to it")
+        advice = "set it to a number first, or count under another key"
+        raise _cannot_add(request, "no number", "add to it", advice)
     after: int | float = before + (request.amount or 0)
     if not (-(2**63) <= after < 2**63 if isinstance(after, int) else math.isfinite(after)):
-        raise WrongState(
-            what="state", name=request.key, status="a number", action="add so much: it would be out of range"
-        )
+        action = "add so much: it would be out of range"
+        raise _cannot_add(request, "a number", action, "integers have 64 bits, others must stay finite")
     return after
+
+
+def _cannot_add(request: ChangeRequest, status: str, action: str, advice: str) -> WrongState:
+    what = f"state of {request.scope},"
+    return WrongState(what=what, name=request.key, status=status, action=action, advice=advice, scope=request.scope)
 
 
 # Questions

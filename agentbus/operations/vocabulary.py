@@ -1,4 +1,7 @@
-"""The vocabulary: which names agents and messages may have as their type, and what their payloads must fit."""
+"""The vocabulary: which names agents and messages may have as their type, and what their payloads must fit.
+
+Whether a payload fits is found out before, by whoever sends it: a check may take a second, and here everybody waits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode
-from agentbus.errors import AgentBusError, BuiltInType, InvalidPayload, InvalidSchema
+from agentbus.errors import AgentBusError, BuiltInType
 from agentbus.operations import Op, Outcome, Query, operation
 from agentbus.operations.events import event, record
 from agentbus.records import TypeRecord
@@ -25,6 +28,16 @@ class DefineRequest(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
+class Unchecked(AgentBusError):
+    """Nothing of this request was written: a payload (``item``) is not known to fit the schema that its type has now.
+
+    No caller sees it: the sender learns ``schemas``, those of all types of the request, checks, and sends again.
+    """
+
+    code = "unchecked"
+    text = "message {item} is not known to fit the schema of {type!r}"
+
+
 @operation(durable=True)
 def define(requests: Sequence[DefineRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Add types to the vocabulary, or change them. What is so already is no news."""
@@ -38,7 +51,8 @@ def _define(request: DefineRequest, now: Now) -> Op[AgentBusError | None]:
     rows = yield Query("type_get", (request.kind, request.name))
     builtin, description, schema = rows[0] if rows else (0, "", None)
     if builtin:
-        return None if request.schema is None else BuiltInType(kind=request.kind, name=request.name)
+        same = request.schema is None and request.description in {"", description}
+        return None if same else BuiltInType(kind=request.kind, name=request.name)
     changed: list[str] = []
     if request.description and request.description != description:
         description = request.description
@@ -64,19 +78,3 @@ def list_types(kind: str | None, now: Now) -> Op[list[TypeRecord]]:
         TypeRecord(kind, name, bool(builtin), description, None if schema is None else decode(schema), created)
         for kind, name, builtin, description, schema, created in rows
     ]
-
-
-def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
-    """Why this JSON cannot be the payload of a type with this schema, or None."""
-    # Imported only here: the command line should start without it.
-    from agentbus.schema import compiled
-
-    try:
-        problem = compiled(schema).problem(decode(payload))
-    except InvalidSchema as error:
-        # Someone wrote it into the database by other means.
-        return InvalidSchema(**{**error.facts, "type": type})
-    if problem is None:
-        return None
-    path, reason = problem
-    return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}")

@@ -11,10 +11,10 @@ Of draft 2020-12 these keywords are known, which is all that msgspec makes of a 
                 contentMediaType contentSchema discriminator $schema $id $comment, and what begins with x-
 
 Any other keyword is refused by name when the schema is compiled, because to ignore it would let through what it
-forbids. Payloads are checked while the bus is locked for everyone, so that a check may not take long, whatever the
-schema and the payload are: its work is counted, and what takes too much is refused; patterns are matched in linear time
-(see ``patterns``). An integer is one by its value, as JSON Schema has it: 12.0 is one. Multiples are those of the
-decimal numbers as written: 0.3 is a multiple of 0.1.
+forbids. A schema may be anybody's, and everybody's payloads are checked against it, so that a check may not take long,
+whatever the schema and the payload are: its work is counted, and what takes too much is refused; patterns are matched
+in linear time (see ``patterns``). An integer is one by its value, as JSON Schema has it: 12.0 is one. Multiples are
+those of the decimal numbers as written: 0.3 is a multiple of 0.1.
 """
 
 from __future__ import annotations

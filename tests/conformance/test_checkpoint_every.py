@@ -224,7 +224,7 @@ async def test_a_maker_that_swallows_the_cancellation_does_not_hold_up_the_end(b
         if not making.is_set():
             making.set()
             with suppress(asyncio.CancelledError):
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()
         return 1
 
     a = await worker(bus, "a")

@@ -470,7 +470,7 @@ async def test_whoever_is_cancelled_twice_leaves_its_session_and_agent_all_the_s
     async def work() -> None:
         async with bus.session("planning", id="p"), bus.agent("a", type="worker"):
             inside.set()
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
     await inside.wait()

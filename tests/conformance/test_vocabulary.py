@@ -82,7 +82,6 @@ async def test_a_misspelt_own_type_is_told_the_right_one(bus: Bus) -> None:
 async def test_defining_again_is_harmless(bus: Bus) -> None:
     for description in ("", "first", "second"):
         await bus.define("deploy_request", description=description)
-    await bus.define("note", description="built in")
     await asyncio.gather(*(bus.define("other") for _ in range(10)))
     a = await worker(bus, "a")
     await a.send("a", "other")
@@ -202,9 +201,13 @@ async def test_a_struct_is_a_type_with_a_schema(bus: Bus, struct: type[Struct], 
         (Foreign, {}, InvalidName),
         (Spaced, {}, InvalidName),
         (Box[int], {}, InvalidName),
-        (Tagged(1), {}, InvalidName),
+        (Tagged(1), {}, InvalidInput),
+        (dict, {}, InvalidInput),
+        (7, {}, InvalidName),
         (Note, {}, BuiltInType),
         ("note", {"schema": {}}, BuiltInType),
+        ("note", {"description": "mine"}, BuiltInType),
+        ("worker", {"kind": "agent", "description": "mine"}, BuiltInType),
         ("worker", {"kind": "agent", "schema": {}}, InvalidInput),
         ("deployer", {"kind": "agent", "schema": {}}, InvalidInput),
         (BuildReport, {"kind": "agent"}, InvalidInput),
@@ -235,6 +238,21 @@ async def test_a_built_in_type_says_what_to_do_instead(bus: Bus) -> None:
     with pytest.raises(BuiltInType, match="tag=") as refused:
         await bus.define(Note)
     assert (refused.value.code, refused.value.kind, refused.value.name) == ("built_in_type", "message", "note")
+
+
+async def test_a_built_in_type_can_be_defined_as_it_is(bus: Bus) -> None:
+    before = await bus.types()
+    for type in before:
+        await bus.define(type.name, kind=type.kind)  # type: ignore[arg-type]
+        await bus.define(type.name, kind=type.kind, description=type.description)  # type: ignore[arg-type]
+    assert await bus.types() == before
+
+
+@pytest.mark.parametrize(("what", "said"), [(Tagged(1), "define the class: bus.define(Tagged)"), (dict, "Struct")])
+async def test_what_is_no_type_is_told_what_to_give(bus: Bus, what: Any, said: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await bus.define(what)
+    assert said in str(refused.value)
 
 
 async def test_a_schema_that_is_refused_names_the_place(bus: Bus) -> None:

@@ -1,0 +1,142 @@
+"""Errors that say what to do: what newcomers stumbled over."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from agentbus import Agent, Bus
+from agentbus.errors import (
+    AgentBusError,
+    InvalidInput,
+    InvalidName,
+    InvalidPayload,
+    NotWritable,
+    UnknownAgent,
+    UnknownCheckpoint,
+    UnknownMessage,
+    UnreadableFile,
+    WrongState,
+)
+from tests.conformance.helpers import refusing, worker
+
+
+class Plan(Struct):
+    files: int
+
+
+@pytest.fixture
+async def a(bus: Bus) -> Agent:
+    return await worker(bus, "a")
+
+
+@pytest.mark.parametrize("members", [None, 5, object()])
+async def test_members_that_are_no_list(bus: Bus, a: Agent, members: Any) -> None:
+    async with bus.session("planning", id="s") as session:
+        async with refusing(bus, a, InvalidName) as refused:
+            await session.participants(members)
+        assert refused.value.fix == "give a list of names"
+        await session.participants([])
+
+
+@pytest.mark.parametrize(("option", "names"), [("pools", None), ("pools", 5), ("topics", None), ("capabilities", 5)])
+async def test_names_that_are_no_list(bus: Bus, a: Agent, option: str, names: Any) -> None:
+    async with refusing(bus, a, InvalidName) as refused:
+        await bus.register("b", type="worker", **{option: names})
+    assert refused.value.fix == "give a list of names"
+
+
+async def test_a_root_that_does_not_exist(bus: Bus, a: Agent, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, said in (("nope", "the root does not exist"), ("file", "the root is not a directory")):
+        async with refusing(bus, a, UnreadableFile) as refused:
+            await a.checkpoint("n", 1, files=["plan.md"], root=tmp_path / name)
+        assert (refused.value.root, refused.value.reason) == (str(tmp_path / name), said)
+        assert "root=" in (refused.value.fix or "")
+
+
+async def test_a_directory_is_no_place_for_a_document(
+    bus: Bus, a: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with bus.session("planning", id="s") as session:
+        await session.document("plan").save(1)
+        for place in (".", tmp_path, "/"):
+            async with refusing(bus, a, NotWritable) as refused:
+                await session.document("plan").export(place)
+            assert "it is a directory; name a file in it" in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_there_is_no_checkpoint_to_verify(bus: Bus, a: Agent) -> None:
+    checkpoint: Any = await a.restore("none")
+    async with refusing(bus, a, InvalidInput) as refused:
+        await bus.checkpoints.verify(checkpoint)
+    assert "there is no checkpoint to verify" in str(refused.value)
+
+
+async def test_what_cannot_be_added_to_is_named_with_its_scope(bus: Bus, a: Agent) -> None:
+    state = bus.state("builds")
+    await state.set("count", "many")
+    async with refusing(bus, a, WrongState) as refused:
+        await state.increment("count")
+    assert (refused.value.scope, refused.value.name) == ("builds", "count")
+    assert str(refused.value).startswith("state of builds, 'count' is no number: cannot add to it")
+    assert "set it to a number first" in (refused.value.fix or "")
+    await state.set("count", 2**63 - 1)
+    with pytest.raises(WrongState) as beyond:
+        await state.increment("count")
+    assert (beyond.value.scope, "64 bits" in (beyond.value.fix or "")) == ("builds", True)
+
+
+@pytest.mark.parametrize("owed", [["x", "y"], None, 5, {"x": 1}])
+async def test_a_producer_owes_one_document(bus: Bus, a: Agent, owed: Any) -> None:
+    async with refusing(bus, a, InvalidName) as refused, bus.session("planning", id="s", expects={"a": owed}):
+        pass
+    assert "one document for each producer" in (refused.value.fix or "")
+    assert "'a'" in str(refused.value)
+    assert await bus.sessions.get("s") is None
+
+
+async def test_a_payload_that_does_not_fit_is_told_whose_word_counts(bus: Bus, a: Agent) -> None:
+    await bus.define("plan", schema={"required": ["documents"]})
+    await a.send("a", "note")
+    async with refusing(bus, a, InvalidPayload) as refused:
+        await a.send("a", "plan", {"files": 1})
+    assert refused.value.fix == "the last definition of 'plan' counts, whoever made it; bus.types() shows it"
+
+
+async def test_other_payloads_are_told_what_the_bus_takes(bus: Bus, a: Agent) -> None:
+    async with refusing(bus, a, InvalidPayload) as refused:
+        await a.send("a", "note", float("nan"))
+    assert "finite numbers" in (refused.value.fix or "")
+    async with refusing(bus, a, InvalidPayload) as misbuilt:
+        await a.send("a", Plan(files="twelve"))  # type: ignore[arg-type]
+    assert "what the Struct says" in (misbuilt.value.fix or "")
+
+
+async def test_every_error_about_what_is_not_there_or_not_so_has_a_fix(bus: Bus, a: Agent) -> None:
+    await a.send("a", "note", message_id="alive")
+    calls: list[tuple[Callable[[], Awaitable[object]], type[AgentBusError], str]] = [
+        (lambda: bus.agents.delete("nobody"), UnknownAgent, "bus.agents.list()"),
+        (lambda: bus.agents.delete("a"), WrongState, "end it first"),
+        (lambda: bus.messages.requeue("nothing"), UnknownMessage, "bus.messages.list()"),
+        (lambda: bus.messages.requeue("alive"), WrongState, "only dead letters"),
+        (lambda: bus.checkpoints.verify(99), UnknownCheckpoint, "bus.checkpoints.list()"),
+    ]
+    for call, kind, said in calls:
+        with pytest.raises(kind) as refused:
+            await call()
+        assert said in (refused.value.fix or "")
+
+
+async def test_a_session_that_cannot_be_paused_says_when_it_can(bus: Bus) -> None:
+    async with bus.session("planning", id="s") as session:
+        await session.pause()
+        with pytest.raises(WrongState) as refused:
+            await session.pause()
+        assert refused.value.fix == "that takes one that is active"
