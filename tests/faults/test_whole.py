@@ -45,7 +45,7 @@ async def test_a_sessions_state_and_checkpoints_are_shared_with_another_process(
         await session.state.set("question", "too late")
         await session.complete()
         helper.go_on()
-        assert await asyncio.to_thread(helper.expect, "refused") == "WrongState"
+        assert await asyncio.to_thread(helper.expect, "refused") == "SessionEnded"
         assert await session.state.get("answer") == "last"
     helper.finish()
 

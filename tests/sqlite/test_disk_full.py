@@ -42,7 +42,7 @@ async def main():
         told["first refusal"] = outcomes[-1]
         together = await asyncio.gather(*(attempt(a.send("a", "note", "y" * 20_000)) for _ in range(20)))
         told["together"] = sorted(set(together))
-        unit = a.unit()
+        unit = a.unit().open()
         unit.send("a", "note", "z" * 20_000)
         unit.progress(50)
         told["unit"] = await attempt(unit.commit())
