@@ -15,6 +15,7 @@ from msgspec import Struct
 from agentbus import events as trail
 from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
+from agentbus.checking import Checker
 from agentbus.checkpoints import Checkpoints
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
@@ -109,6 +110,7 @@ class Bus:
         self.engine = engine
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
+        self.checker = Checker(self.vocabulary)
         self.max_snapshot = max_snapshot
         self.agents = Registry(engine, max_payload)
         self.sessions = Sessions(self)

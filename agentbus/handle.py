@@ -58,6 +58,7 @@ class Handle:
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
         self.vocabulary = bus.vocabulary
+        self.checker = bus.checker
         self._adopt(registration)
 
     def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:
@@ -110,7 +111,7 @@ class Handle:
         drafts = parts[place].request.drafts
         type = ""
         for _ in range(_MOST_ROUNDS):
-            drafts, problems = await self.vocabulary.checked(drafts)
+            drafts, problems = await self.checker.checked(drafts)
             definitions = self.vocabulary.undefined(drafts, self.id)
             sending = (*(Part(define, one) for one in definitions), Part(send, SendRequest(self.actor, drafts)))
             try:

@@ -143,7 +143,7 @@ class Unit:
         """Do what takes long and needs no database: hash files and large values, check payloads. What is found right is
         not looked at again."""
         if self._agent.vocabulary.concerns(self._drafts):
-            drafts, _ = await self._agent.vocabulary.checked(self._drafts)
+            drafts, _ = await self._agent.checker.checked(self._drafts)
             self._drafts = list(drafts)
         parts: list[Part] = []
         for index, part in enumerate(self._others):

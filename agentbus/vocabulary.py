@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeGuard
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 from agentbus.builtin import MESSAGE_TYPES
@@ -19,12 +16,7 @@ from agentbus.operations.messages import Draft
 from agentbus.operations.vocabulary import DefineRequest
 
 _humps = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])").sub
-Problems: TypeAlias = dict[tuple[int, str], InvalidPayload | InvalidSchema]
-"""Which drafts (by position) do not fit which schema, and why not."""
-
 _FIELDS = "give each field what the Struct says of it; making a Struct checks nothing, sending it does"
-_LARGE = 16 * 1024
-"""Characters of JSON that usually take some milliseconds to be checked: too long for the loop."""
 _place = re.compile(r"(?P<reason>.*) - at `(?P<path>\$.*)`", re.DOTALL).fullmatch
 
 
@@ -59,8 +51,6 @@ class Vocabulary:
         """Types of Structs with their schema that this bus has defined."""
         self._schemas: dict[str, str] = {}
         """The schema of each type, as far as this bus has heard of it. Others may have changed it since."""
-        # One at a time: several at once would not be done sooner, only keep the loop waiting for its turn.
-        self._thread = anyio.CapacityLimiter(1)
 
     def form(self, struct: type[msgspec.Struct]) -> Form:
         """The form of a Struct. From now on messages of its type are read as this Struct."""
@@ -124,38 +114,10 @@ class Vocabulary:
         """Whether there is something to be checked, as far as this bus knows."""
         return any(draft.type in self._schemas or draft.defines is not None for draft in drafts)
 
-    async def checked(self, drafts: Sequence[Draft]) -> tuple[tuple[Draft, ...], Problems]:
-        """The drafts, each that fits the schema of its type with a note of that; and why the others do not.
-
-        Those are no errors yet: somebody may have changed the schema since, and what was sent before under the same
-        message_id is not held to it. The database has the last word.
-        """
+    def schemas(self, drafts: Collection[Draft]) -> dict[str, str | None]:
+        """What payloads of these types must fit, as far as this bus knows, once what is new is defined."""
         coming = {one.name: one.schema for one in self.undefined(drafts, by="")}
-        result: list[Draft] = []
-        problems: Problems = {}
-        done = 0
-        for item, draft in enumerate(drafts):
-            schema = coming.get(draft.type) or self._schemas.get(draft.type)
-            if schema is not None and schema != draft.fits:
-                done += len(draft.payload[0])
-                problem = await self._misfit(draft, schema)
-                if problem is None:
-                    draft = msgspec.structs.replace(draft, fits=schema)
-                else:
-                    problems[item, schema] = problem
-                if done > _LARGE:
-                    await asyncio.sleep(0)
-                    done = 0
-            result.append(draft)
-        return tuple(result), problems
-
-    async def _misfit(self, draft: Draft, schema: str) -> InvalidPayload | InvalidSchema | None:
-        payload = draft.payload[0]
-        if len(payload) <= _LARGE:
-            return misfit(draft.type, payload, schema)
-        return await anyio.to_thread.run_sync(
-            misfit, draft.type, payload, schema, abandon_on_cancel=True, limiter=self._thread
-        )
+        return {draft.type: coming.get(draft.type) or self._schemas.get(draft.type) for draft in drafts}
 
 
 def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:

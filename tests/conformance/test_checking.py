@@ -13,10 +13,11 @@ import pytest
 from msgspec import Struct, defstruct
 
 from agentbus import Agent, Bus
+from agentbus.checking import Checker, Problems
 from agentbus.errors import InvalidPayload, TypeChanging
 from agentbus.operations.messages import Draft
 from agentbus.schema import Schema
-from agentbus.vocabulary import Problems, Vocabulary, misfit
+from agentbus.vocabulary import misfit
 from tests.conformance.helpers import count, known, nothing_for, refusing, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 
@@ -314,10 +315,10 @@ async def test_a_schema_that_changes_all_the_time_is_a_named_error(
 ) -> None:
     async with engine.connect() as bus, engine.connect() as other:
         a = await worker(bus, "a")
-        original = Vocabulary.checked
+        original = Checker.checked
         changes = 0
 
-        async def checked(self: Vocabulary, drafts: Sequence[Draft]) -> tuple[tuple[Draft, ...], Problems]:
+        async def checked(self: Checker, drafts: Sequence[Draft]) -> tuple[tuple[Draft, ...], Problems]:
             nonlocal changes
             result = await original(self, drafts)
             if drafts[0].type == "plan" and changes < 100:
@@ -326,7 +327,7 @@ async def test_a_schema_that_changes_all_the_time_is_a_named_error(
             return result
 
         await other.define("plan", schema=WHOLE)
-        monkeypatch.setattr(Vocabulary, "checked", checked)
+        monkeypatch.setattr(Checker, "checked", checked)
         async with refusing(bus, a, TypeChanging) as refused:
             await a.send("a", "plan", 1)
         assert refused.value.type == "plan"
