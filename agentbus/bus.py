@@ -52,14 +52,16 @@ from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import farewell, parting, unheeded
-from agentbus.pulse import Pulse, strike_off
+from agentbus.pulse import Pulse
 from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.services.presence import strike_off
 from agentbus.session import Session
 from agentbus.session_block import block
 from agentbus.sessions import Sessions
 from agentbus.state import State
+from agentbus.upkeep import Upkeep
 from agentbus.vocabulary import Vocabulary, definition
 
 log = logging.getLogger("agentbus")
@@ -95,7 +97,7 @@ def connect(
     return Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
 
 
-class Bus:
+class Bus(Upkeep):
     """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
     all messages, ``bus.checkpoints`` all checkpoints.
 
@@ -117,6 +119,7 @@ class Bus:
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
         self.listening = Listening(engine)
+        self.beat_every = beat_every
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
 
@@ -240,8 +243,11 @@ class Bus:
         self._pulse.handles.add(agent)
         return agent
 
-    async def expect(self, id: str, *, type: str, session: str | None = None, **about: Any) -> None:
-        """Announce an agent that will come: it is pending, and its mailbox exists.
+    async def expect(
+        self, id: str, *, type: str, session: str | None = None, within: float | None = None, **about: Any
+    ) -> None:
+        """Announce an agent that will come: it is pending, and its mailbox exists. If you start it now, say within how
+        many seconds it must register: it is spawning, and a monitor fails it if it never comes.
 
         >>> await bus.expect("executor-1", type="executor")                           # doctest: +SKIP
         """
@@ -251,6 +257,7 @@ class Bus:
             None,
             profile(self.max_payload, about, "session"),
             session=name_or_none(session, "session"),
+            within=None if within is None else check_seconds(within, "within"),
         )
         try:
             await self.engine.write(register, request)

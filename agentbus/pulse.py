@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import anyio
 
-from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, DatabaseGone
 from agentbus.handle import Handle
-from agentbus.operations.processes import BeatRequest, LeaveRequest, Neighbour, beat, leave
+from agentbus.operations.processes import BeatRequest, beat
 from agentbus.operations.reading import neighbours, pending
 from agentbus.operations.state import ExpireRequest, expire, next_expiry
 from agentbus.renewal import Renewer
+from agentbus.services.presence import strike_off
 
 log = logging.getLogger("agentbus")
 
@@ -94,18 +93,3 @@ class Pulse:
         engine = self._engine
         while (expiry := await engine.look(next_expiry, None)) is not None and expiry <= engine.clock.now().wall:
             await engine.write(expire, ExpireRequest())
-
-
-async def strike_off(engine: Engine, neighbours: Sequence[Neighbour]) -> bool:
-    """Strike off processes of this host that are gone, so that what they held can go on at once."""
-    host = presence.host_key()
-    gone = [
-        other for other in neighbours if other.host == host and presence.is_gone(other.pid, other.started, other.bell)
-    ]
-    if gone:
-        request = LeaveRequest(tuple(other.process for other in gone), True, "its process died")
-        agents = await engine.write(leave, request)
-        engine.remove_bells(other.bell for other in gone)
-        if agents:
-            log.warning("found dead: the process of %s", ", ".join(agents))
-    return bool(gone)

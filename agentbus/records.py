@@ -12,6 +12,10 @@ R = TypeVar("R")
 class AgentRecord(msgspec.Struct, frozen=True):
     """An agent as the registry knows it. ``last_call`` and ``busy_until`` are awake milliseconds.
 
+    ``evidence`` is what makes it suspect, or made it count as failed: a ``verdict`` (dead, rebooted, stalled,
+    unreachable, stuck, silent, absent), and what it rests on: its process and pid, whether that is ``alive``, how many
+    seconds ago it beat (``beat_age``), and the agent called (``call_age``).
+
     >>> record = await bus.agents.get("planner-1")                                    # doctest: +SKIP
     >>> record.status, record.progress                                                # doctest: +SKIP
     ('running', 40)
@@ -43,6 +47,7 @@ class AgentRecord(msgspec.Struct, frozen=True):
     updated: int
     ended: int | None
     error: str | None
+    evidence: dict[str, Any] | None = None
 
 
 class MessageRecord(msgspec.Struct, frozen=True):
@@ -75,7 +80,7 @@ class MessageRecord(msgspec.Struct, frozen=True):
 
 class SessionRecord(msgspec.Struct, frozen=True):
     """A session as the bus knows it. ``process`` is the number of the process that owns it, ``expected`` says who owes
-    which document, ``error`` why it failed or was interrupted.
+    which document, ``error`` why it failed or was interrupted. A ``degraded`` one goes on though an agent of it failed.
 
     >>> record = await bus.sessions.get("planning-001")                               # doctest: +SKIP
     >>> record.status, record.progress                                                # doctest: +SKIP
@@ -94,6 +99,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
     updated: int
     ended: int | None
     error: str | None
+    degraded: bool = False
 
 
 class DocumentRecord(msgspec.Struct, frozen=True):
@@ -284,3 +290,35 @@ class Stats(msgspec.Struct, frozen=True):
     """For how many milliseconds the oldest queued message has waited."""
     database_bytes: int
     wal_bytes: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that the monitor found, at wall time ``at``. ``severity`` is info, warning or error; ``subject`` is
+    written like ``agent:planner-1``.
+
+    >>> async for finding in monitor.findings():                                      # doctest: +SKIP
+    ...     print(finding.severity, finding.text)
+    error planner-1 failed: its process died
+    """
+
+    kind: str
+    subject: str
+    severity: str
+    text: str
+    facts: dict[str, Any]
+    at: int
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What one pass over the bus found and did. ``counts`` says how many agents it suspected and failed, processes it
+    struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
+
+    >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
+    >>> sweep.counts["failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
+    (1, ['planner-1 failed: its process died'])
+    """
+
+    at: int
+    seconds: float
+    counts: dict[str, int]
+    findings: list[Finding]

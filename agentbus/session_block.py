@@ -14,7 +14,7 @@ from agentbus.limits import MAX_PAGE, check_name, check_range, error_text, name_
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin_session, change_session
 from agentbus.parting import farewell, unheeded
-from agentbus.pulse import strike_off
+from agentbus.services.presence import strike_off
 from agentbus.session import Session
 
 if TYPE_CHECKING:

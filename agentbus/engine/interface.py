@@ -49,6 +49,12 @@ class Engine(Protocol):
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""
 
+    def free_space(self) -> int | None:
+        """Bytes that are left for the store; None if it cannot tell."""
+
+    async def checkpoint(self) -> None:
+        """Move a log that has grown into the store, as far as nobody reads it any more."""
+
     def holds(self, device: int, inode: int) -> bool:
         """Whether this file is part of a store that is open in this process, and must not be opened by others in it.
 

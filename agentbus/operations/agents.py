@@ -42,8 +42,13 @@ class Profile(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
+PATIENCE = 30 * 60 * 1000
+"""Milliseconds that a visiting agent may be silent, unless it says otherwise."""
+
+
 class RegisterRequest(msgspec.Struct, frozen=True):
-    """An agent that comes to life in ``process``; without one it is only expected, and stays pending."""
+    """An agent that comes to life: in ``process``, or visiting. Any other is only expected, and stays pending; or
+    spawning, if it must come ``within`` so many milliseconds."""
 
     agent: str
     type: str
@@ -54,6 +59,15 @@ class RegisterRequest(msgspec.Struct, frozen=True):
     pools: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     takeover: bool = False
+    within: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None or self.kind == "visiting"
+
+    @property
+    def status(self) -> str:
+        return "running" if self.alive else "pending" if self.within is None else "spawning"
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -227,7 +241,7 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
     rows = yield Query("agent_status", (request.agent,))
     if rows:
         _, status, _, *place = rows[0]
-        if status in LIVE and request.process is not None and not request.takeover:
+        if status in LIVE and request.alive and not request.takeover:
             home = None if place[0] is None else msgspec.structs.asdict(Neighbour(*place))
             return AgentExists(agent=request.agent, status=status, pid=home and home["pid"], process=home)
     return None
@@ -236,7 +250,7 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
 def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     before = yield Query("agent_status", (request.agent,))
     was, session = (before[0][1], before[0][2]) if before else (None, None)
-    if was in LIVE and request.process is None:
+    if was in LIVE and not request.alive:
         # Whom we expect is here already.
         return (yield from _registration(request.agent))
     if was in LIVE:
@@ -249,24 +263,23 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )
-    alive = request.process is not None
     session = request.session or (yield from _open_session(session))
     yield Query(
         "agent_register",
         (
             request.agent, request.type, request.kind, session, request.process,
-            "running" if alive else "pending", now.wall, now.wall if alive else None, now.awake, *boxes,
-            int(alive), *request.profile.row(),
+            request.status, now.wall, now.wall if request.alive else None, now.awake, *boxes,
+            int(request.alive), *request.profile.row(),
+            None if request.within is None else now.awake + request.within,
+            PATIENCE if request.kind == "visiting" else None,
         ),
     )  # fmt: skip
-    if alive and session is not None:
+    if request.alive and session is not None:
         yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
     registration = yield from _registration(request.agent)
-    if request.process is None:
-        kind = "agent_expected"
-    else:
-        kind = "agent_taken_over" if was in LIVE else "agent_registered"
+    kind = "agent_taken_over" if was in LIVE else "agent_registered" if request.alive else "agent_expected"
+    if request.process is not None:
         yield from _listen(registration, request.process)
     facts: dict[str, Any] = {"epoch": registration.epoch, "type": request.type, "before": was}
     yield from record([event(now.wall, kind, ("agent", request.agent), request.agent, **facts)])

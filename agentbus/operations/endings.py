@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from agentbus.clock import Now
-from agentbus.codec import plain_payload
+from agentbus.codec import plain, plain_payload
 from agentbus.limits import Priority
 from agentbus.operations import BUS, Each, Op, Query, Wake, mailbox_channel
 from agentbus.operations.events import event, record
+from agentbus.operations.evidence import Evidence
 from agentbus.operations.fencing import standings
 from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.messages import Draft, post
 
 
-def end(agents: Sequence[str], status: str, error: str | None, actor: str | None, now: Now) -> Op[None]:
-    """End these live agents.
+def end(
+    agents: Sequence[str],
+    status: str,
+    error: str | None,
+    actor: str | None,
+    now: Now,
+    evidence: Mapping[str, Evidence] | None = None,
+) -> Op[list[str]]:
+    """End these live agents; if they were judged, on this evidence. Says which sessions are interrupted by it.
 
     A failed one may come back: it keeps its pools and subscriptions, and its mailbox goes on filling. A completed or
     stopped one gives them up.
     """
     if not agents:
-        return
+        return []
     ids = list(agents)
+    judged = evidence or {}
     rows = yield Query("message_held_by", (ids,))
-    yield Each("agent_end", [(status, error, now.wall, agent) for agent in agents])
+    yield Each(
+        "agent_end",
+        [(status, error, now.wall, plain(judged[agent]) if agent in judged else None, agent) for agent in agents],
+    )
     # Whoever still waits for a message in this life must hear that it is over.
     lives = yield from standings(ids)
     yield Wake([mailbox_channel(life.mailbox) for life in lives.values()])
@@ -41,12 +54,17 @@ def end(agents: Sequence[str], status: str, error: str | None, actor: str | None
             yield Query("message_expire_all", (now.wall, "the subscription ended", mailboxes))
         yield Query("pool_leave_all", (ids,))
     yield from record([
-        event(now.wall, f"agent_{status}", ("agent", agent), actor, **({"error": error} if error else {}))
+        event(now.wall, f"agent_{status}", ("agent", agent), actor, **_facts(error, judged.get(agent)))
         for agent in agents
     ])  # fmt: skip
     if status == "failed":
         yield Query("session_trouble", (ids,))
-    yield from interrupt(ids, (), error or "none of its agents is live any more", now)
+    return (yield from interrupt(ids, (), error or "none of its agents is live any more", now))
+
+
+def _facts(error: str | None, evidence: Evidence | None) -> dict[str, Any]:
+    facts: dict[str, Any] = {"error": error} if error else {}
+    return facts if evidence is None else {**facts, "evidence": evidence}
 
 
 def _tell_parents(agents: list[str], error: str | None, now: Now) -> Op[None]:

@@ -9,8 +9,8 @@ import msgspec
 from agentbus.errors import AgentFenced
 from agentbus.operations import Actor, Op, Query
 
-LIVE = frozenset({"spawning", "running", "suspect"})
-INCOMPLETE = LIVE | {"pending"}
+LIVE = frozenset({"running", "suspect"})
+INCOMPLETE = LIVE | {"pending", "spawning"}
 
 
 class Standing(msgspec.Struct, frozen=True):

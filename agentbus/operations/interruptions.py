@@ -9,20 +9,23 @@ from agentbus.operations import Op, Query
 from agentbus.operations.events import event, record
 
 
-def interrupt(agents: Sequence[str], processes: Sequence[int], reason: str, now: Now) -> Op[list[str]]:
-    """Interrupt, of the sessions of these agents and those that these processes own, each that nobody goes on with.
+def interrupt(
+    agents: Sequence[str], processes: Sequence[int], reason: str, now: Now, sessions: Sequence[str] = ()
+) -> Op[list[str]]:
+    """Interrupt, of the sessions of these agents, those that these processes own and those named, each that nobody goes
+    on with.
 
     That is one that is active, of which no agent is live, and of which an agent failed or the owner's process is gone.
     A paused session is left alone. A failure from before the session was last continued does not count: whoever
     continued it knew. A session whose owner is gone needs to have had no agent: being in its block was work too.
     """
-    rows = yield Query("session_interrupt", (reason, now.wall, list(agents), list(processes)))
-    sessions = [session for (session,) in rows]
+    rows = yield Query("session_interrupt", (reason, now.wall, list(agents), list(processes), list(sessions)))
+    interrupted = [session for (session,) in rows]
     yield from record([
         event(now.wall, "session_interrupted", ("session", session), None, before="active", reason=reason)
-        for session in sessions
+        for session in interrupted
     ])  # fmt: skip
-    return sessions
+    return interrupted
 
 
 def resume(session: str, agent: str, now: Now) -> Op[None]:

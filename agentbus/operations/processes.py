@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from agentbus.clock import Now
+from agentbus.codec import decode
 from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
+from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 
 
 class EnterRequest(msgspec.Struct, frozen=True):
-    """A process that opens the bus. ``started`` tells it from a later process with the same pid."""
+    """A process that opens the bus. ``started`` tells it from a later process with the same pid.
+
+    ``watched``: it does not open the bus; a visiting agent lives and dies with it.
+    """
 
     host: str
     pid: int
     started: str
     bell: str | None
+    watched: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -73,8 +79,11 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
         yield from _new_boot(now)
         ((process,),) = yield Query(
             "process_insert",
-            (request.host, now.boot, request.pid, request.started, request.bell, now.awake, now.wall),
-        )
+            (
+                request.host, now.boot, request.pid, request.started, request.bell, int(request.watched), now.awake,
+                now.wall,
+            ),
+        )  # fmt: skip
         rows = yield Query("process_neighbours", (process,))
         outcomes.append(Entry(process, [Neighbour(*row) for row in rows]))
     return outcomes
@@ -82,12 +91,39 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
 
 @operation(durable=False)
 def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """One beat for all agents of a process."""
+    """One beat for all agents of a process. A suspect agent that did something is running again, and so is every one
+    that was suspect only because its process did not beat."""
     yield Each("process_beat", [(now.awake, request.process) for request in requests])
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
         yield Each("agent_called", calls)
+    for request in requests:
+        revived = yield Query("process_revive", (now.awake, request.process))
+        subjects = [("process", str(process)) for (process,) in revived]
+        yield from record([event(now.wall, "process_back", subject, None) for subject in subjects])
+        suspects = yield Query("agent_suspects", (request.process,))
+        if suspects:
+            active = {(agent, epoch) for agent, epoch, _ in request.calls}
+            yield from recover(
+                {
+                    agent: before
+                    for agent, epoch, text in suspects
+                    for before in [decode(text)]
+                    if (agent, epoch) in active or before["verdict"] in PROCESS_WIDE
+                },
+                now,
+            )
     return [None] * len(requests)
+
+
+def recover(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
+    """These agents showed life; each with the evidence that had spoken against it."""
+    # Those of a process that stood still had no chance to call: for them the count begins now.
+    yield Each("agent_recover", [(now.awake, now.wall, agent) for agent in suspects])
+    yield from record([
+        event(now.wall, "agent_recovered", ("agent", agent), None, evidence=evidence)
+        for agent, evidence in suspects.items()
+    ])  # fmt: skip
 
 
 @operation(durable=False)
@@ -111,22 +147,64 @@ def leave(requests: Sequence[LeaveRequest], now: Now) -> Op[list[Outcome[list[st
     """
     outcomes: list[Outcome[list[str]]] = []
     for request in requests:
-        # Whoever else found it dead has done all this already.
-        still = yield Query("process_end", ("dead" if request.dead else "ended", now.wall, list(request.processes)))
-        ended = [process for (process,) in still]
-        rows = yield Query("agent_of_processes", (ended,))
-        agents = [agent for (agent,) in rows]
-        yield from end(agents, "failed" if request.dead else "stopped", request.reason, None, now)
-        yield from interrupt((), ended, request.reason, now)
-        yield Query("listener_clear", (ended,))
-        yield Query("counter_take", ("topology", 1))
         if request.dead:
-            yield from record([
-                event(now.wall, "process_dead", ("process", str(process)), None, reason=request.reason)
-                for process in ended
-            ])  # fmt: skip
-        outcomes.append(agents)
+            struck = yield from strike(request.processes, request.reason, "dead", now, alive=False)
+            outcomes.append(struck.agents)
+        else:
+            still = yield Query("process_end", ("ended", now.wall, list(request.processes)))
+            ended = [process for process, *_ in still]
+            rows = yield Query("agent_of_processes", (ended,))
+            agents = [agent for agent, *_ in rows]
+            yield from end(agents, "stopped", request.reason, None, now)
+            yield from _forget(ended, request.reason, now)
+            outcomes.append(agents)
     return outcomes
+
+
+class Struck(msgspec.Struct, frozen=True):
+    """Processes that were struck off, the agents that failed with them, and the sessions that this interrupts."""
+
+    processes: list[int]
+    agents: list[str]
+    sessions: list[str]
+
+
+def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, alive: bool | None) -> Op[Struck]:
+    """Strike off processes that were found dead: their live agents fail, with the evidence. Of those that somebody else
+    has struck off already, nothing is left to do."""
+    if not processes:
+        return Struck([], [], [])
+    rows = yield Query("process_end", ("dead", now.wall, list(processes)))
+    evidence = {
+        id: Evidence(verdict, process=id, pid=pid, alive=alive, beat_age=age(beat, now))
+        if boot == now.boot
+        else Evidence("rebooted", process=id, pid=pid, alive=False)
+        for id, _, boot, pid, beat in rows
+    }
+    found = yield Query("agent_of_processes", (list(evidence),))
+    silences = [Silence(*row) for row in found]
+    judged: dict[str, Evidence] = {}
+    for silence in silences:
+        known = evidence[silence.process or 0]
+        if known.verdict == "rebooted":
+            # What the agent's row counts in awake time means nothing any more.
+            judged[silence.agent] = msgspec.structs.replace(known, progress=silence.progress)
+        else:
+            judged[silence.agent] = silence.evidence(verdict, now, pid=known.pid, alive=alive, beat_age=known.beat_age)
+    sessions = yield from end(list(judged), "failed", reason, None, now, judged)
+    sessions += yield from _forget(list(evidence), reason, now)
+    dead = [id for id, status, *_ in rows if status == "dead"]
+    yield from record([
+        event(now.wall, "process_dead", ("process", str(id)), None, reason=reason, evidence=evidence[id]) for id in dead
+    ])  # fmt: skip
+    return Struck(dead, list(judged), sessions)
+
+
+def _forget(processes: list[int], reason: str, now: Now) -> Op[list[str]]:
+    interrupted = yield from interrupt((), processes, reason, now)
+    yield Query("listener_clear", (processes,))
+    yield Query("counter_take", ("topology", 1))
+    return interrupted
 
 
 def add_listeners(rows: Sequence[tuple[str, int]]) -> Op[None]:

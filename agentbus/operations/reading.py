@@ -146,6 +146,7 @@ def _agent(row: Row) -> AgentRecord:
     values[11] = None if row[11] is None else row[11] / 1000
     values[12] = decode(row[12])
     values[18] = None if row[18] is None else row[18] / 1000
+    values[26] = None if row[26] is None else decode(row[26])
     return AgentRecord(*values)
 
 

@@ -271,4 +271,5 @@ def _record(row: Row) -> SessionRecord:
     values: list[Any] = list(row)
     values[6] = decode(row[6])
     values[7] = decode(row[7])
+    values[12] = bool(row[12])
     return SessionRecord(*values)

@@ -1,1 +1,1 @@
-"""Loops that run alongside agents."""
+"""What is done alongside the agents, on top of the engine: the bus hands these services out."""

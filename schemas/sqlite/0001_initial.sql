@@ -24,7 +24,8 @@ CREATE TABLE counters (
 
 INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
 
--- An operating-system process that has the bus open. One beat serves all its agents.
+-- An operating-system process that has the bus open. One beat serves all its agents. A `watched` one has not: a visiting
+-- agent named its pid, and it never beats.
 CREATE TABLE processes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     host    TEXT    NOT NULL CHECK (host <> ''),
@@ -32,6 +33,7 @@ CREATE TABLE processes (
     pid     INTEGER NOT NULL CHECK (pid > 0),
     started TEXT    NOT NULL,
     bell    TEXT    CHECK (bell <> ''),
+    watched INTEGER NOT NULL DEFAULT 0 CHECK (watched IN (0, 1)),
     status  TEXT    NOT NULL DEFAULT 'live' CHECK (status IN ('live', 'ended', 'dead')),
     beat    INTEGER NOT NULL CHECK (beat >= 0),
     created INTEGER NOT NULL CHECK (created >= 0),
@@ -163,12 +165,16 @@ CREATE TABLE agents (
     started      INTEGER CHECK (started >= 0),
     updated      INTEGER NOT NULL CHECK (updated >= 0),
     ended        INTEGER CHECK (ended >= 0),
-    CHECK ((status = 'completed' OR status = 'failed' OR status = 'stopped') = (ended IS NOT NULL))
+    CHECK ((status = 'completed' OR status = 'failed' OR status = 'stopped') = (ended IS NOT NULL)),
+    CHECK (kind = 'resident' OR patience IS NOT NULL)
 ) STRICT;
 
 -- Every call is fenced: this index alone answers whether it may act, and where its mailboxes are.
 CREATE INDEX agents_standing ON agents (id, status, epoch, mailbox, replies);
-CREATE INDEX agents_by_process ON agents (process) WHERE ended IS NULL;
+CREATE INDEX agents_by_process ON agents (process, status) WHERE ended IS NULL;
+-- For the sweep, which must not look at every agent: those that were silent for longest, and whose patience is over.
+CREATE INDEX agents_by_call ON agents (status, last_call, busy_until) WHERE ended IS NULL;
+CREATE INDEX agents_visiting ON agents (last_call + patience) WHERE kind = 'visiting' AND ended IS NULL;
 CREATE INDEX agents_by_status ON agents (status, id);
 CREATE INDEX agents_by_session ON agents (session, status) WHERE session IS NOT NULL;
 

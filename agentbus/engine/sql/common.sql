@@ -19,13 +19,17 @@ INSERT INTO events (at, kind, subject_kind, subject, actor, facts) VALUES ($1, $
 
 -- name: process_insert
 -- A process opens the bus.
-INSERT INTO processes (host, boot, pid, started, bell, beat, created) VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO processes (host, boot, pid, started, bell, watched, beat, created) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 RETURNING id;
 
 -- name: process_neighbours
 -- The other live processes of a process's host.
 SELECT id, host, pid, started, bell FROM processes
 WHERE status = 'live' AND id <> $1 AND host = (SELECT host FROM processes WHERE id = $1);
+
+-- name: process_others
+-- Every other process that counts as live, and when it last beat.
+SELECT id, host, pid, started, bell, watched, beat FROM processes WHERE status = 'live' AND id <> $1 ORDER BY id;
 
 -- name: process_of_other_boots
 -- Live processes that belong to another boot.
@@ -34,6 +38,12 @@ SELECT id FROM processes WHERE status = 'live' AND boot <> $1;
 -- name: process_beat
 -- A process is alive.
 UPDATE processes SET beat = $1 WHERE id = $2 AND status = 'live';
+
+-- name: process_revive
+-- A process that counted as dead, and beats.
+UPDATE processes SET beat = $1, status = 'live', ended = NULL
+WHERE id = $2 AND status = 'dead' AND boot = (SELECT value FROM meta WHERE key = 'boot')
+RETURNING id;
 
 -- name: listener_insert
 -- A process wants to be rung for a channel.
@@ -92,8 +102,23 @@ UPDATE sessions SET progress = $1, updated = $2 WHERE id = $3 AND ended IS NULL 
 
 -- name: session_get
 -- All that is known of one session.
-SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
+    status = 'active' AND troubled = 1
+        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
 FROM sessions WHERE id = $1;
+
+-- name: session_troubles
+-- Active sessions of which an agent failed or whose owner is gone: how many agents of each are live, how many failed, and
+-- whether its owner is gone.
+SELECT sessions.id,
+    (SELECT count(*) FROM agents
+     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'),
+    CASE WHEN owners.status <> 'live' THEN 1 ELSE 0 END
+FROM sessions LEFT JOIN processes AS owners ON owners.id = sessions.process
+WHERE sessions.status = 'active' AND sessions.ended IS NULL
+    AND (sessions.troubled = 1 OR owners.status <> 'live')
+ORDER BY sessions.id;
 
 -- name: session_counts
 -- How many agents of a session there are of each status.
@@ -218,14 +243,14 @@ WHERE subscriptions.agent = $1;
 
 -- name: agent_register
 -- Start a life of an agent, or announce it ($12 is 1 or 0, what is added to its epoch; one that was deleted goes on
--- counting where it was). What the profile leaves open stays as it was.
+-- counting where it was). What the profile leaves open stays as it was; $24 is the patience of one that never had any.
 INSERT INTO agents (
     id, type, kind, session, process, status, created, started, updated, last_call, mailbox, replies, epoch,
-    name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience
+    name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience, busy_until
 )
 VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12 + (SELECT epoch FROM mailboxes WHERE id = $10),
-    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'), $22
+    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'), coalesce($22, $24), $23
 )
 ON CONFLICT (id) DO UPDATE SET
     type = excluded.type,
@@ -246,10 +271,10 @@ ON CONFLICT (id) DO UPDATE SET
     load = coalesce($19, agents.load),
     estimate = coalesce($20, agents.estimate),
     metadata = coalesce($21, agents.metadata),
-    patience = coalesce($22, agents.patience),
+    patience = coalesce($22, agents.patience, $24),
     progress = 0,
     note = NULL,
-    busy_until = NULL,
+    busy_until = excluded.busy_until,
     error = NULL,
     evidence = NULL,
     ended = NULL;
@@ -272,8 +297,36 @@ WHERE id = $12
 RETURNING id;
 
 -- name: agent_end
--- An agent completed, failed or stopped.
-UPDATE agents SET status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL WHERE id = $4;
+-- An agent completed, failed or stopped; on which evidence, if it was judged.
+UPDATE agents SET status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL, evidence = $4 WHERE id = $5;
+
+-- name: agent_suspect
+-- Something speaks against an agent.
+UPDATE agents SET status = 'suspect', evidence = $1, updated = $2 WHERE id = $3;
+
+-- name: agent_recover
+-- A suspect agent showed life.
+UPDATE agents SET status = 'running', evidence = NULL, last_call = $1, updated = $2 WHERE id = $3;
+
+-- name: agent_suspects
+-- The suspect agents of a process.
+SELECT id, epoch, evidence FROM agents WHERE process = $1 AND status = 'suspect' AND ended IS NULL;
+
+-- name: agent_overdue
+-- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched.
+SELECT id, process, last_call, busy_until, progress, patience FROM agents
+WHERE kind = 'visiting' AND ended IS NULL AND status = $1 AND last_call + patience < $2
+    AND last_call + patience < CASE WHEN process IS NULL THEN $3 ELSE $4 END
+    AND (busy_until IS NULL OR busy_until + patience < $2)
+ORDER BY last_call + patience
+LIMIT $5;
+
+-- name: agent_absent
+-- Agents that somebody started, and whose time to register is over.
+SELECT id, last_call, busy_until FROM agents
+WHERE status = 'spawning' AND ended IS NULL AND (busy_until IS NULL OR busy_until <= $1)
+ORDER BY last_call
+LIMIT $2;
 
 -- name: agent_progress
 -- How far an agent is.
@@ -285,7 +338,7 @@ UPDATE agents SET busy_until = $1, last_call = $2, updated = $3 WHERE id = $4;
 
 -- name: agent_called
 -- When an agent last did something.
-UPDATE agents SET last_call = $1 WHERE id = $2 AND epoch = $3;
+UPDATE agents SET last_call = $1 WHERE id = $2 AND epoch = $3 AND ended IS NULL;
 
 -- name: agent_forget_calls
 -- Awake time starts again after a reboot.
@@ -298,7 +351,8 @@ SELECT id FROM agents WHERE status IN ('completed', 'stopped') AND ended <= $1 O
 -- name: agent_get
 -- All that is known of one agent.
 SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
-    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error
+    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error,
+    evidence
 FROM agents WHERE id = $1;
 
 -- name: message_insert
@@ -418,6 +472,54 @@ FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.status = 'queued'
 GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
 ORDER BY count(*) DESC, mailboxes.id
+LIMIT $1;
+
+-- name: mailbox_expiring
+-- Mailboxes in which something is too old. Each is found by one step along the index: there may be many messages.
+WITH RECURSIVE boxes (mailbox) AS (
+    SELECT min(mailbox) FROM messages WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled')
+    UNION ALL
+    SELECT (
+        SELECT min(mailbox) FROM messages
+        WHERE mailbox > boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
+    )
+    FROM boxes WHERE boxes.mailbox IS NOT NULL
+)
+SELECT mailbox FROM boxes
+WHERE EXISTS (
+    SELECT 1 FROM messages
+    WHERE messages.mailbox = boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
+        AND expires <= $1
+)
+LIMIT $2;
+
+-- name: mailbox_deep
+-- Mailboxes in which more than $1 messages wait, found in the same way.
+WITH RECURSIVE boxes (mailbox) AS (
+    SELECT min(mailbox) FROM messages WHERE status = 'queued'
+    UNION ALL
+    SELECT (SELECT min(mailbox) FROM messages WHERE mailbox > boxes.mailbox AND status = 'queued')
+    FROM boxes WHERE boxes.mailbox IS NOT NULL
+)
+SELECT mailboxes.kind, mailboxes.name, mailboxes.owner
+FROM boxes JOIN mailboxes ON mailboxes.id = boxes.mailbox
+WHERE (
+    SELECT id FROM messages WHERE messages.mailbox = boxes.mailbox AND status = 'queued'
+    ORDER BY priority DESC, id
+    LIMIT 1 OFFSET $1
+) IS NOT NULL
+LIMIT $2;
+
+-- name: mailbox_unattended
+-- Pools in which work waits and of which no member is live.
+SELECT name FROM mailboxes
+WHERE kind = 'pool' AND owner = ''
+    AND EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued')
+    AND NOT EXISTS (
+        SELECT 1 FROM pool_members JOIN agents ON agents.id = pool_members.agent
+        WHERE pool_members.pool = mailboxes.id AND agents.status IN ('running', 'suspect', 'spawning')
+    )
+ORDER BY name
 LIMIT $1;
 
 -- name: state_value

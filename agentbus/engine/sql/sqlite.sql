@@ -153,6 +153,31 @@ SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message
 FROM messages
 WHERE status = 'leased' AND lease_until <= $1 AND mailbox IN (SELECT value FROM json_each($2));
 
+-- name: message_lapsed_anywhere
+-- Messages whose lease ran out, in whatever mailbox. Differs: the index is named because nothing tells SQLite that few
+-- messages are leased.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
+FROM messages INDEXED BY messages_leased
+WHERE status = 'leased' AND lease_until <= $1
+LIMIT $2;
+
+-- name: message_extend_held
+-- Hold all that an agent holds for longer. Differs: the index is named because nothing tells SQLite that few messages are
+-- leased.
+UPDATE messages INDEXED BY messages_leased SET lease_until = $1
+WHERE status = 'leased' AND holder = $2 AND lease_until < $1;
+
+-- name: message_expire_some
+-- At most $3 messages that nobody took in time. Differs: lists by json_each.
+UPDATE messages SET status = 'expired', finished = $1
+WHERE id IN (
+    SELECT messages.id FROM json_each($2) AS boxes CROSS JOIN messages ON messages.mailbox = boxes.value
+    WHERE messages.status IN ('queued', 'scheduled') AND messages.expires IS NOT NULL AND messages.expires <= $1
+    LIMIT $3
+)
+RETURNING id;
+
 -- name: message_find
 -- Messages by row id or by message_id, and who reads their mailbox. Differs: lists by json_each.
 SELECT messages.id, messages.message_id, messages.status, messages.mailbox, messages.attempts, messages.error,
@@ -178,14 +203,55 @@ WHERE id IN (
 RETURNING id;
 
 -- name: process_end
--- Processes that are still live cease to be. Differs: lists by json_each.
-UPDATE processes SET status = $1, ended = $2
+-- Processes that are still live cease to be. That a watched one is gone whose agents have ended means nothing.
+-- Differs: lists by json_each.
+UPDATE processes SET
+    status = CASE
+        WHEN watched = 1
+            AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.process = processes.id AND agents.ended IS NULL)
+        THEN 'ended' ELSE $1
+    END,
+    ended = $2
 WHERE status = 'live' AND id IN (SELECT value FROM json_each($3))
-RETURNING id;
+RETURNING id, status, boot, pid, beat;
+
+-- name: process_beats
+-- When these processes last beat, if they are live. Differs: lists by json_each.
+SELECT id, pid, beat FROM processes
+WHERE status = 'live' AND watched = 0 AND id IN (SELECT value FROM json_each($1));
 
 -- name: agent_of_processes
 -- The live agents of processes. Differs: lists by json_each.
-SELECT id FROM agents WHERE ended IS NULL AND process IN (SELECT value FROM json_each($1));
+SELECT id, process, last_call, busy_until, progress FROM agents
+WHERE ended IS NULL AND process IN (SELECT value FROM json_each($1));
+
+-- name: agent_of_status
+-- The resident agents of processes that have this status. Differs: lists by json_each.
+SELECT id, process, last_call, busy_until, progress FROM agents
+WHERE ended IS NULL AND process IN (SELECT value FROM json_each($1)) AND status = $2 AND kind = 'resident';
+
+-- name: agent_suspected
+-- Those of these agents that are suspect, and why. Differs: lists by json_each.
+SELECT agents.id, agents.evidence
+FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value
+WHERE agents.status = 'suspect';
+
+-- name: agent_silent
+-- Agents of this status that, as of the last beat of their process, had been silent for more than $2, and for longer than
+-- their patience; $3 is $2 before now. Differs: the index is named because SQLite, once analyzed, goes by processes.
+SELECT agents.id, agents.process, agents.last_call, agents.busy_until, agents.progress, processes.pid, processes.beat
+FROM agents INDEXED BY agents_by_call CROSS JOIN processes ON processes.id = agents.process
+WHERE agents.status = $1 AND agents.ended IS NULL AND agents.last_call < $3 AND agents.kind = 'resident'
+    AND processes.status = 'live'
+    AND agents.last_call < processes.beat - $2
+    AND (agents.busy_until IS NULL OR agents.busy_until < processes.beat - $2)
+    AND (
+        agents.patience IS NULL
+        OR (agents.last_call < processes.beat - agents.patience
+            AND (agents.busy_until IS NULL OR agents.busy_until < processes.beat - agents.patience))
+    )
+ORDER BY agents.last_call
+LIMIT $4;
 
 -- name: listener_clear
 -- Processes that listen to nothing any more. Differs: lists by json_each.
@@ -223,12 +289,13 @@ UPDATE sessions SET troubled = 1
 WHERE ended IS NULL AND id IN (SELECT session FROM agents WHERE id IN (SELECT value FROM json_each($1)));
 
 -- name: session_interrupt
--- Of the sessions of agents ($3) and those that processes own ($4), interrupt the active ones that nobody is at work in
--- and that something happened to: an agent failed, or its owner is gone. Differs: lists by json_each.
+-- Of the sessions of agents ($3), those that processes own ($4) and those named ($5), interrupt the active ones that nobody is
+-- at work in and that something happened to: an agent failed, or its owner is gone. Differs: lists by json_each.
 UPDATE sessions SET status = 'interrupted', error = $1, updated = $2
 WHERE id IN (
         SELECT session FROM agents WHERE id IN (SELECT value FROM json_each($3))
         UNION SELECT id FROM sessions WHERE ended IS NULL AND process IN (SELECT value FROM json_each($4))
+        UNION SELECT value FROM json_each($5)
     )
     AND status = 'active'
     AND NOT EXISTS (
@@ -245,7 +312,9 @@ RETURNING id;
 
 -- name: session_list
 -- Sessions, newest first, before the cursor ($1, $2); a NULL filter takes all. Differs: lists by json_each.
-SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
+    status = 'active' AND troubled = 1
+        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
 FROM sessions
 WHERE (created, id) < ($1, $2)
     AND ($3 IS NULL OR status IN (SELECT value FROM json_each($3)))
@@ -266,7 +335,8 @@ DELETE FROM agents WHERE id IN (SELECT value FROM json_each($1)) RETURNING id;
 -- name: agent_list
 -- Agents after the cursor, in the order of their ids; a NULL filter takes all. Differs: lists by json_each.
 SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
-    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error
+    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error,
+    evidence
 FROM agents
 WHERE id > $1
     AND ($2 IS NULL OR status IN (SELECT value FROM json_each($2)))

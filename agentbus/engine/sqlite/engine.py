@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar, cast
 
 import anyio
@@ -23,13 +24,17 @@ from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
 from agentbus.errors import BusClosed, BusForked, DatabaseGone, NotWritable, WrongLoop
-from agentbus.operations import Op, Operation, Query, Rows
+from agentbus.operations import Op, Operation, Query
 from agentbus.operations.processes import EnterRequest, Entry, enter
 
 R = TypeVar("R")
 T = TypeVar("T")
 log = logging.getLogger("agentbus.engine")
 
+_LOG_WORTH_IT = 1024 * 1024
+"""Bytes of log from which on it is worth moving into the database."""
+_LOG_TOO_LONG = 16 * 1024 * 1024
+"""Bytes of log from which on its file is made small again. Commits alone keep it at a quarter of that."""
 _LOOKS = 64
 """Looks in a row before the other tasks of the loop have their turn."""
 
@@ -53,6 +58,8 @@ class SQLiteEngine:
         self._reader: DaemonConnection | None = None
         self._eye: sqlite3.Connection | None = None
         self._looks = 0
+        self._checkpointed: tuple[int, int] | None = None
+        """The log as the last checkpoint of ours left it."""
         self._bell: bells.Bell | None = None
         self._poll: bells.Poll | None = None
 
@@ -126,13 +133,8 @@ class SQLiteEngine:
             raise BusClosed
         op = question(request, self.clock.now())
         try:
-            step = next(op)
-            while True:
-                query = cast(Query, step)
-                rows = cast(Rows, await reader.execute_fetchall(self._queries[query.name], bound(query)))
-                step = op.send(rows)
-        except StopIteration as stop:
-            return cast(T, stop.value)
+            # One hop to the thread for all queries of the question.
+            return await reader.run(lambda: self._answer(op, reader._conn))
         except sqlite3.Error as error:
             raise translated(error, self._home) from error
         except ValueError as error:
@@ -154,22 +156,42 @@ class SQLiteEngine:
             await asyncio.sleep(0)
         if self._eye is None:
             raise BusClosed
-        execute = self._eye.execute
-        op = question(request, self.clock.now())
         try:
-            step = next(op)
-            while True:
-                query = cast(Query, step)
-                step = op.send(execute(self._queries[query.name], bound(query)).fetchall())
-        except StopIteration as stop:
-            return cast(T, stop.value)
+            return self._answer(question(request, self.clock.now()), self._eye)
         except sqlite3.Error as error:
             if _is_busy(error):
                 return await self.read(question, request)
             raise translated(error, self._home) from error
 
+    def _answer(self, op: Op[T], connection: sqlite3.Connection) -> T:
+        try:
+            step = next(op)
+            while True:
+                query = cast(Query, step)
+                step = op.send(connection.execute(self._queries[query.name], bound(query)).fetchall())
+        except StopIteration as stop:
+            return cast(T, stop.value)
+
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))
+
+    def free_space(self) -> int | None:
+        try:
+            found = os.statvfs(self._home.directory)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
+
+    async def checkpoint(self) -> None:
+        self._check()
+        writer = self._writer
+        if writer is None:
+            raise BusClosed
+        before = _state(self._home.log)
+        if before is None or before[0] < _LOG_WORTH_IT or before == self._checkpointed:
+            return
+        await writer.checkpoint(whole=before[0] >= _LOG_TOO_LONG)
+        self._checkpointed = _state(self._home.log)
 
     def holds(self, device: int, inode: int) -> bool:
         return forking.is_open((device, inode))
@@ -232,6 +254,15 @@ class SQLiteEngine:
 def _is_busy(error: sqlite3.Error) -> bool:
     """Somebody recovers the log, or closes it: rare, and soon over."""
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) == sqlite3.SQLITE_BUSY
+
+
+def _state(log: Path) -> tuple[int, int] | None:
+    """The log's size and when it was last written, without opening it."""
+    try:
+        found = os.stat(log)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _size(path: str) -> int:

@@ -59,17 +59,17 @@ class DaemonConnection(aiosqlite.Connection):
         """After a failed opening: wait for the thread, which would else answer a loop that may be closed by then."""
         self._thread.join(1)
 
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on the thread and wait for it."""
+        return cast(T, await self._execute(function))  # type: ignore[no-untyped-call]
+
 
 class WriterConnection(DaemonConnection):
-    """One method more: run a callable on the connection's thread."""
+    """One method more: run a callable on the connection's thread, without waiting for it."""
 
     def hop(self, function: Callable[[], object]) -> None:
         """Run ``function`` on the thread. It must not raise: nobody waits for it."""
         self._tx.put_nowait((None, function))
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the thread and wait for it."""
-        return cast(T, await self._execute(function))  # type: ignore[no-untyped-call]
 
 
 class _Waiting(Call):
@@ -107,6 +107,8 @@ class Writer:
         self._ringing = False
         self._on_thread = False
         self._here = _MOST_HERE
+        self._tending = 0
+        """How many use the thread for something else than a batch."""
         self._alone = False
         """Whether the last batch was of one call: then its caller is likely to be the only one about."""
         self._closed = False
@@ -157,6 +159,31 @@ class Writer:
     def hurry(self) -> None:
         self._transactor.hurry()
 
+    async def checkpoint(self, *, whole: bool) -> None:
+        """Move the log into the database, between two batches."""
+        if self._closed:
+            raise BusClosed
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def tend() -> None:
+            error = self._transactor.checkpoint(whole=whole)
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._tended, future, error)
+
+        self._tending += 1
+        self._connection.hop(tend)
+        await future
+
+    def _tended(self, future: asyncio.Future[None], error: Exception | None) -> None:
+        """Also when nobody waits for it any more: until now the loop's own thread had to keep off the connection."""
+        self._tending -= 1
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
     async def close(self) -> None:
         """Write what waits, then close the connection under the lock."""
         self._closed = True
@@ -193,8 +220,8 @@ class Writer:
 
     def _is_little(self) -> bool:
         """Whether all that waits may be run on the loop's own thread."""
-        # Not while the thread may use the connection too: to ring bells again, or at the call of close().
-        if self._ringing or self._closed:
+        # Not while the thread may use the connection too: to ring bells again, to checkpoint, at the call of close().
+        if self._ringing or self._tending or self._closed:
             return False
         rows = 0
         for call in self._queue:

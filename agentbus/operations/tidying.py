@@ -1,0 +1,120 @@
+"""What a sweep finds and tidies: mailboxes that nobody claims from, expired messages; and what it warns of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations.leases import Held, take_back
+from agentbus.operations.liveness import Rules, absent_agents, overdue_agents, silent_agents
+from agentbus.operations.processes import Neighbour
+from agentbus.operations.reading import recipient
+
+_MOST = 100
+"""Mailboxes of a kind that one survey names at most."""
+
+
+class SurveyRequest(msgspec.Struct, frozen=True):
+    """Who looks around, by which rules; ``deep`` is how many messages may wait in a mailbox."""
+
+    process: int
+    rules: Rules
+    deep: int
+
+
+class Other(msgspec.Struct, frozen=True):
+    """Another process that counts as live, and when it last beat. One that is only ``watched`` never does."""
+
+    neighbour: Neighbour
+    watched: bool
+    beat: int
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """An active session of which agents failed, or whose owner is gone."""
+
+    session: str
+    live: int
+    failed: int
+    abandoned: bool
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """How the bus stands, as far as somebody has to do something about it."""
+
+    now: Now
+    others: Sequence[Other]
+    suspicious: bool
+    """Whether something speaks against a running agent, other than its process."""
+    guilty: bool
+    """Whether the evidence is enough against an agent, other than its process's death."""
+    troubles: Sequence[Trouble]
+    lapsed: bool
+    expiring: tuple[int, ...]
+    unattended: Sequence[str]
+    deep: Sequence[str]
+
+
+class TidyRequest(msgspec.Struct, frozen=True):
+    """Free the leases that ran out, and expire what is too old in these mailboxes: so many messages at most."""
+
+    mailboxes: tuple[int, ...]
+    limit: int = 1000
+
+
+class Tidied(msgspec.Struct, frozen=True):
+    """How many leases were freed, how many messages expired. ``more``: perhaps there are more."""
+
+    freed: int
+    expired: int
+    more: bool
+
+
+def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
+    """Look around. Each part is found by an index, so that it costs by what is wrong and not by how much there is."""
+    rows = yield Query("process_others", (wanted.process,))
+    others = [Other(Neighbour(*row[:5]), bool(row[5]), row[6]) for row in rows]
+    suspicious = yield from _speaks_against("running", wanted.rules, now)
+    guilty = yield from _speaks_against("suspect", wanted.rules, now)
+    sessions = yield Query("session_troubles")
+    lapsed = yield Query("message_lapsed_anywhere", (now.awake, 1))
+    expiring = yield Query("mailbox_expiring", (now.wall, _MOST))
+    unattended = yield Query("mailbox_unattended", (_MOST,))
+    deep = yield Query("mailbox_deep", (wanted.deep, _MOST))
+    return Survey(
+        now,
+        others,
+        suspicious,
+        guilty or bool((yield from absent_agents(1, now))),
+        [Trouble(id, live, failed, bool(abandoned)) for id, live, failed, abandoned in sessions],
+        bool(lapsed),
+        tuple(mailbox for (mailbox,) in expiring),
+        [name for (name,) in unattended],
+        [recipient(*mailbox) for mailbox in deep],
+    )
+
+
+def _speaks_against(status: str, rules: Rules, now: Now) -> Op[bool]:
+    if (yield from silent_agents(status, rules, 1, now)):
+        return True
+    return bool((yield from overdue_agents(status, rules, 1, now)))
+
+
+@operation(durable=False)
+def tidy(requests: Sequence[TidyRequest], now: Now) -> Op[list[Outcome[Tidied]]]:
+    """Do for mailboxes that nobody claims from what a claim does for its own: free leases that ran out (what has no
+    attempt left becomes a dead letter), and expire what is too old."""
+    outcomes: list[Outcome[Tidied]] = []
+    for request in requests:
+        rows = yield Query("message_lapsed_anywhere", (now.awake, request.limit))
+        lapsed = [Held(*row) for row in rows]
+        yield from take_back(lapsed, "its lease ran out", now)
+        # Last: what was taken back may be too old by now.
+        mailboxes = sorted({*request.mailboxes, *(message.mailbox for message in lapsed)})
+        expired = (yield Query("message_expire_some", (now.wall, mailboxes, request.limit))) if mailboxes else []
+        more = request.limit in {len(lapsed), len(expired)}
+        outcomes.append(Tidied(len(lapsed), len(expired), more))
+    return outcomes

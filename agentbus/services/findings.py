@@ -1,0 +1,140 @@
+"""What the monitor tells: events of the audit trail, whoever caused them, and conditions, until they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.operations.tidying import Survey
+from agentbus.records import EventRecord, Finding
+
+_NAMED = 20
+"""Dead letters that one finding names."""
+
+
+def _suspected(event: EventRecord) -> str:
+    evidence = event.facts["evidence"]
+    return f"{event.subject} is suspect: {_WORDS[evidence['verdict']].format(**_ages(evidence))}"
+
+
+def _failed(event: EventRecord) -> str:
+    return f"{event.subject} failed: {event.facts.get('error') or 'it did not say why'}"
+
+
+def _interrupted(event: EventRecord) -> str:
+    return f"session {event.subject} was interrupted: {event.facts.get('reason') or 'by its owner'}"
+
+
+_WORDS = {
+    "stalled": "its process (pid {pid}) is there, but did not beat for {beat_age} s",
+    "unreachable": "its process (pid {pid}), which cannot be seen from here, did not beat for {beat_age} s",
+    "stuck": "it did nothing for {call_age} s, though its process (pid {pid}) is there",
+    "silent": "it did not call for {call_age} s, and its patience is {patience} s",
+}
+_TOLD: dict[str, tuple[str, Callable[[EventRecord], str]]] = {
+    "agent_suspected": ("warning", _suspected),
+    "agent_recovered": ("info", lambda event: f"{event.subject} shows life again"),
+    "agent_failed": ("error", _failed),
+    "process_dead": ("error", lambda event: f"process {event.subject} is dead: {event.facts['reason']}"),
+    "process_back": ("warning", lambda event: f"process {event.subject} counted as dead, and beats"),
+    "session_interrupted": ("error", _interrupted),
+}
+
+
+def from_events(events: Iterable[EventRecord]) -> list[Finding]:
+    """What is worth telling of these events. Dead letters, of which there may be thousands, are told of together."""
+    found: list[Finding] = []
+    dead: list[EventRecord] = []
+    for event in events:
+        if event.kind == "message_dead":
+            dead.append(event)
+        elif event.kind in _TOLD:
+            severity, words = _TOLD[event.kind]
+            subject = f"{event.subject_kind}:{event.subject}"
+            facts: dict[str, Any] = {**event.facts, "event": event.id}
+            found.append(Finding(event.kind, subject, severity, words(event), facts, event.at))
+    if dead:
+        letters = "a message became a dead letter" if len(dead) == 1 else f"{len(dead)} messages became dead letters"
+        text = f"{letters}: {dead[-1].facts.get('error')}"
+        named = {event.subject: event.facts.get("error") for event in dead[:_NAMED]}
+        facts = {"count": len(dead), "errors": named}
+        found.append(Finding("messages_dead", "bus:messages", "warning", text, facts, dead[-1].at))
+    return found
+
+
+class Thresholds(msgspec.Struct, frozen=True):
+    """From where on the size of the log and the room on the disk (bytes), and the depth of a queue are worth a word."""
+
+    log: int = 64 * 1024 * 1024
+    disk: int = 512 * 1024 * 1024
+    queue: int = 1000
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """Something that lasts. It is told of when it begins, and when its ``level`` changes."""
+
+    level: object
+    finding: Finding
+
+
+def conditions(survey: Survey, thresholds: Thresholds, log: int, free: int | None) -> list[Condition]:
+    """What there is to warn of now."""
+    at = survey.now.wall
+    found = [
+        Condition(
+            (trouble.failed, trouble.live),
+            Finding(
+                "session_degraded",
+                f"session:{trouble.session}",
+                "warning",
+                f"session {trouble.session} goes on, but {trouble.failed} of its agents failed; {trouble.live} live",
+                {"failed": trouble.failed, "live": trouble.live},
+                at,
+            ),
+        )
+        for trouble in survey.troubles
+        if trouble.failed and trouble.live
+    ]
+    for name in survey.unattended:
+        text = f"work waits in the pool {name}, of which no member is live"
+        found.append(Condition(None, Finding("pool_unattended", f"mailbox:pool:{name}", "warning", text, {}, at)))
+    for name in survey.deep:
+        text = f"more than {thresholds.queue:,} messages wait for {name}"
+        facts = {"more_than": thresholds.queue}
+        found.append(Condition(None, Finding("queue_deep", f"mailbox:{name}", "warning", text, facts, at)))
+    if log > thresholds.log:
+        text = f"the log has {_mebibytes(log)} and cannot be moved into the database; does somebody read for very long?"
+        found.append(Condition(log.bit_length(), Finding("log_long", "bus:log", "warning", text, {"bytes": log}, at)))
+    if free is not None and free < thresholds.disk:
+        text = f"only {_mebibytes(free)} are left on the disk"
+        found.append(Condition(free.bit_length(), Finding("disk_low", "bus:disk", "error", text, {"bytes": free}, at)))
+    return found
+
+
+class Memory:
+    """What was told already: a condition that lasts is told of once, until it changes."""
+
+    def __init__(self) -> None:
+        self._levels: dict[tuple[str, str], object] = {}
+
+    def news(self, found: Sequence[Condition]) -> list[Finding]:
+        levels = {(one.finding.kind, one.finding.subject): one.level for one in found}
+        unknown = object()
+        news = [
+            one.finding
+            for one in found
+            if self._levels.get((one.finding.kind, one.finding.subject), unknown) != one.level
+        ]
+        self._levels = levels
+        return news
+
+
+def _ages(evidence: dict[str, Any]) -> dict[str, Any]:
+    """Every figure that a sentence may ask for."""
+    return {"pid": "?", "beat_age": "?", "call_age": "?", "patience": "?", **evidence}
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 1024 / 1024:,.0f} MiB"
