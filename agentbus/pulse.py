@@ -64,7 +64,10 @@ class Pulse:
             for agent in self.handles:
                 agent.active = False
             try:
-                await engine.write(beat, BeatRequest(engine.process, calls))
+                if await engine.write(beat, BeatRequest(engine.process, calls)):
+                    # It was struck off: whoever waits for a message here must hear that its agent has failed.
+                    log.warning("this process was silent for so long that it counted as dead; its agents have failed")
+                    engine.hub.ring_all()
                 await self._listen_again()
                 await strike_off(engine, await engine.read(neighbours, engine.process))
                 await self._sweep_state()

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Document, Message, Participants, Session, State, Unit
+from agentbus import Agent, Bus, Document, Message, Monitor, Participants, Session, State, Unit
 from agentbus.checkpoints import Checkpoints
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
 from agentbus.saving import Saver
 from agentbus.sessions import Sessions
 from agentbus.state import UnitState
+from agentbus.upkeep import Upkeep
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
@@ -201,6 +202,7 @@ WORKED_WITH = (
     Document,
     Mailroom,
     Message,
+    Monitor,
     Participants,
     Registry,
     Saver,
@@ -209,6 +211,7 @@ WORKED_WITH = (
     State,
     Unit,
     UnitState,
+    Upkeep,
 )
 
 

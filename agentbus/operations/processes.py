@@ -90,30 +90,32 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
 
 
 @operation(durable=False)
-def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[None]]]:
+def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """One beat for all agents of a process. A suspect agent that did something is running again, and so is every one
-    that was suspect only because its process did not beat."""
+    that was suspect only because its process did not beat. The outcome says whether the process counted as dead."""
     yield Each("process_beat", [(now.awake, request.process) for request in requests])
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
         yield Each("agent_called", calls)
+    outcomes: list[Outcome[bool]] = []
     for request in requests:
         revived = yield Query("process_revive", (now.awake, request.process))
-        subjects = [("process", str(process)) for (process,) in revived]
-        yield from record([event(now.wall, "process_back", subject, None) for subject in subjects])
+        if revived:
+            yield from record([event(now.wall, "process_back", ("process", str(request.process)), None)])
         suspects = yield Query("agent_suspects", (request.process,))
         if suspects:
             active = {(agent, epoch) for agent, epoch, _ in request.calls}
+            known = {(agent, epoch): decode(evidence) for agent, epoch, evidence in suspects}
             yield from recover(
                 {
-                    agent: before
-                    for agent, epoch, text in suspects
-                    for before in [decode(text)]
-                    if (agent, epoch) in active or before["verdict"] in PROCESS_WIDE
+                    agent: evidence
+                    for (agent, epoch), evidence in known.items()
+                    if (agent, epoch) in active or evidence["verdict"] in PROCESS_WIDE
                 },
                 now,
             )
-    return [None] * len(requests)
+        outcomes.append(bool(revived))
+    return outcomes
 
 
 def recover(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -76,9 +77,10 @@ async def test_a_process_that_is_found_dead_takes_its_agents_with_it(engine: Eng
         ("agent_failed", "agent", None),
         ("process_dead", "process", None),
     ]
+    known = {"verdict": "rebooted", "process": 1, "pid": os.getpid(), "alive": False}
     assert [event.facts for event in found] == [
-        {"error": "the machine was restarted"},
-        {"reason": "the machine was restarted"},
+        {"error": "the machine was restarted", "evidence": {**known, "progress": 0}},
+        {"reason": "the machine was restarted", "evidence": known},
     ]
 
 

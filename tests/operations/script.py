@@ -15,7 +15,9 @@ from agentbus.operations import Actor, Each, Op, Query, Row, Separately, Wake
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
 
-SELDOM = {"mailbox_unsubscribed", "session_interrupt", "session_resume", "state_lengths"}
+SELDOM = {
+    "agent_suspects", "mailbox_unsubscribed", "process_revive", "session_interrupt", "session_resume", "state_lengths",
+}  # fmt: skip
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 
 NOW = Now(wall=1_000_000, awake=50_000, boot="boot-1")
@@ -131,6 +133,18 @@ ENDED = ("completed", "failed", "stopped")
 
 ALIVE: Answer = ("agent_standing", [standing("a"), standing("b", mailbox=20, replies=21)])
 """Both a and b may act."""
+
+
+def ended(process: int, status: str = "dead", boot: str = NOW.boot, pid: int = 41, beat: int = 40_000) -> Row:
+    """A row of process_end."""
+    return process, status, boot, pid, beat
+
+
+def silence(
+    agent: str = "a", process: int | None = 3, last_call: int = 30_000, busy_until: int | None = None, progress: int = 0
+) -> Row:
+    """A row of agent_of_processes, or of agent_of_status."""
+    return agent, process, last_call, busy_until, progress
 
 
 def held(

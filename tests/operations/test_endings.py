@@ -29,7 +29,7 @@ def finished(*requests: EndRequest, answers: tuple[Answer, ...]) -> Played[Any]:
 def test_a_completed_agent_ends_now_and_the_trail_says_so() -> None:
     played = finished(EndRequest(A, "completed"), answers=(HOLDS_NOTHING, GIVES_UP))
     assert played.outcomes == [None]
-    assert played.written("agent_end") == [("completed", None, NOW.wall, "a")]
+    assert played.written("agent_end") == [("completed", None, NOW.wall, None, "a")]
     ((at, kind, subject_kind, subject, actor, facts),) = played.written("event_insert")
     assert (at, kind, subject_kind, subject, actor, facts) == (
         NOW.wall, "agent_completed", "agent", "a", "a", "{}",
@@ -38,7 +38,7 @@ def test_a_completed_agent_ends_now_and_the_trail_says_so() -> None:
 
 def test_a_failed_agent_keeps_its_error_in_row_and_trail() -> None:
     played = finished(EndRequest(A, "failed", "no tests"), answers=(HOLDS_NOTHING, NO_PARENT))
-    assert played.written("agent_end") == [("failed", "no tests", NOW.wall, "a")]
+    assert played.written("agent_end") == [("failed", "no tests", NOW.wall, None, "a")]
     assert decode(played.written("event_insert")[0][5]) == {"error": "no tests"}
 
 

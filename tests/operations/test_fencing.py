@@ -40,8 +40,10 @@ def test_an_ended_agent_is_fenced(status: str) -> None:
     assert status in refused[A].reason
 
 
-def test_a_pending_agent_cannot_act_yet() -> None:
-    assert A in play(fence([A]), ("agent_standing", [standing(status="pending")])).outcomes
+@pytest.mark.parametrize("status", ["pending", "spawning"])
+def test_an_agent_that_has_yet_to_come_cannot_act(status: str) -> None:
+    # Nor can its last life, which has the same epoch.
+    assert A in play(fence([A]), ("agent_standing", [standing(status=status)])).outcomes
 
 
 def test_only_the_stale_one_of_two_lives_is_fenced() -> None:
@@ -57,7 +59,7 @@ def test_each_agent_is_looked_up_once_however_often_it_calls() -> None:
 
 def test_the_statuses_are_either_incomplete_or_ended() -> None:
     assert not INCOMPLETE & set(ENDED)
-    assert {"pending"} == INCOMPLETE - LIVE
+    assert {"pending", "spawning"} == INCOMPLETE - LIVE
     assert len(INCOMPLETE | set(ENDED)) == 7
 
 

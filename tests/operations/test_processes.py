@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentbus.codec import decode
+from agentbus.codec import decode, plain
 from agentbus.operations import Row
 from agentbus.operations.processes import (
     BeatRequest,
@@ -20,7 +20,7 @@ from agentbus.operations.processes import (
     leave,
     listen,
 )
-from tests.operations.script import ALIVE, NOW, Answer, Played, held, play
+from tests.operations.script import ALIVE, NOW, Answer, Played, ended, held, play, silence
 
 ME = EnterRequest("host", 41, "77", "/bell")
 SAME_BOOT: Answer = ("meta_get", [(NOW.boot,)])
@@ -36,7 +36,7 @@ def test_a_process_gets_a_number_and_hears_of_its_neighbours() -> None:
     neighbours: Answer = ("process_neighbours", [(1, "host", 40, "66", None)])
     played = play(enter.run([ME], NOW), SAME_BOOT, ("process_insert", [(3,)]), neighbours)
     assert played.outcomes == [Entry(3, [Neighbour(1, "host", 40, "66", None)])]
-    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", NOW.awake, NOW.wall)]
+    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", 0, NOW.awake, NOW.wall)]
     assert played.parameters("process_neighbours") == (3,)
 
 
@@ -57,8 +57,8 @@ def rebooted(*answers: Answer, leased: tuple[Row, ...] = ()) -> Played[Any]:
 def test_the_first_process_after_a_reboot_fails_the_agents_of_the_last_boot() -> None:
     played = rebooted(
         ("process_of_other_boots", [(1,), (2,)]),
-        ("process_end", [(1,), (2,)]),
-        ("agent_of_processes", [("a",)]),
+        ("process_end", [ended(1, boot="boot-0"), ended(2, boot="boot-0")]),
+        ("agent_of_processes", [silence("a", 2, last_call=0, progress=40)]),
         ("message_held_by", [held(1)]),
         ALIVE,
         ("agent_parents", []),
@@ -66,7 +66,10 @@ def test_the_first_process_after_a_reboot_fails_the_agents_of_the_last_boot() ->
     )
     assert played.written("meta_set") == [("boot", NOW.boot)]
     assert played.written("process_end") == [("dead", NOW.wall, [1, 2])]
-    assert [values[0] for values in played.written("agent_end")] == ["failed"]
+    ((status, *_, evidence, agent),) = played.written("agent_end")
+    assert (status, agent) == ("failed", "a")
+    # No age: awake time has started again.
+    assert decode(evidence) == {"verdict": "rebooted", "process": 2, "pid": 41, "alive": False, "progress": 40}
     assert played.ids("message_release") == [1]
     assert ("process_dead", "1") in trail(played)
     assert ("agent_failed", "a") in trail(played)
@@ -88,13 +91,38 @@ def test_a_reboot_frees_the_leases_that_no_process_held() -> None:
 def test_one_beat_serves_all_agents_of_a_process() -> None:
     requests = [BeatRequest(3, (("a", 1, 4_000), ("b", 2, 4_500))), BeatRequest(4, ())]
     played = play(beat.run(requests, NOW))
-    assert played.outcomes == [None, None]
+    assert played.outcomes == [False, False]
     assert played.written("process_beat") == [(NOW.awake, 3), (NOW.awake, 4)]
     assert played.written("agent_called") == [(4_000, "a", 1), (4_500, "b", 2)]
 
 
 def test_a_beat_of_idle_agents_touches_none_of_them() -> None:
-    assert play(beat.run([BeatRequest(3, ())], NOW)).wrote == ["process_beat"]
+    assert play(beat.run([BeatRequest(3, ())], NOW)).wrote == ["process_beat", "process_revive"]
+
+
+def suspects(*agents: tuple[str, int, str]) -> Answer:
+    return "agent_suspects", [(agent, epoch, plain({"verdict": verdict})) for agent, epoch, verdict in agents]
+
+
+def test_a_suspect_agent_that_did_something_is_running_again() -> None:
+    request = BeatRequest(3, (("a", 1, 4_000), ("b", 1, 4_000)))
+    played = play(beat.run([request], NOW), suspects(("a", 1, "stuck"), ("b", 2, "stuck"), ("c", 1, "stuck")))
+    # b is another life by now, and c did nothing.
+    assert played.written("agent_recover") == [(NOW.awake, NOW.wall, "a")]
+    assert trail(played) == [("agent_recovered", "a")]
+
+
+def test_agents_that_were_suspect_for_their_process_are_running_when_it_beats() -> None:
+    answers = suspects(("a", 1, "stalled"), ("b", 1, "unreachable"), ("c", 1, "stuck"))
+    played = play(beat.run([BeatRequest(3, ())], NOW), answers)
+    assert [row[2] for row in played.written("agent_recover")] == ["a", "b"]
+
+
+def test_a_process_that_counted_as_dead_and_beats_is_live() -> None:
+    played = play(beat.run([BeatRequest(3, ())], NOW), ("process_revive", [(3,)]))
+    assert played.outcomes == [True]
+    assert played.written("process_revive") == [(NOW.awake, 3)]
+    assert trail(played) == [("process_back", "3")]
 
 
 @pytest.mark.parametrize(("dead", "status", "process"), [(False, "stopped", "ended"), (True, "failed", "dead")])
@@ -102,8 +130,8 @@ def test_a_process_that_leaves_stops_its_agents_and_a_dead_one_fails_them(
     dead: bool, status: str, process: str
 ) -> None:
     answers: list[Answer] = [
-        ("process_end", [(3,)]),
-        ("agent_of_processes", [("a",), ("b",)]),
+        ("process_end", [ended(3)]),
+        ("agent_of_processes", [silence("a"), silence("b", busy_until=48_000, progress=40)]),
         ("message_held_by", [held(1)]),
         ALIVE,
         ("agent_parents", []) if dead else ("subscription_delete", []),
@@ -112,7 +140,14 @@ def test_a_process_that_leaves_stops_its_agents_and_a_dead_one_fails_them(
     played = play(leave.run([LeaveRequest((3,), dead, "why")], NOW), *answers)
     assert played.outcomes == [["a", "b"]]
     assert played.written("process_end") == [(process, NOW.wall, [3])]
-    assert played.written("agent_end") == [(status, "why", NOW.wall, "a"), (status, "why", NOW.wall, "b")]
+    found = {
+        agent: (*values, evidence and decode(evidence)) for *values, evidence, agent in played.written("agent_end")
+    }
+    known = {"verdict": "dead", "process": 3, "pid": 41, "alive": False, "beat_age": 10.0, "call_age": 20.0}
+    assert found == {
+        "a": (status, "why", NOW.wall, {**known, "progress": 0} if dead else None),
+        "b": (status, "why", NOW.wall, {**known, "busy_age": 2.0, "progress": 40} if dead else None),
+    }
     assert played.ids("message_release") == [1]
     assert played.written("listener_clear") == [([3],)]
     assert played.written("counter_take") == [("topology", 1)]
@@ -129,10 +164,17 @@ def test_a_process_that_another_struck_off_already_is_left_alone() -> None:
 
 
 def test_a_dead_process_is_in_the_trail_with_the_reason() -> None:
-    answers: list[Answer] = [("process_end", [(3,)]), ("agent_of_processes", []), TOPOLOGY]
+    answers: list[Answer] = [("process_end", [ended(3)]), ("agent_of_processes", []), TOPOLOGY]
     played = play(leave.run([LeaveRequest((3,), True, "its process died")], NOW), *answers)
     ((*_, facts),) = played.written("event_insert")
-    assert decode(facts) == {"reason": "its process died"}
+    evidence = {"verdict": "dead", "process": 3, "pid": 41, "alive": False, "beat_age": 10.0}
+    assert decode(facts) == {"reason": "its process died", "evidence": evidence}
+
+
+def test_a_watched_process_that_nobody_lives_in_any_more_ends_without_a_word() -> None:
+    answers: list[Answer] = [("process_end", [ended(3, "ended")]), ("agent_of_processes", []), TOPOLOGY]
+    played = play(leave.run([LeaveRequest((3,), True, "its process died")], NOW), *answers)
+    assert trail(played) == []
 
 
 def test_a_process_that_begins_to_listen_changes_the_topology_once() -> None:

@@ -26,10 +26,10 @@ from tests.operations.script import NOW, Answer, play
 
 
 def agent(id: str) -> Row:
-    """A row of agent_get: 26 columns as in AgentRecord."""
+    """A row of agent_get: 27 columns as in AgentRecord."""
     return (
         id, "Ada", "worker", "resident", None, None, None, '["python"]', None, None, 30, 1_500, '{"k":1}', "running",
-        40, "note", 3, 1, 2_500, 900, None, 100, 110, 120, None, None,
+        40, "note", 3, 1, 2_500, 900, None, 100, 110, 120, None, None, '{"verdict":"stuck"}',
     )  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def test_an_agent_is_shown_decoded_and_in_seconds() -> None:
     assert record.metadata == {"k": 1}
     assert (record.estimate, record.patience) == (1.5, 2.5)
     assert (record.last_call, record.progress, record.epoch) == (900, 40, 1)
+    assert record.evidence == {"verdict": "stuck"}
 
 
 @pytest.mark.parametrize(("rows", "cursor"), [(1, None), (2, None), (3, "b")])

@@ -64,7 +64,7 @@ def test_a_new_agent_gets_an_epoch_and_two_mailboxes() -> None:
 def test_what_an_agent_says_of_itself_is_written_and_the_rest_is_left_open() -> None:
     profile = Profile("Ada", capabilities=("python", "sql"), load=30)
     played = play(register.run([request(profile=profile)], NOW), KNOWN, *status(None), *life(), TOPOLOGY)
-    assert row(played)[12:] == ("Ada", None, None, '["python","sql"]', None, None, 30, None, None, None)
+    assert row(played)[12:] == ("Ada", None, None, '["python","sql"]', None, None, 30, None, None, None, None, None)
 
 
 def test_its_process_listens_to_every_mailbox_it_reads() -> None:

@@ -23,7 +23,7 @@ from agentbus.operations.sessions import (
     change_session,
     list_sessions,
 )
-from tests.operations.script import ALIVE, NOW, A, Answer, Played, errors, play, standing
+from tests.operations.script import ALIVE, NOW, A, Answer, Played, ended, errors, play, standing
 
 ME = 3
 
@@ -192,7 +192,7 @@ def test_progress_needs_one_statement_while_the_session_goes_on() -> None:
 
 
 def test_a_page_ends_with_a_cursor_where_there_is_more() -> None:
-    row: Row = ("s", "planning", None, "active", 0, None, "{}", "{}", 7, 7, None, None)
+    row: Row = ("s", "planning", None, "active", 0, None, "{}", "{}", 7, 7, None, None, 0)
     page = play(list_sessions(SessionFilter(limit=1), NOW), ("session_list", [row, row])).outcomes
     assert (len(page.items), page.cursor) == (1, "7.s")
     assert play(list_sessions(SessionFilter(limit=2), NOW), ("session_list", [row, row])).outcomes.cursor is None
@@ -203,7 +203,7 @@ def test_a_page_ends_with_a_cursor_where_there_is_more() -> None:
 
 def test_what_is_interrupted_is_in_the_trail_with_the_reason() -> None:
     played = play(interrupt(["a"], [8], "why", NOW), ("session_interrupt", [("s",)]))
-    assert played.written("session_interrupt") == [("why", NOW.wall, ["a"], [8])]
+    assert played.written("session_interrupt") == [("why", NOW.wall, ["a"], [8], [])]
     assert trail(played) == [("session_interrupted", None, {"before": "active", "reason": "why"})]
     assert play(interrupt(["a"], [], "why", NOW), ("session_interrupt", [])).written("event_insert") == []
 
@@ -221,8 +221,8 @@ def test_whenever_an_agent_ends_its_session_is_looked_at_and_a_failure_is_noted(
         ALIVE, ("agent_standing", [standing("a")]), ("message_held_by", []),
         ("agent_parents" if status == "failed" else "subscription_delete", []),
     )  # fmt: skip
-    ((reason, _, agents, processes),) = played.written("session_interrupt")
-    assert (agents, processes) == (["a"], [])
+    ((reason, _, agents, processes, sessions),) = played.written("session_interrupt")
+    assert (agents, processes, sessions) == (["a"], [], [])
     assert reason == ("why" if status == "failed" else "none of its agents is live any more")
     assert played.written("session_trouble") == ([(["a"],)] if status == "failed" else [])
     # It must have ended before it is asked whether anyone is live.
@@ -232,9 +232,10 @@ def test_whenever_an_agent_ends_its_session_is_looked_at_and_a_failure_is_noted(
 def test_a_process_that_leaves_interrupts_what_it_owns_after_it_counts_as_gone() -> None:
     played = play(
         leave.run([LeaveRequest((8,), True, "its process died")], NOW),
-        ("process_end", [(8,)]), ("agent_of_processes", []), ("session_interrupt", [("s",)]), ("counter_take", [(1,)]),
+        ("process_end", [ended(8)]), ("agent_of_processes", []), ("session_interrupt", [("s",)]),
+        ("counter_take", [(1,)]),
     )  # fmt: skip
-    assert played.written("session_interrupt") == [("its process died", NOW.wall, [], [8])]
+    assert played.written("session_interrupt") == [("its process died", NOW.wall, [], [8], [])]
     assert played.wrote.index("process_end") < played.wrote.index("session_interrupt")
     assert ("session_interrupted", "s") in [(event[1], event[3]) for event in played.written("event_insert")]
 

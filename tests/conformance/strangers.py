@@ -1,0 +1,56 @@
+"""Processes other than this one, and agents in them: entered by hand, so that a test says what can be seen of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from agentbus import Bus
+from agentbus.engine import presence
+from agentbus.operations import Actor
+from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.processes import BeatRequest, EnterRequest, beat, enter
+from agentbus.operations.visits import VisitRequest, visit
+
+NOBODY = 2**22 + 1
+"""A pid that no process has: Linux gives out none above 2**22."""
+ELSEWHERE = "another-machine/pid:[1]"
+
+
+async def stranger(
+    bus: Bus, *, pid: int | None = None, started: str | None = None, host: str | None = None, watched: bool = False
+) -> int:
+    """Another process that opened the bus just now. Unless told otherwise, it is there to be seen (it has our own pid);
+    it beats only when it is made to."""
+    number = os.getpid() if pid is None else pid
+    since = presence.start_time(number) if started is None else started
+    place = presence.host_key() if host is None else host
+    entry = await bus.engine.write(enter, EnterRequest(place, number, since, None, watched))
+    return entry.process
+
+
+async def resident(bus: Bus, id: str, process: int, **options: Any) -> Actor:
+    """An agent that lives in another process."""
+    profile = Profile(**{name: options.pop(name) for name in ("parent", "patience") if name in options})
+    request = RegisterRequest(id, "worker", process, profile, **options)
+    registration = await bus.engine.write(register, request)
+    return Actor(id, registration.epoch)
+
+
+async def visitor(bus: Bus, id: str, *, patience: int | None = None, process: int | None = None) -> Actor:
+    """A visiting agent. Its patience is in seconds."""
+    profile = Profile(patience=None if patience is None else patience * 1000)
+    registration = await bus.engine.write(register, RegisterRequest(id, "worker", process, profile, "visiting"))
+    return Actor(id, registration.epoch)
+
+
+async def beats(bus: Bus, process: int, *active: Actor) -> None:
+    """Another process beats; these of its agents did something since its last beat."""
+    awake = bus.engine.clock.now().awake
+    calls = tuple((actor.agent, actor.epoch, awake) for actor in active)
+    await bus.engine.write(beat, BeatRequest(process, calls))
+
+
+async def visits(bus: Bus, visitor: Actor, *, lease: int = 60) -> None:
+    """A visiting agent calls."""
+    await bus.engine.write(visit, VisitRequest(visitor, lease * 1000))

@@ -1,0 +1,515 @@
+"""Liveness is evidence, not a timer: who is suspect, who has failed, who is neither; in time that the test makes."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentbus import Bus, pool
+from agentbus.errors import AgentFenced, LeaseLost
+from agentbus.operations.liveness import JudgeRequest, Rules, convict, suspect
+from tests.conformance.helpers import held, known, running, soon, stored, take, take_all, worker
+from tests.conformance.strangers import ELSEWHERE, NOBODY, beats, resident, stranger
+from tests.conftest import Engine
+from tests.support.clock import FakeClock
+
+HOUR = 3600.0
+
+
+async def status(bus: Bus, *agents: str) -> list[str]:
+    return [(await known(bus, agent)).status for agent in agents]
+
+
+async def verdict(bus: Bus, agent: str) -> str | None:
+    evidence = (await known(bus, agent)).evidence
+    return None if evidence is None else evidence["verdict"]
+
+
+# Processes that died
+
+
+async def test_a_dead_process_fails_its_agents_in_one_sweep_and_the_evidence_is_kept(bus: Bus) -> None:
+    process = await stranger(bus, pid=NOBODY, started="77")
+    await resident(bus, "a", process)
+    await worker(bus, "b")
+    sweep = await bus.sweep()
+    assert await status(bus, "a", "b") == ["failed", "running"]
+    record = await known(bus, "a")
+    assert record.error == "its process died"
+    assert record.evidence == {
+        "verdict": "dead", "process": process, "pid": NOBODY, "alive": False, "beat_age": 0.0, "call_age": 0.0,
+        "progress": 0,
+    }  # fmt: skip
+    assert (sweep.counts["agents_failed"], sweep.counts["processes_dead"]) == (1, 1)
+    found = {finding.kind: finding for finding in sweep.findings}
+    assert found["agent_failed"].subject == "agent:a"
+    assert found["agent_failed"].text == "a failed: its process died"
+    assert found["agent_failed"].facts["evidence"] == record.evidence
+    assert found["process_dead"].subject == f"process:{process}"
+
+
+async def test_failing_an_agent_frees_what_it_held_fences_it_and_tells_its_parent(bus: Bus, engine: Engine) -> None:
+    """The agent is alive in truth, in a bus of its own; what speaks against it is written by hand."""
+    boss = await worker(bus, "boss")
+    async with engine.connect() as other:
+        a = await worker(other, "a", pools=["jobs"], parent="boss")
+        b = await worker(bus, "b", pools=["jobs"])
+        await b.send(pool("jobs"), "note", "work")
+        message = await take(a)
+        request = JudgeRequest(Rules(60_000, 300_000), gone=(other.engine.process,))
+        convicted = await bus.engine.write(convict, request)
+        assert (convicted.processes, convicted.agents) == ([other.engine.process], ["a"])
+        again = await take(b)
+        assert (again.payload, again.attempts) == ("work", 2)
+        for call in (message.ack(), a.send("b", "note"), a.receive(timeout=0), a.progress(5), a.complete()):
+            with pytest.raises((AgentFenced, LeaseLost)):
+                await call
+        report = await take(boss)
+        assert report.payload == {"agent": "a", "status": "failed", "error": "its process died"}
+        (event,) = [event async for event in bus.events(kind="agent_failed")]
+        assert event.facts["evidence"]["verdict"] == "dead"
+        second = await bus.engine.write(convict, request)
+        assert (second.processes, second.agents, second.sessions) == ([], [], []), "what was judged is left alone"
+        assert await take_all(boss) == []
+
+
+async def test_a_pid_that_was_given_to_another_process_is_no_sign_of_life(bus: Bus) -> None:
+    await resident(bus, "a", await stranger(bus, started="1"))
+    await resident(bus, "b", await stranger(bus))
+    await bus.sweep()
+    assert await status(bus, "a", "b") == ["failed", "running"]
+
+
+async def test_a_pid_of_another_namespace_says_nothing(bus: Bus, clock: FakeClock) -> None:
+    process = await stranger(bus, pid=NOBODY, host=ELSEWHERE)
+    a = await resident(bus, "a", process)
+    await bus.sweep()
+    clock.stall(59)
+    await bus.sweep()
+    assert await status(bus, "a") == ["running"], "it cannot be seen from here, and beats often enough"
+    await beats(bus, process, a)
+    clock.stall(59)
+    await bus.sweep()
+    assert await status(bus, "a") == ["running"]
+
+
+async def test_a_process_that_cannot_be_seen_is_suspect_when_silent_and_dead_when_silent_for_long(
+    bus: Bus, clock: FakeClock
+) -> None:
+    process = await stranger(bus, pid=NOBODY, host=ELSEWHERE)
+    await resident(bus, "a", process)
+    clock.stall(61)
+    await bus.sweep()
+    assert (await status(bus, "a"), await verdict(bus, "a")) == (["suspect"], "unreachable")
+    evidence = (await known(bus, "a")).evidence
+    assert evidence is not None
+    assert "alive" not in evidence, "nobody could look"
+    clock.stall(238)
+    await bus.sweep()
+    assert await status(bus, "a") == ["suspect"]
+    clock.stall(2)
+    await bus.sweep()
+    record = await known(bus, "a")
+    assert record.status == "failed"
+    assert "cannot be seen from here, was silent for longer than 300 s" in (record.error or "")
+
+
+async def test_after_a_standstill_of_everybody_nobody_fails_before_it_could_beat(bus: Bus, clock: FakeClock) -> None:
+    """As when a whole container is frozen, the monitor with it: its first sweep finds all beats an hour old."""
+    process = await stranger(bus, pid=NOBODY, host=ELSEWHERE)
+    a = await resident(bus, "a", process)
+    clock.stall(HOUR)
+    await bus.sweep(fail_stuck_after=100)
+    assert await status(bus, "a") == ["suspect"]
+    await beats(bus, process, a)
+    await bus.sweep(fail_stuck_after=100)
+    assert await status(bus, "a") == ["running"]
+
+
+async def test_a_process_that_counted_as_dead_and_beats_is_live_but_its_agents_stay_failed(
+    bus: Bus, engine: Engine, clock: FakeClock
+) -> None:
+    async with engine.connect() as other:
+        a = await worker(other, "a")
+        await bus.engine.write(convict, JudgeRequest(Rules(60_000, 300_000), gone=(other.engine.process,)))
+        await clock.pass_time(6)
+        assert await status(bus, "a") == ["failed"]
+        with pytest.raises(AgentFenced):
+            await a.send("a", "note")
+        assert [event.subject async for event in bus.events(kind="process_back")] == [str(other.engine.process)]
+        b = await worker(other, "b")
+        clock.stall(100)
+        await bus.engine.write(suspect, JudgeRequest(Rules(60_000, 300_000), stalled=(other.engine.process,)))
+        assert await status(bus, "b") == ["suspect"], "whoever lives in it is looked after again"
+        await b.send("b", "note")
+
+
+# Processes that are there, and silent
+
+
+async def test_agents_of_a_process_that_is_there_but_does_not_beat_are_suspect_and_no_more(
+    bus: Bus, clock: FakeClock
+) -> None:
+    process = await stranger(bus)
+    await resident(bus, "a", process)
+    await resident(bus, "b", process)
+    await worker(bus, "c")
+    clock.stall(59)
+    await bus.sweep()
+    assert await status(bus, "a", "b") == ["running", "running"]
+    clock.stall(2)
+    sweep = await bus.sweep()
+    assert await status(bus, "a", "b", "c") == ["suspect", "suspect", "running"]
+    assert sweep.counts["agents_suspected"] == 2
+    evidence = (await known(bus, "a")).evidence
+    assert evidence is not None
+    assert (evidence["verdict"], evidence["alive"], evidence["beat_age"]) == ("stalled", True, 61.0)
+    clock.stall(10 * HOUR)
+    await bus.sweep()
+    await bus.sweep()
+    assert await status(bus, "a", "b") == ["suspect", "suspect"]
+
+
+async def test_they_fail_if_that_was_asked_for(bus: Bus, clock: FakeClock) -> None:
+    process = await stranger(bus)
+    await resident(bus, "a", process)
+    clock.stall(130)
+    await bus.sweep(fail_stuck_after=120)
+    assert await status(bus, "a") == ["suspect"]
+    await bus.sweep(fail_stuck_after=120)
+    record = await known(bus, "a")
+    assert (record.status, record.error) == ("failed", "its process is there, but was silent for longer than 120 s")
+    await resident(bus, "b", process)
+    assert await status(bus, "b") == ["running"], "the process itself is not dead"
+
+
+async def test_a_process_that_goes_on_lets_all_its_agents_be_running_with_a_fresh_count(
+    bus: Bus, clock: FakeClock
+) -> None:
+    process = await stranger(bus)
+    await resident(bus, "a", process)
+    clock.stall(130)
+    await bus.sweep(fail_stuck_after=120)
+    await beats(bus, process)
+    record = await known(bus, "a")
+    assert (record.status, record.evidence) == ("running", None)
+    sweep = await bus.sweep(fail_stuck_after=120)
+    assert await status(bus, "a") == ["running"], "while its process stood still it could not call"
+    assert sweep.counts["agents_suspected"] == 0
+    assert [event.facts["evidence"]["verdict"] async for event in bus.events(kind="agent_recovered")] == ["stalled"]
+
+
+async def test_a_process_that_beat_after_it_was_looked_at_is_left_alone(bus: Bus, clock: FakeClock) -> None:
+    """Evidence is gathered outside the transaction; what may have changed is looked at again inside."""
+    process, unseen = await stranger(bus), await stranger(bus, host=ELSEWHERE)
+    await resident(bus, "a", process)
+    await resident(bus, "b", unseen)
+    clock.stall(HOUR)
+    request = JudgeRequest(Rules(60_000, 300_000, 300_000), stalled=(process,), unseen=(unseen,))
+    await bus.engine.write(suspect, request)
+    assert await status(bus, "a", "b") == ["suspect", "suspect"]
+    await beats(bus, process)
+    await beats(bus, unseen)
+    await bus.engine.write(convict, request)
+    await bus.engine.write(suspect, request)
+    assert await status(bus, "a", "b") == ["running", "running"]
+
+
+async def test_a_blocking_call_under_busy_is_believed_though_the_process_does_not_beat(
+    bus: Bus, engine: Engine, clock: FakeClock
+) -> None:
+    async with engine.connect() as other:
+        a, _ = await worker(other, "a"), await worker(other, "b")
+        await a.busy(600)
+        clock.stall(400)
+        await bus.sweep(fail_stuck_after=120)
+        await bus.sweep(fail_stuck_after=120)
+        assert await status(bus, "a", "b") == ["running", "failed"]
+        clock.stall(201)
+        await bus.sweep()
+        assert await status(bus, "a") == ["suspect"]
+
+
+# Agents that do nothing in a process that beats
+
+
+async def test_silent_for_less_than_the_limit_nobody_is_suspect(bus: Bus, clock: FakeClock) -> None:
+    for id in "abc":
+        await worker(bus, id)
+    await clock.pass_time(55)
+    assert (await bus.sweep()).counts["agents_suspected"] == 0
+
+
+async def test_silent_for_longer_exactly_that_one_is_suspect_then_failed_within_two_intervals(
+    bus: Bus, clock: FakeClock
+) -> None:
+    a, b, c = [await worker(bus, id) for id in "abc"]
+    async with running(c.receive()):
+        for _ in range(30):
+            await clock.pass_time(5)
+            await b.progress(50)
+            sweep = await bus.sweep(suspect_after=60, fail_stuck_after=120)
+            age = (clock.now().awake - 1_000_000) / 1000
+            if age <= 60:
+                assert await status(bus, "a") == ["running"], age
+            elif 70 <= age <= 120:
+                assert (await status(bus, "a"), await verdict(bus, "a")) == (["suspect"], "stuck"), age
+            elif age >= 130:
+                assert await status(bus, "a") == ["failed"], age
+            assert await status(bus, "b", "c") == ["running", "running"]
+            assert all(finding.subject == "agent:a" for finding in sweep.findings)
+    evidence = (await known(bus, "a")).evidence
+    assert evidence is not None
+    assert (evidence["verdict"], evidence["alive"], evidence["process"]) == ("stuck", True, bus.engine.process)
+    assert evidence["beat_age"] <= 5
+    assert evidence["call_age"] > 120
+    with pytest.raises(AgentFenced):
+        await a.send("b", "note")
+
+
+async def test_a_stuck_agent_is_never_failed_unless_asked_for(bus: Bus, clock: FakeClock) -> None:
+    await worker(bus, "a")
+    for _ in range(3):
+        await clock.pass_time(HOUR)
+        await bus.sweep()
+    assert await status(bus, "a") == ["suspect"]
+
+
+async def test_idle_is_not_dead(bus: Bus, clock: FakeClock) -> None:
+    """Waiting for a message, or for the reply to a request, for however long."""
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+    await bus.expect("c", type="worker")
+    async with (
+        running(a.receive()) as waiting,
+        running(b.request("c", "coordination_request", timeout=HOUR)) as asking,
+    ):
+        for _ in range(5):
+            await clock.pass_time(300)
+            await bus.sweep(fail_stuck_after=60)
+        assert await status(bus, "a", "b") == ["running", "running"]
+        assert not waiting.done()
+        assert not asking.done()
+
+
+async def test_one_long_tool_call_under_busy_is_believed_until_its_time_is_over(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await a.busy(600)
+    await clock.pass_time(650)
+    await bus.sweep(fail_stuck_after=60)
+    assert await status(bus, "a") == ["running"]
+    await clock.pass_time(20)
+    await bus.sweep()
+    assert await status(bus, "a") == ["suspect"]
+    evidence = (await known(bus, "a")).evidence
+    assert evidence is not None
+    assert evidence["busy_age"] == 70.0
+
+
+async def test_a_suspect_agent_is_running_with_the_next_beat_after_it_did_something(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await clock.pass_time(80)
+    await bus.sweep()
+    assert await status(bus, "a") == ["suspect"]
+    await a.send("a", "note")
+    assert (await take(a)).sender == "a", "it may act all the while"
+    await clock.pass_time(5)
+    record = await known(bus, "a")
+    assert (record.status, record.evidence) == ("running", None)
+    assert [event.subject async for event in bus.events(kind="agent_recovered")] == ["a"]
+
+
+async def test_an_agent_that_just_called_is_not_judged_by_what_its_last_beat_said(bus: Bus, clock: FakeClock) -> None:
+    """How long it has been silent is known only as of the last beat of its process."""
+    process = await stranger(bus)
+    a = await resident(bus, "a", process)
+    clock.stall(58)
+    await beats(bus, process)
+    clock.stall(4)
+    await bus.sweep()
+    assert await status(bus, "a") == ["running"], "it may have called since; the process will say so"
+    await beats(bus, process, a)
+    await bus.sweep()
+    assert await status(bus, "a") == ["running"]
+
+
+async def test_the_patience_of_an_agent_makes_everybody_else_patient(bus: Bus, clock: FakeClock) -> None:
+    await worker(bus, "a", patience=600)
+    await worker(bus, "b", patience=1)
+    await clock.pass_time(300)
+    await bus.sweep()
+    assert await status(bus, "a", "b") == ["running", "suspect"]
+    await clock.pass_time(320)
+    await bus.sweep()
+    assert await status(bus, "a") == ["suspect"]
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("seconds", [HOUR, -HOUR])
+async def test_a_wall_clock_that_jumps_fails_nobody(bus: Bus, clock: FakeClock, seconds: float) -> None:
+    a, process = await worker(bus, "a"), await stranger(bus)
+    await resident(bus, "b", process)
+    await resident(bus, "c", await stranger(bus, host=ELSEWHERE))
+    clock.jump(seconds)
+    sweep = await bus.sweep(fail_stuck_after=60)
+    assert await status(bus, "a", "b", "c") == ["running"] * 3
+    assert sweep.findings == []
+    clock.jump(-seconds)
+    assert (await bus.sweep(fail_stuck_after=60)).findings == []
+    await a.send("a", "note")
+
+
+async def test_a_machine_that_slept_for_an_hour_fails_nobody(bus: Bus, clock: FakeClock) -> None:
+    await worker(bus, "a")
+    await resident(bus, "b", await stranger(bus))
+    await resident(bus, "c", await stranger(bus, host=ELSEWHERE))
+    clock.sleep_machine(HOUR)
+    for _ in range(3):
+        sweep = await bus.sweep(fail_stuck_after=60)
+        assert sweep.findings == []
+        await clock.pass_time(10)
+    assert await status(bus, "a", "b", "c") == ["running"] * 3
+
+
+async def test_a_reboot_fails_everybody_at_once_and_says_so(bus: Bus, engine: Engine) -> None:
+    await worker(bus, "a")
+    await bus.expect("never", type="worker", within=3600)
+    async with engine.connect(clock=FakeClock(boot="boot-2", awake=500)) as after:
+        record = await known(after, "a")
+        assert (record.status, record.error) == ("failed", "the machine was restarted")
+        assert record.evidence is not None
+        assert record.evidence["verdict"] == "rebooted"
+        assert "call_age" not in record.evidence, "awake time has started again"
+        await worker(after, "b")
+        sweep = await after.sweep()
+        assert await status(after, "b", "never") == ["running", "failed"], "who started it is gone too"
+        assert sweep.counts["agents_failed"] == 1
+
+
+# Agents that somebody started
+
+
+async def test_an_agent_that_was_started_and_never_came_has_failed(bus: Bus, clock: FakeClock) -> None:
+    boss = await worker(bus, "boss")
+    await bus.expect("a", type="worker", within=30, parent="boss")
+    assert await status(bus, "a") == ["spawning"]
+    await boss.send("a", "note", "early")
+    clock.stall(29)
+    await bus.sweep()
+    assert await status(bus, "a") == ["spawning"]
+    clock.stall(1)
+    await bus.sweep()
+    record = await known(bus, "a")
+    assert (record.status, record.error) == ("failed", "it was started and did not register in time")
+    assert record.evidence == {"verdict": "absent", "call_age": 30.0, "busy_age": 0.0}
+    assert (await take(boss)).payload["agent"] == "a"
+    late = await worker(bus, "a")
+    assert (await take(late)).payload == "early", "better late than never"
+
+
+async def test_an_agent_that_came_in_time_is_like_any_other(bus: Bus, clock: FakeClock) -> None:
+    await bus.expect("a", type="worker", within=30)
+    a = await worker(bus, "a")
+    assert a.epoch == 1
+    async with running(a.receive()):
+        await clock.pass_time(HOUR)
+        await bus.sweep(fail_stuck_after=60)
+        assert await status(bus, "a") == ["running"]
+    kinds = [event.kind async for event in bus.events(subject="agent:a")]
+    assert kinds == ["agent_expected", "agent_registered"]
+
+
+async def test_an_expected_agent_without_a_deadline_may_come_whenever_it_likes(bus: Bus, clock: FakeClock) -> None:
+    await bus.expect("a", type="worker")
+    clock.stall(100 * HOUR)
+    await bus.sweep(fail_stuck_after=60)
+    assert await status(bus, "a") == ["pending"]
+
+
+async def test_an_old_life_cannot_act_while_its_next_one_is_being_started(bus: Bus) -> None:
+    old = await worker(bus, "a")
+    await old.fail("crashed")
+    await bus.expect("a", type="worker", within=30)
+    with pytest.raises(AgentFenced):
+        await old.send("a", "note")
+    await bus.agents.delete("a")
+
+
+# Sessions
+
+
+async def test_a_session_is_interrupted_with_its_last_agent_and_goes_on_with_the_next(
+    bus: Bus, clock: FakeClock
+) -> None:
+    async with bus.session("planning", id="s"):
+        process = await stranger(bus)
+        await resident(bus, "a", process, session="s")
+        clock.stall(130)
+        await bus.sweep(fail_stuck_after=120)
+        assert (await held(bus, "s")).status == "active", "a suspect agent is live"
+        sweep = await bus.sweep(fail_stuck_after=120)
+        assert (await held(bus, "s")).status == "interrupted"
+        assert sweep.counts["sessions_interrupted"] == 1
+        assert "session_interrupted" in [finding.kind for finding in sweep.findings]
+        again = await worker(bus, "a", session="s")
+        assert (await held(bus, "s")).status == "active"
+        await again.complete()
+
+
+async def test_a_session_of_which_some_failed_is_degraded_and_told_of_until_that_changes(bus: Bus) -> None:
+    async with bus.session("planning", id="s") as session, bus.monitor() as monitor:
+        a, _ = await worker(bus, "a", session="s"), await worker(bus, "b", session="s")
+        assert not (await held(bus, "s")).degraded
+        await a.fail("crashed")
+        sweep = await bus.sweep()
+        (finding,) = [finding for finding in sweep.findings if finding.kind == "session_degraded"]
+        assert (finding.subject, finding.severity) == ("session:s", "warning")
+        assert finding.facts == {"failed": 1, "live": 1}
+        assert (await session.record()).degraded
+        assert [record.degraded for record in (await bus.sessions.list()).items] == [True]
+        assert (await held(bus, "s")).status == "active", "shown, and no more"
+        again = await worker(bus, "a", session="s")
+        assert not (await held(bus, "s")).degraded
+        await again.complete()
+        assert monitor.sweeps >= 0
+
+
+async def test_a_session_that_nobody_is_left_in_is_interrupted_by_the_sweep(bus: Bus, engine: Engine) -> None:
+    """Its owner is gone, and its agent went to another session: nobody ended who could have been asked about it."""
+    async with engine.connect() as owner:
+        block = owner.session("planning", id="s")
+        await block.__aenter__()
+        await worker(bus, "a", session="s")
+    async with bus.session("planning", id="t"):
+        await worker(bus, "a", session="t", takeover=True)
+        assert (await held(bus, "s")).status == "active"
+        sweep = await bus.sweep()
+        assert (await held(bus, "s")).status == "interrupted"
+        assert sweep.counts["sessions_interrupted"] == 1
+        assert (await held(bus, "t")).status == "active"
+
+
+async def test_a_paused_session_is_left_alone(bus: Bus) -> None:
+    async with bus.session("planning", id="s") as session:
+        await resident(bus, "a", await stranger(bus, pid=NOBODY), session="s")
+        await session.pause()
+        await bus.sweep()
+        assert await status(bus, "a") == ["failed"]
+        assert (await held(bus, "s")).status == "paused"
+
+
+# A waiting receiver hears of it
+
+
+async def test_a_receiver_of_an_agent_that_is_failed_hears_of_it(bus: Bus, engine: Engine, clock: FakeClock) -> None:
+    async with engine.connect() as other:
+        a = await worker(other, "a")
+        receipt = await a.send("a", "note", delay=5000)
+        async with running(a.receive()) as waiting:
+            await clock.settle()
+            await bus.engine.write(convict, JudgeRequest(Rules(60_000, 300_000), gone=(other.engine.process,)))
+            # Its process is not rung any more, but beats, and learns that it counted as dead.
+            await clock.pass_time(5)
+            with pytest.raises(AgentFenced):
+                await soon(waiting)
+        assert (await stored(bus, receipt.message_id)).status == "scheduled"
