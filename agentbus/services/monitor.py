@@ -190,11 +190,12 @@ def check_callback(callback: object) -> None:
     """A callback that cannot be called with a finding would fail on every one."""
     if not callable(callback):
         raise InvalidInput(reason="on_finding is not callable")
-    with suppress(ValueError):  # not everything that can be called says how
-        try:
-            inspect.signature(callback).bind(None)
-        except TypeError:
-            raise InvalidInput(reason="on_finding must take one argument: on_finding(finding)") from None
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        raise InvalidInput(reason="on_finding must take one argument: on_finding(finding)") from None
+    except ValueError:
+        return  # not everything that can be called says how
 
 
 def open_log(engine: Engine, path: str | os.PathLike[str]) -> TextIO:

@@ -8,7 +8,7 @@ from typing import Any
 from agentbus import Bus
 from agentbus.engine import presence
 from agentbus.operations import Actor
-from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
 from agentbus.operations.processes import BeatRequest, EnterRequest, beat, enter
 from agentbus.operations.visits import VisitRequest, visit
 
@@ -29,12 +29,11 @@ async def stranger(
     return entry.process
 
 
-async def resident(bus: Bus, id: str, process: int, **options: Any) -> Actor:
+async def resident(bus: Bus, id: str, process: int, **options: Any) -> Registration:
     """An agent that lives in another process."""
     profile = Profile(**{name: options.pop(name) for name in ("parent", "patience") if name in options})
     request = RegisterRequest(id, "worker", process, profile, **options)
-    registration = await bus.engine.write(register, request)
-    return Actor(id, registration.epoch)
+    return await bus.engine.write(register, request)
 
 
 async def visitor(bus: Bus, id: str, *, patience: int | None = None, process: int | None = None) -> Actor:
@@ -44,10 +43,10 @@ async def visitor(bus: Bus, id: str, *, patience: int | None = None, process: in
     return Actor(id, registration.epoch)
 
 
-async def beats(bus: Bus, process: int, *active: Actor) -> None:
+async def beats(bus: Bus, process: int, *active: Registration) -> None:
     """Another process beats; these of its agents did something since its last beat."""
     awake = bus.engine.clock.now().awake
-    calls = tuple((actor.agent, actor.epoch, awake) for actor in active)
+    calls = tuple((life.agent, life.epoch, awake) for life in active)
     await bus.engine.write(beat, BeatRequest(process, calls))
 
 
