@@ -59,12 +59,8 @@ class Pulse:
         pulse = engine.hub.listen(())
         while True:
             await pulse.wait(self._every)
-            awake = engine.clock.now().awake
-            calls = tuple((agent.id, agent.epoch, awake) for agent in self.handles if agent.active or agent.waiting)
-            for agent in self.handles:
-                agent.active = False
             try:
-                if await engine.write(beat, BeatRequest(engine.process, calls)):
+                if await self._beat_once():
                     # It was struck off: whoever waits for a message here must hear that its agent has failed.
                     log.warning("this process was silent for so long that it counted as dead; its agents have failed")
                     engine.hub.ring_all()
@@ -78,6 +74,22 @@ class Pulse:
                     engine.hub.ring_all()
             except Exception:
                 log.exception("no beat")
+
+    async def _beat_once(self) -> bool:
+        """Say who did something since the last beat; whether this process counted as dead."""
+        engine = self._engine
+        awake = engine.clock.now().awake
+        active = [agent for agent in self.handles if agent.active]
+        calls = tuple((agent.id, agent.epoch, awake) for agent in self.handles if agent.active or agent.waiting)
+        for agent in active:
+            agent.active = False
+        try:
+            return await engine.write(beat, BeatRequest(engine.process, calls))
+        except BaseException:
+            # Nobody heard of it: the next beat must say so.
+            for agent in active:
+                agent.active = True
+            raise
 
     async def _listen_again(self) -> None:
         """A writer killed between its commit and its bell, or a lease that ran out, rings nobody: look now and then."""

@@ -217,7 +217,7 @@ async def synchronous(engine: SQLiteEngine) -> str:
 
 
 async def test_only_a_batch_with_a_promise_in_it_is_fsynced(engine: SQLiteEngine) -> None:
-    def cheap() -> Awaitable[None]:
+    def cheap() -> Awaitable[bool]:
         return engine.write(beat, BeatRequest(engine.process, ()))
 
     def promise(name: str) -> Awaitable[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any, Literal
 
 import msgspec
@@ -28,7 +29,9 @@ async def test_one_pass_tells_the_whole_story(bus: Bus) -> None:
     assert [event.id for event in found] == list(range(1, len(found) + 1))
     assert SECRET not in str(found)
     left = set(KINDS) - {event.kind for event in found}
-    assert left == {"process_dead"}, "the story forgot something"
+    # What a monitor finds is told in test_liveness.
+    found_dead = {"process_dead", "process_back", "agent_suspected", "agent_recovered"}
+    assert left == found_dead, "the story forgot something"
 
 
 async def test_followers_of_this_and_of_another_bus_hear_the_whole_story(engine: Engine, clock: FakeClock) -> None:
@@ -69,12 +72,13 @@ async def test_a_process_that_is_found_dead_leaves_a_line_for_all_that_it_had(en
             found = [line(event) for event in await trail(bus, after=before)]
             assert (await stored(bus, "last-try")).status == "dead"
     reason = "the machine was restarted"
+    known = {"verdict": "rebooted", "process": process, "pid": os.getpid(), "alive": False}
     assert found[0][:2] == ("message_dead", "message:last-try")
     assert SECRET not in str(found)
     assert found[1:] == [
-        ("agent_failed", "agent:a", "by", None, {"error": reason}),
+        ("agent_failed", "agent:a", "by", None, {"error": reason, "evidence": {**known, "progress": 0}}),
         ("session_interrupted", "session:s", "by", None, {"before": "active", "reason": reason}),
-        ("process_dead", f"process:{process}", "by", None, {"reason": reason}),
+        ("process_dead", f"process:{process}", "by", None, {"reason": reason, "evidence": known}),
     ]
 
 
