@@ -66,6 +66,19 @@ STEPS = (
     "participant_get",
     "participant_finish",
 )
+# These run with every sweep, over however many agents and messages: by which index, where that matters.
+SWEEPS = {
+    "agent_silent": "agents_by_call (status=? AND last_call<?)",
+    "agent_overdue": "agents_visiting (<expr><?)",
+    "agent_absent": "(status=?",
+    "agent_of_status": "agents_by_process (process=? AND status=?)",
+    "agent_suspects": "agents_by_process (process=? AND status=?)",
+    "session_troubles": "sessions_open (status=?)",
+    "mailbox_expiring": "messages_expiring (mailbox=? AND expires>? AND expires<?)",
+    "mailbox_deep": "messages_ready (mailbox=?)",
+    "mailbox_unattended": "(pool=?)",
+    "message_expire_some": "messages_expiring (mailbox=? AND expires>? AND expires<?)",
+}
 # These read without the lock, or (purging) walk what they delete in bounded steps.
 MAY_SCAN = {"message_counts", "queue_depths", "queue_oldest", "message_list", "message_purge"}
 
@@ -110,6 +123,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[sqlite3.Connection]:
             " VALUES (?, ?, 'worker', 'running', ?, ?, 0, 0)",
             agents,
         )
+        members = [(n + 1, f"a-{n}") for n in range(50)]
+        connection.executemany("INSERT INTO pool_members (pool, agent, joined) VALUES (?, ?, 0)", members)
         connection.execute(MANY)
         entries = [(f"s-{n % 50}", f"k-{n}", n + 1, n if n % 3 else None) for n in range(5000)]
         connection.executemany(
@@ -261,6 +276,14 @@ def test_a_list_of_state_is_a_range_of_an_index_in_its_order(name: str, index: s
     assert scans(steps) == []
     assert any(step.endswith(index) for step in steps), steps
     assert not [step for step in steps if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize(("name", "index"), SWEEPS.items())
+def test_a_sweep_finds_what_is_wrong_by_an_index(name: str, index: str, store: sqlite3.Connection) -> None:
+    steps = plan(store, name)
+    # What it walks step by step is the list of mailboxes that it makes itself.
+    assert [step for step in scans(steps) if step != "SCAN boxes"] == []
+    assert any(index in step for step in steps), steps
 
 
 def test_what_is_looked_at_on_the_loops_thread_is_known_here() -> None:

@@ -312,15 +312,6 @@ UPDATE agents SET status = 'running', evidence = NULL, last_call = $1, updated =
 -- The suspect agents of a process.
 SELECT id, epoch, evidence FROM agents WHERE process = $1 AND status = 'suspect' AND ended IS NULL;
 
--- name: agent_overdue
--- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched.
-SELECT id, process, last_call, busy_until, progress, patience FROM agents
-WHERE kind = 'visiting' AND ended IS NULL AND status = $1 AND last_call + patience < $2
-    AND last_call + patience < CASE WHEN process IS NULL THEN $3 ELSE $4 END
-    AND (busy_until IS NULL OR busy_until + patience < $2)
-ORDER BY last_call + patience
-LIMIT $5;
-
 -- name: agent_absent
 -- Agents that somebody started, and whose time to register is over.
 SELECT id, last_call, busy_until FROM agents
@@ -511,13 +502,14 @@ WHERE (
 LIMIT $2;
 
 -- name: mailbox_unattended
--- Pools in which work waits and of which no member is live.
+-- Pools in which work waits and of which no member is live. Members first: there may be many live agents.
 SELECT name FROM mailboxes
 WHERE kind = 'pool' AND owner = ''
     AND EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued')
     AND NOT EXISTS (
-        SELECT 1 FROM pool_members JOIN agents ON agents.id = pool_members.agent
-        WHERE pool_members.pool = mailboxes.id AND agents.status IN ('running', 'suspect', 'spawning')
+        SELECT 1 FROM pool_members
+        WHERE pool_members.pool = mailboxes.id
+            AND (SELECT status FROM agents WHERE agents.id = pool_members.agent) IN ('running', 'suspect', 'spawning')
     )
 ORDER BY name
 LIMIT $1;

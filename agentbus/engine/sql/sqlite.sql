@@ -236,12 +236,24 @@ SELECT agents.id, agents.evidence
 FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value
 WHERE agents.status = 'suspect';
 
+-- name: agent_overdue
+-- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched.
+-- Differs: the index is named because SQLite prefers to look at all agents of that status.
+SELECT id, process, last_call, busy_until, progress, patience FROM agents INDEXED BY agents_visiting
+WHERE kind = 'visiting' AND ended IS NULL AND status = $1 AND last_call + patience < $2
+    AND last_call + patience < CASE WHEN process IS NULL THEN $3 ELSE $4 END
+    AND (busy_until IS NULL OR busy_until + patience < $2)
+ORDER BY last_call + patience
+LIMIT $5;
+
 -- name: agent_silent
 -- Agents of this status that, as of the last beat of their process, had been silent for more than $2, and for longer than
--- their patience; $3 is $2 before now. Differs: the index is named because SQLite, once analyzed, goes by processes.
+-- their patience. $3 is $2 before now: no beat is later, so that the index alone rules most of them out.
+-- Differs: the index is named because SQLite, once analyzed, goes by processes.
 SELECT agents.id, agents.process, agents.last_call, agents.busy_until, agents.progress, processes.pid, processes.beat
 FROM agents INDEXED BY agents_by_call CROSS JOIN processes ON processes.id = agents.process
-WHERE agents.status = $1 AND agents.ended IS NULL AND agents.last_call < $3 AND agents.kind = 'resident'
+WHERE agents.status = $1 AND agents.ended IS NULL AND agents.kind = 'resident'
+    AND agents.last_call < $3 AND (agents.busy_until IS NULL OR agents.busy_until < $3)
     AND processes.status = 'live'
     AND agents.last_call < processes.beat - $2
     AND (agents.busy_until IS NULL OR agents.busy_until < processes.beat - $2)
