@@ -474,6 +474,17 @@ async def test_a_session_of_which_some_failed_is_degraded_and_told_of_until_that
         assert monitor.sweeps >= 0
 
 
+async def test_a_session_goes_on_while_an_agent_of_it_is_being_started(bus: Bus, clock: FakeClock) -> None:
+    async with bus.session("planning", id="s") as session:
+        await session.expect("later", type="worker", within=30)
+        await (await worker(bus, "a", session="s")).fail("crashed")
+        await bus.sweep()
+        assert (await held(bus, "s")).status == "active"
+        clock.stall(30)
+        await bus.sweep()
+        assert (await held(bus, "s")).status == "interrupted"
+
+
 async def test_a_session_that_nobody_is_left_in_is_interrupted_by_the_sweep(bus: Bus, engine: Engine) -> None:
     """Its owner is gone, and its agent went to another session: nobody ended who could have been asked about it."""
     async with engine.connect() as owner:

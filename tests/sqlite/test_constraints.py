@@ -63,6 +63,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "processes": {
         "host": ["", None], "boot": ["", None], "pid": [0, -1, "x", None], "bell": [""], "beat": [*NO_TIME, None],
         "status": ["alive", "", None, "ended", "dead"], "created": [*NO_TIME, None], "ended": [*NO_TIME, 5],
+        "watched": [2, -1, "x", None],
     },
     "listeners": {"channel": ["", None], "process": ["x", None]},
     "vocabulary": {
@@ -210,6 +211,12 @@ def test_every_status_of_a_message_is_accepted_with_what_belongs_to_it(filled: s
 def test_every_status_of_an_agent_is_accepted_with_what_belongs_to_it(filled: sqlite3.Connection, status: str) -> None:
     ended = 5 if status in {"completed", "failed", "stopped"} else None
     filled.execute("UPDATE agents SET status = ?, ended = ? WHERE id = 'a'", (status, ended))
+
+
+def test_a_visiting_agent_has_patience(filled: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        filled.execute("UPDATE agents SET kind = 'visiting', patience = NULL WHERE id = 'a'")
+    filled.execute("UPDATE agents SET kind = 'visiting' WHERE id = 'a'")
 
 
 def test_a_type_that_was_added_to_the_vocabulary_is_accepted(filled: sqlite3.Connection) -> None:

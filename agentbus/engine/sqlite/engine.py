@@ -59,7 +59,7 @@ class SQLiteEngine:
         self._eye: sqlite3.Connection | None = None
         self._looks = 0
         self._checkpointed: tuple[int, int] | None = None
-        """The log as the last checkpoint of ours left it."""
+        """The log as our last checkpoint left it, if nothing in it was left to do."""
         self._bell: bells.Bell | None = None
         self._poll: bells.Poll | None = None
 
@@ -190,8 +190,8 @@ class SQLiteEngine:
         before = _state(self._home.log)
         if before is None or before[0] < _LOG_WORTH_IT or before == self._checkpointed:
             return
-        await writer.checkpoint(whole=before[0] >= _LOG_TOO_LONG)
-        self._checkpointed = _state(self._home.log)
+        done = await writer.checkpoint(whole=before[0] >= _LOG_TOO_LONG)
+        self._checkpointed = _state(self._home.log) if done else None
 
     def holds(self, device: int, inode: int) -> bool:
         return forking.is_open((device, inode))

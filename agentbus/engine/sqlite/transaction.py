@@ -113,16 +113,17 @@ class Transactor:
                 self._lock.release()
         return self._committed(calls, channels, begun)
 
-    def checkpoint(self, *, whole: bool) -> Exception | None:
+    def checkpoint(self, *, whole: bool) -> bool | Exception:
         """Move the log into the database under the lock, as far as nobody reads it; with ``whole`` also make the file
-        small again, if nobody reads it at all. Waits for no reader; what went wrong, if something did."""
+        small again, if nobody reads it at all. Waits for no reader; says whether all was done, or what went wrong."""
         try:
             with self._lock.held():
                 self._still_there()
-                self._connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if whole else 'PASSIVE'})").fetchall()
+                mode = "TRUNCATE" if whole else "PASSIVE"
+                ((busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except Exception as error:
             return self._problem(error)
-        return None
+        return not busy and pages == moved
 
     def ring_again(self) -> bool:
         return self._ringer.ring_again()

@@ -159,30 +159,30 @@ class Writer:
     def hurry(self) -> None:
         self._transactor.hurry()
 
-    async def checkpoint(self, *, whole: bool) -> None:
-        """Move the log into the database, between two batches."""
+    async def checkpoint(self, *, whole: bool) -> bool:
+        """Move the log into the database, between two batches; whether all of it."""
         if self._closed:
             raise BusClosed
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[bool] = self._loop.create_future()
 
         def tend() -> None:
-            error = self._transactor.checkpoint(whole=whole)
+            outcome = self._transactor.checkpoint(whole=whole)
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._tended, future, error)
+                self._loop.call_soon_threadsafe(self._tended, future, outcome)
 
         self._tending += 1
         self._connection.hop(tend)
-        await future
+        return await future
 
-    def _tended(self, future: asyncio.Future[None], error: Exception | None) -> None:
+    def _tended(self, future: asyncio.Future[bool], outcome: bool | Exception) -> None:
         """Also when nobody waits for it any more: until now the loop's own thread had to keep off the connection."""
         self._tending -= 1
         if future.done():
             return
-        if error is None:
-            future.set_result(None)
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
         else:
-            future.set_exception(error)
+            future.set_result(outcome)
 
     async def close(self) -> None:
         """Write what waits, then close the connection under the lock."""

@@ -1,0 +1,136 @@
+"""The write-ahead log: a sweep moves it into the database, under the lock, as far as nobody reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+import agentbus
+from agentbus import Bus
+from agentbus.errors import InvalidInput, LockTimeout
+from agentbus.operations.liveness import Rules
+from agentbus.services.findings import Thresholds
+from agentbus.services.sweeping import Sweeper
+from tests.conformance.helpers import worker
+from tests.sqlite.test_lock_held import held_elsewhere
+
+MIB = 1024 * 1024
+
+
+def size(directory: Path) -> int:
+    return (directory / "bus.db-wal").stat().st_size
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[None]:
+    """Somebody reads for very long: what came after the reading began cannot leave the log."""
+    with closing(sqlite3.connect(directory / "bus.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM messages").fetchall()
+        yield
+        connection.execute("ROLLBACK")
+
+
+async def fill(bus: Bus, directory: Path, least: int) -> None:
+    """Write until the log has so many bytes; only possible while somebody reads."""
+    a = await worker(bus, "filler", takeover=True)
+    while size(directory) < least:
+        await a.send("filler", "note", "x" * (MIB // 2))
+
+
+async def test_a_log_that_grew_too_long_is_made_small_again(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path) as bus:
+        with reading(tmp_path):
+            await fill(bus, tmp_path, 17 * MIB)
+            await bus.sweep()
+            assert size(tmp_path) >= 17 * MIB, "it is still read"
+        await bus.sweep()
+        assert size(tmp_path) < 17 * MIB
+        assert (await bus.stats()).messages["queued"] > 30, "nothing is lost"
+
+
+async def test_a_moderate_log_keeps_its_file_and_a_small_one_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agentbus.connect(tmp_path) as bus:
+        asked: list[bool] = []
+        writer = bus.engine._writer  # type: ignore[attr-defined]
+        checkpoint = writer.checkpoint
+
+        async def noting(*, whole: bool) -> bool:
+            asked.append(whole)
+            return bool(await checkpoint(whole=whole))
+
+        monkeypatch.setattr(writer, "checkpoint", noting)
+        await bus.sweep()
+        assert asked == [], "hardly anything is in it"
+        with reading(tmp_path):
+            await fill(bus, tmp_path, 2 * MIB)
+        await bus.sweep()
+        assert asked == [False]
+        await bus.sweep()
+        assert asked == [False], "nobody has written since"
+        await (await worker(bus, "a")).send("a", "note")
+        await bus.sweep()
+        assert asked == [False, False]
+
+
+async def test_a_log_that_cannot_be_moved_is_told_of(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path) as bus:
+        sweeper = Sweeper(bus.engine, Rules(60_000, 300_000), Thresholds(log=2 * MIB))
+        with reading(tmp_path):
+            await fill(bus, tmp_path, 3 * MIB)
+            (finding,) = (await sweeper.sweep()).findings
+            assert (finding.kind, finding.facts["bytes"] > 2 * MIB) == ("log_long", True)
+            assert "does somebody read for very long?" in finding.text
+            assert (await sweeper.sweep()).findings == []
+
+
+async def test_a_checkpoint_waits_for_the_lock_and_no_longer_than_it_may(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path, lock_timeout=0.3) as bus:
+        with reading(tmp_path):
+            await fill(bus, tmp_path, 2 * MIB)
+        with held_elsewhere(tmp_path) as pid, pytest.raises(LockTimeout) as late:
+            await bus.engine.checkpoint()
+        assert late.value.pid == pid
+        await bus.engine.checkpoint()
+        await (await worker(bus, "a")).send("a", "note")
+
+
+async def test_writes_go_on_beside_checkpoints_and_their_cancellation(tmp_path: Path) -> None:
+    async with agentbus.connect(tmp_path) as bus:
+        a = await worker(bus, "a")
+        with reading(tmp_path):
+            await fill(bus, tmp_path, 2 * MIB)
+        writer = bus.engine._writer  # type: ignore[attr-defined]
+
+        async def checkpoints() -> None:
+            for number in range(50):
+                task = asyncio.create_task(writer.checkpoint(whole=bool(number % 2)))
+                await asyncio.sleep(0)
+                if number % 3 == 0:
+                    task.cancel()
+                await asyncio.wait([task])
+
+        async def progress(number: int) -> None:
+            # Small writes without fsync, which may run on the loop's own thread.
+            for percent in range(50):
+                await a.progress((number + percent) % 100)
+
+        await asyncio.gather(checkpoints(), *(progress(number) for number in range(5)))
+        assert (await bus.stats()).agents["running"] == 2
+
+
+async def test_the_store_itself_is_refused_as_a_log_file(tmp_path: Path) -> None:
+    """Opening and closing it would drop the locks that SQLite has on it."""
+    async with agentbus.connect(tmp_path) as bus:
+        (tmp_path / "link").symlink_to(tmp_path / "bus.db")
+        for name in ("bus.db", "bus.db-wal", "bus.db-shm", "link"):
+            with pytest.raises(InvalidInput):
+                await bus.monitor(log_file=tmp_path / name).__aenter__()
+        await (await worker(bus, "a")).send("a", "note")
