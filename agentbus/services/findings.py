@@ -23,10 +23,20 @@ def _failed(event: EventRecord) -> str:
     return f"{event.subject} failed: {event.facts.get('error') or 'it did not say why'}"
 
 
+def _died(event: EventRecord) -> str:
+    evidence = event.facts["evidence"]
+    return f"process {event.subject} (pid {evidence['pid']}) {_ENDS[evidence['verdict']]}"
+
+
 def _interrupted(event: EventRecord) -> str:
     return f"session {event.subject} was interrupted: {event.facts.get('reason') or 'by its owner'}"
 
 
+_ENDS = {
+    "dead": "died",
+    "rebooted": "is gone: the machine was restarted",
+    "unreachable": "counts as dead: it cannot be seen from here, and was silent for too long",
+}
 _WORDS = {
     "stalled": "its process (pid {pid}) is there, but did not beat for {beat_age} s",
     "unreachable": "its process (pid {pid}), which cannot be seen from here, did not beat for {beat_age} s",
@@ -37,7 +47,7 @@ _TOLD: dict[str, tuple[str, Callable[[EventRecord], str]]] = {
     "agent_suspected": ("warning", _suspected),
     "agent_recovered": ("info", lambda event: f"{event.subject} shows life again"),
     "agent_failed": ("error", _failed),
-    "process_dead": ("error", lambda event: f"process {event.subject} is dead: {event.facts['reason']}"),
+    "process_dead": ("error", _died),
     "process_back": ("warning", lambda event: f"process {event.subject} counted as dead, and beats"),
     "session_interrupted": ("error", _interrupted),
 }

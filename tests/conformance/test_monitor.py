@@ -82,7 +82,7 @@ async def test_it_also_tells_what_others_found_and_what_agents_say_of_themselves
         await swept(monitor, clock)
     texts = [finding.text for finding in found]
     assert texts[0] == "a failed: its process died"
-    assert texts[1].endswith("is dead: its process died")
+    assert texts[1].endswith(f" (pid {NOBODY}) died")
     assert texts[2] == "b failed: no tests"
 
 
