@@ -96,7 +96,8 @@ async def test_a_process_that_is_stopped_is_suspect_and_goes_on_unharmed(short: 
     ):
         worker = team.start("worker_monitor", "work", path, "first", "one", 0.1)
         await asyncio.to_thread(worker.expect, "done")
-        worker.stop()
+        with lock_held(path):  # so that it is not stopped in the middle of a write
+            worker.stop()
         finding = await asyncio.wait_for(awaited(monitor, "agent_suspected", "agent:first"), 20)
         evidence = finding.facts["evidence"]
         assert (evidence["verdict"], evidence["alive"], evidence["pid"]) == ("stalled", True, worker.pid)
