@@ -11,6 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
+from agentbus.operations.checkpoints import restored
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
@@ -18,6 +19,7 @@ from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
 from agentbus.operations.sessions import not_open
+from agentbus.records import CheckpointSummary
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -57,7 +59,7 @@ class RegisterRequest(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """An agent's life: its epoch, and the mailboxes it reads."""
+    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off."""
 
     agent: str
     epoch: int
@@ -66,6 +68,7 @@ class Registration(msgspec.Struct, frozen=True):
     session: str | None
     pools: dict[str, int]
     subscriptions: dict[str, int]
+    restored: CheckpointSummary | None = None
 
 
 class EndRequest(msgspec.Struct, frozen=True):
@@ -250,6 +253,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )
     alive = request.process is not None
+    last = (yield from restored(request.agent, was)) if alive else None
     session = request.session or (yield from _open_session(session))
     yield Query(
         "agent_register",
@@ -262,7 +266,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     if alive and session is not None:
         yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
-    registration = yield from _registration(request.agent)
+    registration = msgspec.structs.replace((yield from _registration(request.agent)), restored=last)
     if request.process is None:
         kind = "agent_expected"
     else:

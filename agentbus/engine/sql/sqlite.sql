@@ -308,3 +308,44 @@ FROM state INDEXED BY state_by_change
 WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
 ORDER BY change
 LIMIT $5;
+
+-- name: state_there
+-- Every entry of these scopes that is there. Differs: lists by json_each.
+SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.value
+FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
+WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2);
+
+-- name: message_open_of
+-- Unfinished messages in the mailboxes of these agents, oldest first. Differs: lists by json_each; one branch for each
+-- partial index.
+WITH own (agent, mailbox) AS (
+    SELECT agents.id, agents.mailbox FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value
+    UNION ALL
+    SELECT agent, mailbox FROM json_each($1) AS wanted CROSS JOIN subscriptions ON subscriptions.agent = wanted.value
+)
+SELECT messages.id, messages.message_id, messages.sender, own.agent, messages.type, messages.status
+FROM own CROSS JOIN messages ON messages.id IN (
+    SELECT id FROM messages WHERE status = 'queued' AND mailbox = own.mailbox
+    UNION ALL SELECT id FROM messages WHERE status = 'scheduled' AND mailbox = own.mailbox
+    UNION ALL SELECT id FROM messages WHERE status = 'leased' AND mailbox = own.mailbox
+)
+ORDER BY messages.id
+LIMIT $2;
+
+-- name: message_still_open
+-- Those of these messages that are not finished. Differs: lists by json_each.
+SELECT messages.id
+FROM json_each($1) AS wanted CROSS JOIN messages ON messages.id = wanted.value
+WHERE messages.status IN ('queued', 'leased', 'scheduled');
+
+-- name: session_list_open
+-- Open sessions of these statuses, newest first, before the cursor ($1, $2); a NULL filter takes all. Those that have
+-- ended, which are most of them, are not walked over. Differs: lists by json_each.
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+FROM sessions
+WHERE ended IS NULL AND status IN (SELECT value FROM json_each($3))
+    AND (created, id) < ($1, $2)
+    AND ($4 IS NULL OR operation = $4)
+    AND ($5 IS NULL OR milestone = $5)
+ORDER BY created DESC, id DESC
+LIMIT $6;
