@@ -21,7 +21,7 @@ from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE
 from agentbus.operations.sessions import not_open
 from agentbus.operations.state import ChangeRequest, change_state
-from agentbus.records import CheckpointSummary, Rollback
+from agentbus.records import Rollback
 
 KIND = "composite"
 BEFORE_ROLLBACK = "before-rollback"
@@ -116,10 +116,12 @@ class ComposeRequest(msgspec.Struct, frozen=True):
 
 
 class Composed(msgspec.Struct, frozen=True):
-    """A composite checkpoint that was saved, or (None) was not needed; and the digest of what is in it."""
+    """The digest of what belongs to a session; and the checkpoint of it that was saved, or 0 if none was needed."""
 
-    summary: CheckpointSummary | None
     digest: str
+    id: int = 0
+    created: int = 0
+    size: int = 0
 
 
 class RollbackRequest(msgspec.Struct, frozen=True):
@@ -175,7 +177,7 @@ def roll_back(request: RollbackRequest, now: Now) -> Op[Outcome[Rollback]]:
     still = {id for (id,) in open_now}
     belonging = {agent.id for agent in present.agents}
     done = Rollback(
-        request.session, request.checkpoint, before.id, documents, removed, state, participants, checkpoints, ahead,
+        request.session, request.checkpoint, before[0], documents, removed, state, participants, checkpoints, ahead,
         left=[agent.id for agent in past.agents if agent.id not in belonging],
         live=[agent.id for agent in present.agents if agent.status in LIVE],
         handled=[message.message_id for message in past.messages if message.id not in still],
@@ -193,9 +195,9 @@ def _checkpoint(request: ComposeRequest, now: Now) -> Op[Outcome[Composed]]:
     # What waits changes all the time, and is not restored.
     content = digest(_encode(msgspec.structs.replace(composite, messages=[])))
     if content == request.unless:
-        return Composed(None, content)
+        return Composed(content)
     saved = yield from _save(request, composite, now)
-    return saved if isinstance(saved, AgentBusError) else Composed(saved, content)
+    return saved if isinstance(saved, AgentBusError) else Composed(content, *saved)
 
 
 def _compose(session: str, now: Now) -> Op[Composite]:
@@ -232,7 +234,8 @@ def _text(raw: Raw) -> str:
     return bytes(raw).decode()
 
 
-def _save(request: ComposeRequest, composite: Composite, now: Now) -> Op[Outcome[CheckpointSummary]]:
+def _save(request: ComposeRequest, composite: Composite, now: Now) -> Op[Outcome[tuple[int, int, int]]]:
+    """The id of the checkpoint, when it was made, and its size."""
     encoded = _encode(composite)
     size = len(encoded)
     if size > request.limit:
@@ -244,7 +247,7 @@ def _save(request: ComposeRequest, composite: Composite, now: Now) -> Op[Outcome
     )
     if request.keep is not None:
         yield from trim(Owner(KIND, session), name, request.keep)
-    return CheckpointSummary(id, KIND, session, name, notes, session, now.wall, size, 0)
+    return id, now.wall, size
 
 
 def _restore_documents(past: Composite, present: Composite, now: Now) -> Op[tuple[list[str], list[str]]]:

@@ -313,7 +313,7 @@ ON CONFLICT (id) DO UPDATE SET
     patience = coalesce($22, agents.patience),
     progress = 0,
     cut_off = CASE
-        WHEN excluded.epoch = 1 THEN 0
+        WHEN $12 = 1 THEN 0
         WHEN agents.status IN ('failed', 'stopped') THEN 1
         ELSE agents.cut_off
     END,
