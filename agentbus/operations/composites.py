@@ -288,7 +288,7 @@ def _restore_state(past: Composite, present: Composite, now: Now) -> Op[dict[str
             if isinstance(outcome, AgentBusError):
                 raise outcome
     changed: dict[str, list[str]] = {}
-    for request in requests:
+    for request in sorted(requests, key=lambda request: (request.scope, request.key)):
         changed.setdefault(request.scope, []).append(request.key)
     return changed
 

@@ -172,8 +172,8 @@ def _expecting(agents: list[str]) -> str:
 
 def recovery_needed(_: None, now: Now) -> Op[bool]:
     """Whether there is anything that a person should hear of."""
-    ((needed,),) = yield Query("recovery_needed")
-    return bool(needed)
+    interrupted = yield Query("recovery_interrupted", (1,))
+    return bool(interrupted or (yield Query("recovery_dead_holders", (1,))))
 
 
 def summarize(_: None, now: Now) -> Op[RecoverySummary]:

@@ -112,7 +112,7 @@ SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 -- it would be silent until later than $3 (awake) is at work.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
 FROM sessions
-WHERE ended IS NULL AND updated <= $1
+WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted') AND updated <= $1
     AND NOT EXISTS (
         SELECT 1 FROM agents
         WHERE agents.session = sessions.id AND (
@@ -695,29 +695,6 @@ LIMIT $5;
 -- name: event_last
 -- The newest event.
 SELECT coalesce(max(id), 0) FROM events;
-
--- name: recovery_needed
--- Whether a session is interrupted, or an agent failed while work waits for it.
-SELECT EXISTS (SELECT 1 FROM sessions WHERE ended IS NULL AND status = 'interrupted')
-    OR EXISTS (
-        SELECT 1 FROM agents
-        WHERE status = 'failed' AND (
-            EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
-            OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
-            OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'leased')
-        )
-    );
-
--- name: recovery_dead_holders
--- Agents that failed while work waits for them.
-SELECT id FROM agents
-WHERE status = 'failed' AND (
-    EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
-    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
-    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'leased')
-)
-ORDER BY id
-LIMIT $1;
 
 -- name: recovery_incomplete
 -- The agents that have not ended, and those of open sessions that failed or stopped: how many, and since when there is one.

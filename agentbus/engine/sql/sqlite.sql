@@ -310,10 +310,11 @@ ORDER BY change
 LIMIT $5;
 
 -- name: state_there
--- Every entry of these scopes that is there. Differs: lists by json_each.
+-- Every entry of these scopes that is there, in their order. Differs: lists by json_each.
 SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.value
 FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
-WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2);
+WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2)
+ORDER BY wanted.key, state.key;
 
 -- name: message_open_of
 -- Unfinished messages in the mailboxes of these agents, oldest first. Differs: lists by json_each; one branch for each
@@ -349,3 +350,15 @@ WHERE ended IS NULL AND status IN (SELECT value FROM json_each($3))
     AND ($5 IS NULL OR milestone = $5)
 ORDER BY created DESC, id DESC
 LIMIT $6;
+
+-- name: recovery_dead_holders
+-- Agents that failed while work waits for them. Differs: the index is named because SQLite, once analyzed, walks all
+-- agents in the order of their ids instead.
+SELECT id FROM agents INDEXED BY agents_by_status
+WHERE status = 'failed' AND (
+    EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'leased')
+)
+ORDER BY id
+LIMIT $1;
