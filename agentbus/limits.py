@@ -126,7 +126,13 @@ def check_expected(expects: object) -> dict[str, str]:
     if not isinstance(expects, Mapping):
         raise InvalidInput(reason="expects must be a dict from producers to documents")
     check_range(len(expects), "the number of expected documents", 0, MAX_PAGE)
-    return {check_name(who, "producer"): check_name(what, "document") for who, what in expects.items()}
+    expected: dict[str, str] = {}
+    for who, what in expects.items():
+        if not isinstance(what, str):
+            rule = "one document for each producer: expects={'planner-1': 'plan'}"
+            raise InvalidName(what=f"what {who!r} owes,", name=what, rule=rule)
+        expected[check_name(who, "producer")] = check_name(what, "document")
+    return expected
 
 
 def check_range(value: object, what: str, low: int, high: int) -> int:

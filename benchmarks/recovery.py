@@ -22,8 +22,8 @@ RATE = "answers/s"
 SIZES = (100, 1_000, 10_000)
 CONTESTANTS: tuple[Contestant, ...] = (BUS, FILES, FAST_FILES)
 NOTES = (
-    "Agents in sessions of ten. One session in ten is open, and half of those were interrupted; the others are history. "
-    "Where all sessions are open there is none. Every answer is compared with what is known to be there.",
+    "Agents in sessions of ten. One session in ten is open, and half of those were interrupted; the others are "
+    "history, unless all sessions are open. Every answer is compared with what is known to be there.",
     "A summary counts incomplete agents by status, type and session and knows the oldest; that of the bus also names "
     "interrupted sessions and dead holders, and tells the time to recovery from the audit trail.",
     "The files are in the page cache. One that is opened by its name is read faster than the bus answers.",

@@ -12,8 +12,8 @@ from statistics import fmean, median
 import msgspec
 
 from agentbus.clock import Now
+from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Query
-from agentbus.operations.checkpoints import NEWEST
 from agentbus.operations.composites import KIND
 from agentbus.operations.fencing import LIVE
 from agentbus.operations.sessions import ENDED, get_session, standing_of
@@ -106,7 +106,7 @@ def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | Non
     newest = {row[2]: CheckpointSummary(*row) for row in rows}
     rows = yield Query("message_open_counts", (session_id,))
     unfinished = {agent: (waiting, held) for agent, waiting, held in rows}
-    points = yield Query("checkpoint_history", (KIND, session_id, NEWEST, _POINTS))
+    points = yield Query("checkpoint_history", (KIND, session_id, MAX_ID, _POINTS))
     agents: list[RecoveryAgent] = []
     for agent in record.agents:
         waiting, held = unfinished.get(agent.id, (0, 0))

@@ -8,13 +8,13 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
-from agentbus.errors import AgentBusError, PlanOutdated, UnknownSession, WrongState
+from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, UnknownSession, WrongState
 from agentbus.operations import Op, Outcome, Query, operation
 from agentbus.operations.composites import RollbackRequest, roll_back
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.prospects import Basis, outline, refusal
-from agentbus.operations.sessions import ENDED, BeginRequest, ChangeRequest, begin, change
+from agentbus.operations.sessions import ENDED, BeginRequest, ChangeRequest, begin_session, change_session
 from agentbus.records import Recovered, RecoveryRecord, Rollback
 
 _NAMED = 100
@@ -65,10 +65,11 @@ def _cannot(request: RecoverRequest, standing: RecoveryRecord, present: Basis) -
     reason = request.basis.difference(present)
     if reason is not None:
         return PlanOutdated(session=request.session, reason=reason)
-    status = standing.session.status
     action = refusal(standing, request.action)
     if action is not None:
-        return WrongState(what="session", name=request.session, status=status, action=action)
+        status = standing.session.status
+        error = SessionEnded if status in ENDED else WrongState
+        return error(what="session", name=request.session, status=status, action=action)
     if request.follow_on is not None:
         rows = yield Query("session_status", (request.follow_on.session,))
         if rows:
@@ -134,7 +135,7 @@ def _follow_on(request: BeginRequest, standing: RecoveryRecord, now: Now) -> Op[
     metadata = plain({**decode(request.metadata or "{}"), "follows": origin})
     milestone = request.milestone or session.milestone
     new = msgspec.structs.replace(request, milestone=milestone, metadata=metadata)
-    for outcome in (yield from begin.run([new], now)):
+    for outcome in (yield from begin_session.run([new], now)):
         if isinstance(outcome, AgentBusError):
             raise outcome
     yield Query("document_copy", (request.session, now.wall, session.id))
@@ -142,7 +143,7 @@ def _follow_on(request: BeginRequest, standing: RecoveryRecord, now: Now) -> Op[
 
 
 def _change(request: ChangeRequest, now: Now) -> Op[None]:
-    for outcome in (yield from change.run([request], now)):
+    for outcome in (yield from change_session.run([request], now)):
         if isinstance(outcome, AgentBusError):
             raise outcome
 

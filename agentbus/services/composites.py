@@ -21,7 +21,7 @@ from agentbus.errors import (
     UnknownCheckpoint,
     WrongState,
 )
-from agentbus.limits import MAX_NOTES, check_name, check_range, check_seconds, check_text
+from agentbus.limits import MAX_ID, MAX_NOTES, check_keep, check_name, check_range, check_seconds, check_text
 from agentbus.operations.checkpoints import Stored, get_checkpoint
 from agentbus.operations.composites import (
     KIND,
@@ -36,8 +36,6 @@ from agentbus.records import CheckpointSummary, Rollback
 
 log = logging.getLogger("agentbus")
 
-_MAX_KEPT = 1_000_000
-_NEWEST = 2**62
 _BEFORE = "before-"
 _decode = msgspec.json.Decoder(Composite).decode
 
@@ -51,7 +49,8 @@ class Composites:
         self._limit = limit
 
     async def save(self, name: str, *, notes: str = "", keep: int | None = None) -> CheckpointSummary:
-        saved = await self._write(name, check_text(notes, "notes", MAX_NOTES), _kept(keep), None)
+        kept = None if keep is None else check_keep(keep)
+        saved = await self._write(name, check_text(notes, "notes", MAX_NOTES), kept, None)
         session = self._session
         return CheckpointSummary(saved.id, KIND, session, name, notes, session, saved.created, saved.size, 0)
 
@@ -76,7 +75,7 @@ class Composites:
 
     def every(self, seconds: float, name: str, keep: int) -> AbstractAsyncContextManager[None]:
         check_seconds(seconds, "seconds")
-        return self._running(seconds, check_name(name, "checkpoint"), check_range(keep, "keep", 1, _MAX_KEPT))
+        return self._running(seconds, check_name(name, "checkpoint"), check_keep(keep))
 
     @asynccontextmanager
     async def _running(self, seconds: float, name: str, keep: int) -> AsyncIterator[None]:
@@ -133,7 +132,7 @@ class _Saver:
 async def read_composite(engine: Engine, session: str, checkpoint: int, limit: int) -> RollbackRequest:
     """The composite that this session shall go back to. A checkpoint never changes, so that it can be read, checked and
     decoded before anybody waits for the lock; that it is still there is looked at again then."""
-    id = check_range(checkpoint, "checkpoint", 1, _NEWEST)
+    id = check_range(checkpoint, "checkpoint", 1, MAX_ID)
     stored = await engine.read(get_checkpoint, id)
     if stored is None:
         raise UnknownCheckpoint(id=id)
@@ -159,7 +158,3 @@ def _open(stored: Stored) -> Composite:
         return _decode(encoded)
     except msgspec.DecodeError:
         raise DamagedPayload(what=f"checkpoint {stored.id}") from None
-
-
-def _kept(keep: int | None) -> int | None:
-    return None if keep is None else check_range(keep, "keep", 1, _MAX_KEPT)

@@ -15,7 +15,7 @@ import msgspec
 from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, InvalidInput, OutOfRange, UnknownSession
-from agentbus.limits import check_expected, check_name, check_text
+from agentbus.limits import check_expected, check_name, check_text, name_or_none
 from agentbus.operations.prospects import Basis, prospect, recovery_needed, summarize
 from agentbus.operations.recovery import RecoverRequest, recover
 from agentbus.operations.sessions import BeginRequest
@@ -243,7 +243,7 @@ class RecoveryPlan:
             f"{operation[:115]}-{secrets.token_hex(6)}" if id is None else check_name(id, "session"),
             operation,
             None,
-            None if milestone is None else check_name(milestone, "milestone"),
+            name_or_none(milestone, "milestone"),
             None if expects is None else check_expected(expects),
             None if metadata is None else encode_metadata(metadata, self._max_payload),
         )

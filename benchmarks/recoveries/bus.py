@@ -85,8 +85,8 @@ def fill(database: Path, population: Population) -> None:
             # An agent that was cut off leaves work behind.
             if record["status"] == "failed":
                 connection.execute(
-                    "INSERT INTO messages (id, mailbox, sender, type, checksum, priority, status, max_attempts, created,"
-                    " payload) VALUES (?, ?, 'a', 'note', 0, 5, 'queued', 5, 0, '1')",
+                    "INSERT INTO messages (id, mailbox, sender, type, checksum, priority, status, max_attempts,"
+                    " created, payload) VALUES (?, ?, 'a', 'note', 0, 5, 'queued', 5, 0, '1')",
                     (number + 1, replies - 1),
                 )
 

@@ -110,7 +110,8 @@ async def test_a_rollback_restores_all_of_it_and_says_what_it_changed(
     await meeting.finish("m", {"agrees": True})
     await session.progress(40)
     then = await a.checkpoint("step", 1)
-    waiting = await b.send("a", "note", "listed")
+    waiting = (await b.send("a", "note", "listed")).message_id
+    assert waiting is not None
     before = await everything(bus, session, "a", "b")
     versions = [await a.state.entry(key) for key in ("phase", "short", "gone")]
     point = await session.checkpoint_all("half")
@@ -138,7 +139,7 @@ async def test_a_rollback_restores_all_of_it_and_says_what_it_changed(
     assert done == Rollback(
         "s", point.id, done.saved, ["plan"], ["results"],
         {"a": ["gone", "new", "phase", "short"], "session:s": ["level"]},
-        {"participants": ["n", "o"]}, {"a": again}, ["b"], [], ["a", "b"], [waiting.message_id],
+        {"participants": ["n", "o"]}, {"a": again}, ["b"], [], ["a", "b"], [waiting],
     )  # fmt: skip
     restored = await a.restore()
     assert restored is not None

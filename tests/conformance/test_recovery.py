@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -301,16 +302,15 @@ async def test_every_action_is_in_the_trail(bus: Bus, engine: Engine) -> None:
             await session.document("d").save(1)
             point = await session.checkpoint_all("p")
         plan = await bus.recovery.plan(name)
-        await {
-            "resume": plan.resume,
-            "complete": plan.complete,
-            "abandon": lambda plan=plan: plan.abandon("why"),
-            "follow_on": lambda plan=plan: plan.follow_on("building", id="next"),
-            "rollback": lambda plan=plan, point=point: plan.rollback(point.id),
-        }[name]()
+        arguments: dict[str, tuple[Any, ...]] = {"abandon": ("why",), "follow_on": ("next",), "rollback": (point.id,)}
+        done = await getattr(plan, name)(*arguments.get(name, ()))
         (event,) = [event for event in await trail(bus, name) if event.kind == "session_recovered"]
         agents = [f"a-{name}"] if name in {"resume", "rollback"} else []
-        more = {"abandon": {"reason": "why"}, "follow_on": {"follow_on": "next"}, "rollback": {"checkpoint": point.id}}
+        more: dict[str, dict[str, Any]] = {
+            "abandon": {"reason": "why"},
+            "follow_on": {"follow_on": done.follow_on},
+            "rollback": {"checkpoint": point.id},
+        }
         assert event.facts == {"action": name, "before": "interrupted", "agents": agents, **more.get(name, {})}
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import agentbus
 from tests.support.processes import ears, say
@@ -64,5 +66,12 @@ async def roll(path: str, first: str, second: str) -> None:
                 say("rolled", point)
 
 
+ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    "chair": chair,
+    "work": work,
+    "resume": resume,
+    "roll": roll,
+}
+
 if __name__ == "__main__":
-    asyncio.run({"chair": chair, "work": work, "resume": resume, "roll": roll}[sys.argv[1]](*sys.argv[2:]))
+    asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))
