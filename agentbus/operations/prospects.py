@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from statistics import fmean, median
 
 import msgspec
 
@@ -178,34 +177,33 @@ def recovery_needed(_: None, now: Now) -> Op[bool]:
 
 def summarize(_: None, now: Now) -> Op[RecoverySummary]:
     """What was cut off, and how recovery went so far. The size of the database is for the caller to add."""
-    groups = yield Query("recovery_incomplete")
+    agents = yield Query("recovery_incomplete")
     interrupted = yield Query("recovery_interrupted", (_NAMED,))
     holders = yield Query("recovery_dead_holders", (_NAMED,))
     history = yield Query("recovery_history")
-    by_status, by_type, by_session = Counter[str](), Counter[str](), Counter[str]()
-    for status, type, session, count, _ in groups:
-        by_status[status] += count
-        by_type[type] += count
-        if session is not None:
-            by_session[session] += count
-    times = [then - cut for cut, _, then, _ in history if then is not None]
+    # The wall clock may have been set back meanwhile.
+    times = sorted(max(0, then - cut) for cut, _, then, _ in history if then is not None)
     endings = [_outcome(went_on, final) for _, went_on, _, final in history]
     known = [succeeded for succeeded in endings if succeeded is not None]
     return RecoverySummary(
-        by_status.total(),
-        dict(by_status),
-        dict(by_type),
-        dict(by_session),
-        max((max(0, now.wall - since) for *_, since in groups), default=None),
+        len(agents),
+        dict(Counter([row[0] for row in agents])),
+        dict(Counter([row[1] for row in agents])),
+        dict(Counter([row[2] for row in agents if row[2] is not None])),
+        max(0, now.wall - min(row[3] for row in agents)) if agents else None,
         [session for (session,) in interrupted],
         [agent for (agent,) in holders],
         0,
         len(times),
         sum(known) / len(known) if known else None,
-        # The wall clock may have been set back meanwhile.
-        max(0, round(fmean(times))) if times else None,
-        max(0, round(median(times))) if times else None,
+        round(sum(times) / len(times)) if times else None,
+        _median(times) if times else None,
     )
+
+
+def _median(times: list[int]) -> int:
+    """Of sorted ones."""
+    return (times[(len(times) - 1) // 2] + times[len(times) // 2]) // 2
 
 
 def _outcome(went_on: str | None, final: str | None) -> bool | None:

@@ -696,17 +696,6 @@ LIMIT $5;
 -- The newest event.
 SELECT coalesce(max(id), 0) FROM events;
 
--- name: recovery_incomplete
--- The agents that have not ended, and those of open sessions that failed or stopped: how many, and since when there is one.
-SELECT status, type, session, count(*), min(created) FROM agents
-WHERE status IN ('pending', 'spawning', 'running', 'suspect')
-GROUP BY status, type, session
-UNION ALL
-SELECT agents.status, agents.type, agents.session, count(*), min(agents.created)
-FROM sessions JOIN agents ON agents.session = sessions.id AND agents.status IN ('failed', 'stopped')
-WHERE sessions.ended IS NULL
-GROUP BY agents.status, agents.type, agents.session;
-
 -- name: recovery_interrupted
 -- The sessions that are interrupted, the one that was cut off last first.
 SELECT id FROM sessions WHERE ended IS NULL AND status = 'interrupted' ORDER BY updated DESC, id LIMIT $1;

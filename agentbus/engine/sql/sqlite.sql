@@ -362,3 +362,12 @@ WHERE status = 'failed' AND (
 )
 ORDER BY id
 LIMIT $1;
+
+-- name: recovery_incomplete
+-- The agents that have not ended, and those of open sessions that failed or stopped. Counting them here would take twice
+-- as long as fetching them. Differs: CROSS JOIN, because SQLite would walk all agents that ever failed instead.
+SELECT status, type, session, created FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect')
+UNION ALL
+SELECT agents.status, agents.type, agents.session, agents.created
+FROM sessions CROSS JOIN agents ON agents.session = sessions.id AND agents.status IN ('failed', 'stopped')
+WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'paused', 'interrupted');

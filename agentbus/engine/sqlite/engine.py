@@ -23,7 +23,7 @@ from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
 from agentbus.errors import BusClosed, BusForked, DatabaseGone, NotWritable, WrongLoop
-from agentbus.operations import Op, Operation, Query, Rows
+from agentbus.operations import Op, Operation, Query
 from agentbus.operations.processes import EnterRequest, Entry, enter
 
 R = TypeVar("R")
@@ -126,13 +126,8 @@ class SQLiteEngine:
             raise BusClosed
         op = question(request, self.clock.now())
         try:
-            step = next(op)
-            while True:
-                query = cast(Query, step)
-                rows = cast(Rows, await reader.execute_fetchall(self._queries[query.name], bound(query)))
-                step = op.send(rows)
-        except StopIteration as stop:
-            return cast(T, stop.value)
+            # One hop to the thread for all queries of the question.
+            return await reader.run(lambda: self._answer(op, reader._conn))
         except sqlite3.Error as error:
             raise translated(error, self._home) from error
         except ValueError as error:
@@ -154,19 +149,21 @@ class SQLiteEngine:
             await asyncio.sleep(0)
         if self._eye is None:
             raise BusClosed
-        execute = self._eye.execute
-        op = question(request, self.clock.now())
         try:
-            step = next(op)
-            while True:
-                query = cast(Query, step)
-                step = op.send(execute(self._queries[query.name], bound(query)).fetchall())
-        except StopIteration as stop:
-            return cast(T, stop.value)
+            return self._answer(question(request, self.clock.now()), self._eye)
         except sqlite3.Error as error:
             if _is_busy(error):
                 return await self.read(question, request)
             raise translated(error, self._home) from error
+
+    def _answer(self, op: Op[T], connection: sqlite3.Connection) -> T:
+        try:
+            step = next(op)
+            while True:
+                query = cast(Query, step)
+                step = op.send(connection.execute(self._queries[query.name], bound(query)).fetchall())
+        except StopIteration as stop:
+            return cast(T, stop.value)
 
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))

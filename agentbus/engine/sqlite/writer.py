@@ -59,17 +59,17 @@ class DaemonConnection(aiosqlite.Connection):
         """After a failed opening: wait for the thread, which would else answer a loop that may be closed by then."""
         self._thread.join(1)
 
+    async def run(self, function: Callable[[], T]) -> T:
+        """Run ``function`` on the thread and wait for it."""
+        return cast(T, await self._execute(function))  # type: ignore[no-untyped-call]
+
 
 class WriterConnection(DaemonConnection):
-    """One method more: run a callable on the connection's thread."""
+    """One method more: run a callable on the connection's thread, without waiting for it."""
 
     def hop(self, function: Callable[[], object]) -> None:
         """Run ``function`` on the thread. It must not raise: nobody waits for it."""
         self._tx.put_nowait((None, function))
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on the thread and wait for it."""
-        return cast(T, await self._execute(function))  # type: ignore[no-untyped-call]
 
 
 class _Waiting(Call):
