@@ -1,1 +1,1 @@
-"""What looks after the bus: recovery. A service gathers evidence and calls operations; the bus hands it out."""
+"""What is done alongside the agents, on top of the engine: the bus hands these services out."""

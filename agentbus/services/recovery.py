@@ -295,7 +295,7 @@ def describe(summary: RecoverySummary) -> str:
     if summary.dead_holders:
         parts.append(f"failed while work waits for them: {_names(summary.dead_holders)}")
     statuses = ", ".join(f"{count} {status}" for status, count in sorted(summary.by_status.items()))
-    parts.append(f"{summary.incomplete} agents incomplete{f' ({statuses})' if statuses else ''}")
+    parts.append(f"incomplete agents: {statuses or 'none'}")
     return f"{'; '.join(parts)}. bus.recovery.plan(session) says what can be done"
 
 

@@ -109,7 +109,7 @@ async def test_a_bus_that_is_opened_says_what_was_cut_off(engine: Engine, caplog
     assert said(caplog) == []
     async with engine.connect():
         assert said(caplog) == [
-            "interrupted: s; 2 agents incomplete (2 stopped). bus.recovery.plan(session) says what can be done"
+            "interrupted: s; incomplete agents: 2 stopped. bus.recovery.plan(session) says what can be done"
         ]
 
 
@@ -121,7 +121,8 @@ async def test_a_bus_that_is_opened_says_who_is_dead_while_work_waits(
     await a.fail("crashed")
     async with engine.connect():
         assert said(caplog) == [
-            "failed while work waits for them: a; 0 agents incomplete. bus.recovery.plan(session) says what can be done"
+            "failed while work waits for them: a; incomplete agents: none."
+            " bus.recovery.plan(session) says what can be done"
         ]
 
 
