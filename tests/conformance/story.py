@@ -116,8 +116,8 @@ class Story:
         done = (await (await self.bus.recovery.plan("s3")).rollback(point.id)).rollback
         assert done is not None
         self.now(
-            "session_rolled_back", "session:s3", checkpoint=point.id, saved=done.saved, documents=0, removed=1, entries=1,
-            participants=0,
+            "session_rolled_back", "session:s3", checkpoint=point.id, saved=done.saved, documents=0, removed=1,
+            entries=1, participants=0,
         )  # fmt: skip
         self.now("session_continued", "session:s3", before="interrupted")
         self.now(
