@@ -51,6 +51,11 @@ LOOKS = (
     "agent_get",
     "session_get",
     "mailbox_pending",
+    "recovery_beyond",
+    "recovery_incomplete",
+    "recovery_interrupted",
+    "recovery_dead_holders",
+    "recovery_history",
 )
 # These run with every step of a session, under the lock.
 STEPS = (

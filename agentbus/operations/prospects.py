@@ -27,6 +27,8 @@ from agentbus.records import (
 
 _NAMED = 100
 """Sessions and agents that a summary names."""
+_LITTLE = 256
+"""Rows that a summary may look at on the event loop's own thread."""
 _POINTS = 20
 """Composite checkpoints that a plan names."""
 _WORDS = {
@@ -173,6 +175,12 @@ def recovery_needed(_: None, now: Now) -> Op[bool]:
     """Whether there is anything that a person should hear of."""
     interrupted = yield Query("recovery_interrupted", (1,))
     return bool(interrupted or (yield Query("recovery_dead_holders", (1,))))
+
+
+def is_little(_: None, now: Now) -> Op[bool]:
+    """Whether a summary is a matter of a fraction of a millisecond."""
+    rows = yield Query("recovery_beyond", (_LITTLE,))
+    return not rows
 
 
 def summarize(_: None, now: Now) -> Op[RecoverySummary]:

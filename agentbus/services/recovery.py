@@ -16,7 +16,7 @@ from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, InvalidInput, OutOfRange, UnknownSession
 from agentbus.limits import check_expected, check_name, check_text, name_or_none
-from agentbus.operations.prospects import Basis, prospect, recovery_needed, summarize
+from agentbus.operations.prospects import Basis, is_little, prospect, recovery_needed, summarize
 from agentbus.operations.recovery import RecoverRequest, recover
 from agentbus.operations.sessions import BeginRequest
 from agentbus.records import (
@@ -60,7 +60,10 @@ class Recovery:
         >>> (await bus.recovery.summary()).incomplete                                 # doctest: +SKIP
         3
         """
-        summary = await self._engine.read(summarize, None)
+        if await self._engine.look(is_little, None):
+            summary = await self._engine.look(summarize, None)
+        else:
+            summary = await self._engine.read(summarize, None)
         database, _ = await self._engine.sizes()
         return msgspec.structs.replace(summary, database_bytes=database)
 

@@ -65,10 +65,11 @@ class Population:
 
 
 class Registry(Protocol):
-    """Answers the two questions; each answer is only a number that shows it was found."""
+    """Answers the two questions; each answer is only numbers that show it was found."""
 
-    async def summary(self) -> int:
-        """How many agents are incomplete, counted by status, type and session on the way."""
+    async def summary(self) -> tuple[int, int]:
+        """How many agents are incomplete, counted by status, type and session on the way, and how many sessions are
+        interrupted. It also knows the oldest incomplete agent, and how many bytes the store has."""
         ...
 
     async def interrupted(self) -> int:

@@ -22,8 +22,9 @@ class BusRegistry:
     def __init__(self, bus: agentbus.Bus) -> None:
         self._bus = bus
 
-    async def summary(self) -> int:
-        return (await self._bus.recovery.summary()).incomplete
+    async def summary(self) -> tuple[int, int]:
+        found = await self._bus.recovery.summary()
+        return found.incomplete, len(found.interrupted)
 
     async def interrupted(self) -> int:
         return len((await self._bus.sessions.list(status="interrupted", limit=1000)).items)

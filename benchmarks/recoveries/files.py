@@ -22,30 +22,39 @@ class FileRegistry:
     def __init__(self, directory: Path, parse: Parse) -> None:
         self._directory = directory
         self._parse = parse
+        self.bytes = 0
 
     def _records(self) -> Iterator[dict[str, Any]]:
         with os.scandir(self._directory) as entries:
             for entry in entries:
                 with open(entry.path, "rb") as file:
-                    yield self._parse(file.read())
+                    data = file.read()
+                self.bytes += len(data)
+                yield self._parse(data)
 
-    async def summary(self) -> int:
+    async def summary(self) -> tuple[int, int]:
         by_status, by_type, by_session = Counter[str](), Counter[str](), Counter[str]()
         oldest = None
+        failed, live = set[str](), set[str]()
         for record in self._records():
-            if record["status"] in LIVE or record["status"] in {"failed", "stopped"}:
-                by_status[record["status"]] += 1
+            status = record["status"]
+            if status in LIVE or status in {"failed", "stopped"}:
+                by_status[status] += 1
                 by_type[record["type"]] += 1
                 by_session[record["session"]] += 1
                 oldest = record["created"] if oldest is None else min(oldest, record["created"])
-        return by_status.total()
+                (failed if status == "failed" else live).add(record["session"])
+        return by_status.total(), len(failed - live)
 
     async def interrupted(self) -> int:
         """Without a file of its own, a session is what its agents are: none is live, and one failed."""
-        statuses: dict[str, Counter[str]] = {}
+        failed, live = set[str](), set[str]()
         for record in self._records():
-            statuses.setdefault(record["session"], Counter())[record["status"]] += 1
-        return sum(1 for found in statuses.values() if found["failed"] and not any(found[live] for live in LIVE))
+            if record["status"] == "failed":
+                failed.add(record["session"])
+            elif record["status"] in LIVE:
+                live.add(record["session"])
+        return len(failed - live)
 
 
 @dataclass(frozen=True)

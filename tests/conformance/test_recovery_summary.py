@@ -53,6 +53,16 @@ async def test_incomplete_agents_are_counted_by_status_type_and_session(
     assert (summary.incomplete, summary.oldest, summary.interrupted) == (4, 65_000, ["s"])
 
 
+async def test_a_summary_of_many_agents_is_as_right_as_one_of_few(bus: Bus, clock: FakeClock) -> None:
+    async with bus.session("execution", id="s") as session:
+        for number in range(300):
+            await session.expect(f"a-{number}", type="worker")
+            if number in {200, 299}:
+                summary = await bus.recovery.summary()
+                counts = summary.incomplete, summary.by_status["pending"], summary.by_session["s"]
+                assert counts == (number + 1,) * 3
+
+
 async def test_agents_that_failed_while_work_waits_are_named(bus: Bus) -> None:
     a, b, c, d = [await worker(bus, id) for id in "abcd"]
     await a.send("b", "note", 1)

@@ -696,6 +696,13 @@ LIMIT $5;
 -- The newest event.
 SELECT coalesce(max(id), 0) FROM events;
 
+-- name: recovery_beyond
+-- A row if a summary has to look at more than $1: agents that did not complete, and interruptions.
+SELECT 1 FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect', 'failed', 'stopped')
+UNION ALL
+SELECT 1 FROM events WHERE kind = 'session_interrupted'
+LIMIT 1 OFFSET $1;
+
 -- name: recovery_interrupted
 -- The sessions that are interrupted, the one that was cut off last first.
 SELECT id FROM sessions WHERE ended IS NULL AND status = 'interrupted' ORDER BY updated DESC, id LIMIT $1;
