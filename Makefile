@@ -19,7 +19,7 @@ help:
 	@echo "make demo    see agents work together on one bus"
 	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make schemas write schemas/json/ from the code"
-	@echo "make bench   measure the queue and state"
+	@echo "make bench   measure the queue, state and recovery"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
 demo: $(VENV)/.installed
@@ -38,6 +38,7 @@ test: $(VENV)/.installed-dev
 bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
 	@$(BIN)/python -m benchmarks.state
+	@$(BIN)/python -m benchmarks.recovery
 
 schemas: $(VENV)/.installed
 	@$(BIN)/python -m agentbus.interfaces.schemas

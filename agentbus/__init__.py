@@ -38,6 +38,12 @@ if TYPE_CHECKING:
         MessageRecord,
         Page,
         QueueDepth,
+        Recovered,
+        RecoveryAgent,
+        RecoveryOption,
+        RecoveryRecord,
+        RecoverySummary,
+        Rollback,
         SessionRecord,
         StateEntry,
         Stats,
@@ -45,6 +51,7 @@ if TYPE_CHECKING:
         TypeRecord,
     )
     from agentbus.services.monitor import Monitor
+    from agentbus.services.recovery import RecoveryPlan
     from agentbus.session import Session
     from agentbus.state import State
     from agentbus.unit import Unit
@@ -75,6 +82,13 @@ __all__ = [
     "Priority",
     "QueueDepth",
     "Receipt",
+    "Recovered",
+    "RecoveryAgent",
+    "RecoveryOption",
+    "RecoveryPlan",
+    "RecoveryRecord",
+    "RecoverySummary",
+    "Rollback",
     "Session",
     "SessionRecord",
     "State",
@@ -114,6 +128,13 @@ _HOMES = {
     "Priority": "limits",
     "QueueDepth": "records",
     "Receipt": "operations.messages",
+    "Recovered": "records",
+    "RecoveryAgent": "records",
+    "RecoveryOption": "records",
+    "RecoveryPlan": "services.recovery",
+    "RecoveryRecord": "records",
+    "RecoverySummary": "records",
+    "Rollback": "records",
     "Session": "session",
     "SessionRecord": "records",
     "State": "state",

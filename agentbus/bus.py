@@ -57,6 +57,7 @@ from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 from agentbus.services.presence import strike_off
+from agentbus.services.recovery import Ask, Recovery, asking
 from agentbus.session import Session
 from agentbus.session_block import block
 from agentbus.sessions import Sessions
@@ -76,12 +77,14 @@ def connect(
     max_snapshot: int = MAX_SNAPSHOT,
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
+    auto_resume: bool | Ask | None = None,
 ) -> Bus:
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
     made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut.
+    of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
+    interrupted are resumed: on a terminal it asks, a function of yours decides instead.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
@@ -94,12 +97,14 @@ def connect(
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )
-    return Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
+    return Bus(
+        engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every, ask=asking(auto_resume)
+    )
 
 
 class Bus(Upkeep):
     """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
-    all messages, ``bus.checkpoints`` all checkpoints.
+    all messages, ``bus.checkpoints`` all checkpoints, ``bus.recovery`` what was cut off.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -108,7 +113,9 @@ class Bus(Upkeep):
 
     renewer: Renewer
 
-    def __init__(self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float) -> None:
+    def __init__(
+        self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float, ask: Ask | None = None
+    ) -> None:
         self.engine = engine
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
@@ -118,8 +125,10 @@ class Bus(Upkeep):
         self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
+        self.recovery = Recovery(engine, max_payload, max_snapshot)
         self.listening = Listening(engine)
         self.beat_every = beat_every
+        self._ask = ask
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
 
@@ -131,6 +140,7 @@ class Bus(Upkeep):
             entry = await self.engine.open()
             await strike_off(self.engine, entry.neighbours)
             self.renewer = await self._pulse.start()
+            await self.recovery.at_start(self._ask)
         except BaseException:
             await self._close()
             raise

@@ -48,6 +48,7 @@ from agentbus.snapshots import opened, reread, settled
 T = TypeVar("T")
 
 OWNERS = ("agent", "session")
+LOOKED_AT = (*OWNERS, "composite")
 
 _references = msgspec.json.Decoder(list[FileReference]).decode
 
@@ -188,14 +189,15 @@ class Checkpoints:
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page[CheckpointSummary]:
-        """Checkpoints without their snapshots, newest first. An ``owner`` is an agent unless ``kind`` is "session".
+        """Checkpoints without their snapshots, newest first. An ``owner`` is an agent unless ``kind`` is "session", or
+        "composite": those that ``session.checkpoint_all`` made.
 
         >>> page = await bus.checkpoints.list("planner-1", "after_planning")          # doctest: +SKIP
         """
         if owner is not None:
             kind = _owner(owner, kind or "agent").kind
         wanted = HistoryFilter(
-            None if kind is None else check_choice(kind, "kind", OWNERS),
+            None if kind is None else check_choice(kind, "kind", LOOKED_AT),
             owner,
             name_or_none(name, "checkpoint"),
             check_row(cursor),
@@ -239,7 +241,7 @@ class Checkpoints:
         >>> await bus.checkpoints.save("planning-001", "half", {"step": 3}, kind="session")   # doctest: +SKIP
         """
         checked = draft(
-            _owner(owner, kind), name, snapshot, self._limit, notes=notes, files=files, root=root, keep=keep
+            _owner(owner, kind, OWNERS), name, snapshot, self._limit, notes=notes, files=files, root=root, keep=keep
         )
         return await checked.save(self._engine)
 
@@ -267,8 +269,8 @@ class Checkpoints:
         return gone
 
 
-def _owner(owner: object, kind: object) -> Owner:
-    return Owner(check_choice(kind, "kind", OWNERS), check_name(owner, "owner"))
+def _owner(owner: object, kind: object, kinds: Sequence[str] = LOOKED_AT) -> Owner:
+    return Owner(check_choice(kind, "kind", kinds), check_name(owner, "owner"))
 
 
 def _id(id: object) -> int:

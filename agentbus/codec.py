@@ -71,7 +71,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         """Its text and SHA-256, or the error that a closer look gives. May run on a thread."""
         if self.large:
             _inspect(self.copy, 0)
-        return self.encoded.decode(), sha256(self.encoded).hexdigest()
+        return self.encoded.decode(), digest(self.encoded)
 
 
 def snapshot(value: Any, limit: int) -> Snapshot:
@@ -96,7 +96,7 @@ def snapshot(value: Any, limit: int) -> Snapshot:
 
 def open_snapshot(text: str, expected: str, what: str, as_: Any = None) -> Any:
     """The value of a snapshot, once its checksum is found right; as a type of the caller's, if one is given."""
-    if sha256(text.encode()).hexdigest() != expected:
+    if digest(text.encode()) != expected:
         raise DamagedPayload(what=what)
     return _decode(text) if as_ is None else decode_as(text, as_, what)
 
@@ -126,6 +126,11 @@ def check(text: str, expected: int, what: str) -> None:
 def canonical(text: str) -> bytes:
     """The same bytes for the same JSON, whatever the order of its keys."""
     return _canonical(_decode(text))
+
+
+def digest(encoded: bytes) -> str:
+    """The SHA-256 of JSON."""
+    return sha256(encoded).hexdigest()
 
 
 def plain(value: Any) -> str:

@@ -51,6 +51,8 @@ class Handle:
         self.session = registration.session
         self.actor = Actor(registration.agent, registration.epoch)
         self.engine = bus.engine
+        self.restored = registration.restored
+        """The checkpoint that this life goes on from, if the one before did not complete and had one."""
         self.ended = False
         self.active = True
         """Whether it did something since the last beat."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import IntEnum
 from functools import lru_cache
@@ -119,6 +119,20 @@ def check_message_id(message_id: object) -> str:
 def generated_id(message_id: str) -> int | None:
     """The row that ``m-<row>`` stands for, or None for a caller's own message id."""
     return int(message_id[2:]) if _generated_message_id(message_id) and len(message_id) <= 20 else None
+
+
+def check_expected(expects: object) -> dict[str, str]:
+    """Who owes a session which document."""
+    if not isinstance(expects, Mapping):
+        raise InvalidInput(reason="expects must be a dict from producers to documents")
+    check_range(len(expects), "the number of expected documents", 0, MAX_PAGE)
+    expected: dict[str, str] = {}
+    for who, what in expects.items():
+        if not isinstance(what, str):
+            rule = "one document for each producer: expects={'planner-1': 'plan'}"
+            raise InvalidName(what=f"what {who!r} owes,", name=what, rule=rule)
+        expected[check_name(who, "producer")] = check_name(what, "document")
+    return expected
 
 
 def check_range(value: object, what: str, low: int, high: int) -> int:

@@ -51,7 +51,9 @@ class Saver(Handle):
             raise InvalidInput(reason="restore() takes a name or an id, not both")
         found = await self._bus.checkpoints.get(id)
         if found is not None and (found.owner_kind, found.owner) != ("agent", self.id):
-            raise ForeignCheckpoint(id=id, owner_kind=found.owner_kind, owner=found.owner, agent=self.id)
+            raise ForeignCheckpoint(
+                id=id, owner_kind=found.owner_kind, owner=found.owner, agent=self.id, wanted=f"agent {self.id!r}"
+            )
         return found
 
     def checkpoint_every(

@@ -21,7 +21,8 @@ from agentbus.operations.sessions import (
     missing,
 )
 from agentbus.participants import Participants
-from agentbus.records import Checkpoint, DocumentSummary, SessionRecord
+from agentbus.records import Checkpoint, CheckpointSummary, DocumentSummary, Rollback, SessionRecord
+from agentbus.services.composites import Composites
 from agentbus.state import State
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Session:
         self._bus = bus
         self._engine = bus.engine
         self._owner = owner
+        self._composites = Composites(bus.engine, id, bus.max_snapshot)
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.operation}>"
@@ -187,6 +189,51 @@ class Session:
         >>> last = await session.restore("after_design")                              # doctest: +SKIP
         """
         return await self._bus.checkpoints.latest(self.id, name, kind="session")
+
+    # All that belongs to it
+
+    async def checkpoint_all(self, name: str, *, notes: str = "", keep: int | None = None) -> CheckpointSummary:
+        """Save all that belongs to it at this moment in one composite checkpoint: its documents, its state and that of
+        its agents, its participants. Open messages are listed in it. ``rollback`` is the way back.
+
+        It may have as many bytes as any checkpoint (``connect(max_snapshot=…)``). With ``keep`` only so many of this
+        name stay.
+
+        >>> point = await session.checkpoint_all("before-deploy")                     # doctest: +SKIP
+        """
+        return await self._composites.save(name, notes=notes, keep=keep)
+
+    def checkpoint_every(
+        self, seconds: float, *, name: str = "auto", keep: int = 10
+    ) -> AbstractAsyncContextManager[None]:
+        """Save a composite checkpoint every so many seconds while a block runs, and once more at its end, unless
+        nothing has changed. After an exception in the block nothing more is saved.
+
+        >>> async with session.checkpoint_every(300):                                 # doctest: +SKIP
+        ...     await work()
+        """
+        return self._composites.every(seconds, name, keep)
+
+    def before(self, operation: str, *, rollback: bool = False) -> AbstractAsyncContextManager[CheckpointSummary]:
+        """Save a composite checkpoint ``before-<operation>``, then do something major in a block. With ``rollback`` an
+        exception in the block takes the session back to it.
+
+        >>> async with session.before("deploy", rollback=True):                       # doctest: +SKIP
+        ...     await deploy()
+        """
+        return self._composites.before(operation, rollback)
+
+    async def rollback(self, checkpoint: int) -> Rollback:
+        """Go back to a composite checkpoint of this session, in one commit; says what that changed.
+
+        Documents get a new version with their old value, those that were not there go; state and participants become
+        what they were. What was there before is saved first, as a composite ``before-rollback``. Messages stay as
+        they are. Agents that are at work are not told: they are named in ``live``.
+
+        >>> (await session.rollback(point.id)).documents                              # doctest: +SKIP
+        ['plan']
+        """
+        return await self._composites.roll_back(checkpoint)
 
     async def documents(self) -> list[DocumentSummary]:
         """What there is, by name, each with its newest version.

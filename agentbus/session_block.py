@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from agentbus.codec import encode_metadata
-from agentbus.errors import AgentBusError, InvalidInput, InvalidName, Misuse, SessionExists, SessionLost, WrongState
-from agentbus.limits import MAX_PAGE, check_name, check_range, error_text, name_or_none
+from agentbus.errors import AgentBusError, Misuse, SessionExists, SessionLost, WrongState
+from agentbus.limits import check_expected, check_name, error_text, name_or_none
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin_session, change_session
 from agentbus.parting import farewell, unheeded
@@ -39,7 +39,7 @@ async def block(
         operation,
         bus.engine.process,
         name_or_none(milestone, "milestone"),
-        None if expects is None else _expected(expects),
+        None if expects is None else check_expected(expects),
         None if metadata is None else encode_metadata(metadata, bus.max_payload),
     )
     session = await _begin(bus, request)
@@ -81,16 +81,3 @@ async def _give_up(session: Session, error: BaseException) -> None:
     except AgentBusError as problem:
         # The exception of the block matters more; once this process is gone, the session counts as interrupted.
         log.warning("%s could not be ended: %s", session.id, problem)
-
-
-def _expected(expects: Mapping[str, object]) -> dict[str, str]:
-    if not isinstance(expects, Mapping):
-        raise InvalidInput(reason="expects must be a dict from producers to documents")
-    check_range(len(expects), "the number of expected documents", 0, MAX_PAGE)
-    expected: dict[str, str] = {}
-    for who, what in expects.items():
-        if not isinstance(what, str):
-            rule = "one document for each producer: expects={'planner-1': 'plan'}"
-            raise InvalidName(what=f"what {who!r} owes,", name=what, rule=rule)
-        expected[check_name(who, "producer")] = check_name(what, "document")
-    return expected

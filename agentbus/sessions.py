@@ -13,9 +13,10 @@ from agentbus.limits import (
     check_moment,
     check_name,
     check_range,
+    check_seconds,
     name_or_none,
 )
-from agentbus.operations.sessions import SessionFilter, get_session, list_sessions
+from agentbus.operations.sessions import SessionFilter, get_session, list_sessions, stale_sessions
 from agentbus.records import Page, SessionRecord
 from agentbus.session import Session
 
@@ -74,3 +75,14 @@ class Sessions:
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_sessions, wanted)
+
+    async def stale(self, minutes: float) -> Sequence[SessionRecord]:
+        """The sessions that have not ended, and in which nobody did anything for so many minutes, the longest silent
+        first. A machine that was asleep makes no agent silent.
+
+        >>> [session.id for session in await bus.sessions.stale(60)]                  # doctest: +SKIP
+        ['planning-001']
+        """
+        number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
+        silent = check_seconds(minutes * 60 if number else minutes, "minutes in seconds", zero=True)
+        return await self._engine.read(stale_sessions, silent)

@@ -37,6 +37,13 @@ PUBLIC = [
     "Priority",
     "QueueDepth",
     "Receipt",
+    "Recovered",
+    "RecoveryAgent",
+    "RecoveryOption",
+    "RecoveryPlan",
+    "RecoveryRecord",
+    "RecoverySummary",
+    "Rollback",
     "Session",
     "SessionRecord",
     "State",
@@ -109,8 +116,8 @@ def test_the_blocking_driver_starts_without_an_event_loop() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["errors", "limits", "addresses", "clock", "codec", "records", "message", "schema", "schema.work",
-     "schema.patterns", "vocabulary"],
+    ["errors", "limits", "addresses", "clock", "codec", "records.bus", "records.recovery", "message", "schema",
+     "schema.work", "schema.patterns", "vocabulary"],
 )  # fmt: skip
 def test_the_examples_in_the_documentation_are_true(name: str) -> None:
     module = importlib.import_module(f"agentbus.{name}")

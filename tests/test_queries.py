@@ -51,6 +51,11 @@ LOOKS = (
     "agent_get",
     "session_get",
     "mailbox_pending",
+    "recovery_beyond",
+    "recovery_incomplete",
+    "recovery_interrupted",
+    "recovery_dead_holders",
+    "recovery_history",
 )
 # These run with every step of a session, under the lock.
 STEPS = (
@@ -65,6 +70,28 @@ STEPS = (
     "participant_list",
     "participant_get",
     "participant_finish",
+    "participant_of_session",
+    "participant_clear",
+    "document_newest",
+    "document_remove",
+    "document_copy",
+    "agent_of_session",
+    "agent_expect_again",
+    "agent_cut_off",
+    "state_there",
+    "message_open_of",
+    "message_still_open",
+)
+# These look for what was cut off, among much that was not.
+RECOVERY = (
+    "recovery_incomplete",
+    "recovery_interrupted",
+    "recovery_dead_holders",
+    "recovery_history",
+    "session_list_open",
+    "session_stale",
+    "message_open_counts",
+    "checkpoint_latest_of",
 )
 # These run with every sweep, over however many agents and messages: by which index, where that matters.
 SWEEPS = {
@@ -247,6 +274,13 @@ def test_a_name_that_stands_twice_is_an_error() -> None:
 def test_a_step_of_a_session_finds_its_rows_by_an_index(name: str, store: sqlite3.Connection) -> None:
     # Of one document or session, sorting the newest versions that were found is fine.
     assert [step for step in scans(plan(store, name)) if not step.startswith("SCAN newest")] == []
+
+
+@pytest.mark.parametrize("name", RECOVERY)
+def test_what_was_cut_off_is_found_by_an_index(name: str, store: sqlite3.Connection) -> None:
+    # What the query itself collected in brackets, or a row that is one value, is walked; no table is.
+    found = [step for step in scans(plan(store, name)) if not re.fullmatch(r"SCAN (own|CONSTANT ROW)", step)]
+    assert found == []
 
 
 def test_the_newest_versions_are_found_without_sorting(store: sqlite3.Connection) -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Document, Message, Monitor, Participants, Session, State, Unit
+from agentbus import Agent, Bus, Document, Message, Monitor, Participants, RecoveryPlan, Session, State, Unit
 from agentbus.checkpoints import Checkpoints
 from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
 from agentbus.saving import Saver
+from agentbus.services.recovery import Recovery
 from agentbus.sessions import Sessions
 from agentbus.state import UnitState
 from agentbus.upkeep import Upkeep
@@ -185,6 +186,7 @@ INTERNAL = {
     "Message.lose",
     "Message.reply_draft",
     "Participants.enrol",
+    "Recovery.at_start",
     "Session.leave",
     "Unit.close",
     "Unit.commit",
@@ -204,6 +206,8 @@ WORKED_WITH = (
     Message,
     Monitor,
     Participants,
+    Recovery,
+    RecoveryPlan,
     Registry,
     Saver,
     Session,

@@ -34,6 +34,7 @@
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   ├── TypeChanging              its schema was changed again and again while a payload was checked
     │   ├── ForeignCheckpoint         it belongs to somebody else
+    │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
     │       └── SessionEnded          it completed or failed
@@ -89,6 +90,7 @@ from agentbus.errors.calls import (
     OutOfRange,
     PayloadMismatch,
     PayloadTooLarge,
+    PlanOutdated,
     RequestDied,
     RequestFailed,
     RequestTimedOut,
@@ -158,6 +160,7 @@ __all__ = [
     "OutcomeUnknown",
     "PayloadMismatch",
     "PayloadTooLarge",
+    "PlanOutdated",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",

@@ -282,8 +282,16 @@ class ForeignCheckpoint(Conflict):
     """The checkpoint is somebody else's."""
 
     code = "foreign_checkpoint"
-    text = "checkpoint {id} belongs to {owner_kind} {owner!r}, not to agent {agent!r}"
+    text = "checkpoint {id} belongs to {owner_kind} {owner!r}, not to {wanted}"
     fix_text = "read it with bus.checkpoints.get({id})"
+
+
+class PlanOutdated(Conflict):
+    """The session changed since its recovery was planned."""
+
+    code = "plan_outdated"
+    text = "session {session!r} has changed since this plan was made: {reason}"
+    fix_text = "look again what can be done: bus.recovery.plan({session!r})"
 
 
 class UnreadableFile(Conflict):

@@ -11,6 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
+from agentbus.operations.checkpoints import restored
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
@@ -18,6 +19,7 @@ from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
 from agentbus.operations.sessions import not_open
+from agentbus.records import CheckpointSummary
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -71,7 +73,7 @@ class RegisterRequest(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """An agent's life: its epoch, and the mailboxes it reads."""
+    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off."""
 
     agent: str
     epoch: int
@@ -80,6 +82,7 @@ class Registration(msgspec.Struct, frozen=True):
     session: str | None
     pools: dict[str, int]
     subscriptions: dict[str, int]
+    restored: CheckpointSummary | None = None
 
 
 class EndRequest(msgspec.Struct, frozen=True):
@@ -263,6 +266,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )
+    last = (yield from restored(request.agent, was)) if request.alive else None
     session = request.session or (yield from _open_session(session))
     yield Query(
         "agent_register",
@@ -277,7 +281,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     if request.alive and session is not None:
         yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
-    registration = yield from _registration(request.agent)
+    registration = msgspec.structs.replace((yield from _registration(request.agent)), restored=last)
     kind = "agent_taken_over" if was in LIVE else "agent_registered" if request.alive else "agent_expected"
     if request.process is not None:
         yield from _listen(registration, request.process)

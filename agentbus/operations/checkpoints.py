@@ -25,7 +25,7 @@ _STEP = 100
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose checkpoint it is: an agent's or a session's."""
+    """Whose checkpoint it is: an agent's, a session's, or (composite) a session's with all that belongs to it."""
 
     kind: str
     id: str
@@ -128,11 +128,7 @@ def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcom
             ),
         )  # fmt: skip
         if request.keep is not None:
-            # Not a deletion that anybody asked for: the trail would be full of them.
-            rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, request.name, request.keep, _STEP))
-            budget = Budget()
-            # At least two, so that they become fewer however large they are.
-            yield from _remove([id for index, (id, size) in enumerate(rows) if budget.spend(size) or index < 2])
+            yield from trim(owner, request.name, request.keep)
         outcomes.append(Saved(id, session, now.wall))
     return outcomes
 
@@ -170,7 +166,8 @@ def prune_checkpoints(requests: Sequence[PruneRequest], now: Now) -> Op[list[Out
                 del names[0]
         if gone:
             facts = {"count": gone, "name": request.name, "keep": request.keep}
-            yield from record([event(now.wall, "checkpoints_pruned", (owner.kind, owner.id), None, **facts)])
+            kind = "session" if owner.kind == "composite" else owner.kind
+            yield from record([event(now.wall, "checkpoints_pruned", (kind, owner.id), None, **facts)])
         outcomes.append(Pruned(gone, tuple(names)))
     return outcomes
 
@@ -188,9 +185,32 @@ def forget(owner: Owner, budget: Budget) -> Op[int]:
     return gone
 
 
+def trim(owner: Owner, name: str, keep: int) -> Op[None]:
+    """Make room for one that was just saved. Not a deletion that anybody asked for: the trail would be full of them."""
+    rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, name, keep, _STEP))
+    budget = Budget()
+    # At least two, so that they become fewer however large they are.
+    yield from _remove([id for index, (id, size) in enumerate(rows) if budget.spend(size) or index < 2])
+
+
 def _remove(ids: list[int]) -> Op[None]:
     if ids:
         yield Each("checkpoint_remove", [(id,) for id in ids])
+
+
+def restored(agent: str, before: str | None) -> Op[CheckpointSummary | None]:
+    """What an agent that begins a life goes on from: its newest checkpoint, if the life before did not complete.
+
+    To be asked before the new life begins.
+    """
+    if before in {None, "completed"}:
+        return None
+    if before == "pending":
+        rows = yield Query("agent_cut_off", (agent,))
+        if not rows or not rows[0][0]:
+            return None
+    rows = yield Query("checkpoint_history", ("agent", agent, MAX_ID, 1))
+    return CheckpointSummary(*rows[0]) if rows else None
 
 
 # Questions

@@ -40,6 +40,10 @@ KINDS = {
     "session_interrupted": "a session was cut off; before, reason",
     "session_completed": "a session's work is done; before",
     "session_failed": "a session failed; before, error",
+    "session_recovered": "a session was recovered by a plan; action, before, agents (expected again, or stopped; of the"
+    " first 100), and checkpoint, reason or follow_on",
+    "session_rolled_back": "a session went back to a checkpoint; checkpoint, saved (the one of what was there before),"
+    " documents, removed, entries, participants (how many)",
     "type_defined": "a type was added to the vocabulary; schema (whether it has one)",
     "type_changed": "a type has another description or schema; changed (which)",
     "checkpoint_deleted": "a checkpoint was deleted; owner_kind, owner, name",

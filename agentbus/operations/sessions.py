@@ -120,7 +120,7 @@ def begin_session(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome
     """Begin sessions, or go on with those that nobody is in any more."""
     outcomes: list[Outcome[Begun]] = []
     for request in requests:
-        standing = yield from _standing(request.session)
+        standing = yield from standing_of(request.session)
         if standing is None:
             outcomes.append((yield from _start(request, now)))
         else:
@@ -134,7 +134,7 @@ def change_session(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outco
     """Change the status of sessions: only as the design allows it, and with a line in the trail."""
     outcomes: list[Outcome[None]] = []
     for request in requests:
-        standing = yield from _standing(request.session)
+        standing = yield from standing_of(request.session)
         if standing is None:
             outcomes.append(UnknownSession(session=request.session))
             continue
@@ -187,11 +187,19 @@ def get_session(session: str, now: Now) -> Op[SessionRecord | None]:
 
 def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
     status = None if wanted.status is None else list(wanted.status)
-    rows = yield Query(
-        "session_list",
-        (*wanted.cursor, status, wanted.operation, wanted.milestone, wanted.limit + 1),
-    )
+    values = (*wanted.cursor, status, wanted.operation, wanted.milestone, wanted.limit + 1)
+    if wanted.status is None or ENDED.intersection(wanted.status):
+        rows = yield Query("session_list", values)
+    else:
+        rows = yield Query("session_list_open", values)
     return page(rows, wanted.limit, _record, lambda session: f"{session.created}.{session.id}")
+
+
+def stale_sessions(silent: int, now: Now) -> Op[list[SessionRecord]]:
+    """Open sessions in which nobody did anything for so many milliseconds. What agents do is measured in awake time: a
+    machine that slept makes nobody silent."""
+    rows = yield Query("session_stale", (now.wall - silent, now.awake - silent, now.awake))
+    return [_record(row) for row in rows]
 
 
 def count_agents(session: str, now: Now) -> Op[dict[str, int]]:
@@ -208,7 +216,7 @@ def missing(session: str, now: Now) -> Op[dict[str, str]]:
     return {producer: name for producer, name in expected.items() if name not in saved}
 
 
-def _standing(session: str) -> Op[Standing | None]:
+def standing_of(session: str) -> Op[Standing | None]:
     rows = yield Query("session_standing", (session,))
     return Standing(*rows[0]) if rows else None
 

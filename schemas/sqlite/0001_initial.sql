@@ -129,7 +129,8 @@ CREATE TABLE mailboxes (
     CHECK ((owner = '') = (kind IN ('pool', 'topic')))
 ) STRICT;
 
--- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused.
+-- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: it is expected
+-- again after a life that did not complete, and goes on from its newest checkpoint.
 CREATE TABLE agents (
     id           TEXT    NOT NULL PRIMARY KEY
                  CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -154,6 +155,7 @@ CREATE TABLE agents (
     note         TEXT,
     process      INTEGER REFERENCES processes (id),
     epoch        INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0),
+    cut_off      INTEGER NOT NULL DEFAULT 0 CHECK (cut_off IN (0, 1)),
     patience     INTEGER CHECK (patience > 0),
     last_call    INTEGER CHECK (last_call >= 0),
     busy_until   INTEGER CHECK (busy_until >= 0),
@@ -311,9 +313,10 @@ CREATE INDEX state_by_expiry ON state (scope, expires) WHERE expires IS NOT NULL
 CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL;
 
 -- A named snapshot; files are references (path, size, sha256), not contents. `size` is the snapshot's in bytes.
+-- A composite is of all that belongs to a session, which is its owner.
 CREATE TABLE checkpoints (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    owner_kind TEXT    NOT NULL CHECK (owner_kind IN ('agent', 'session', 'task')),
+    owner_kind TEXT    NOT NULL CHECK (owner_kind IN ('agent', 'session', 'composite', 'task')),
     owner      TEXT    NOT NULL CHECK (length(owner) BETWEEN 1 AND 128 AND owner NOT GLOB '*[^A-Za-z0-9._:@/-]*'
                                        AND instr(owner, char(0)) = 0),
     name       TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'

@@ -42,6 +42,7 @@ class Story:
         await self._words()
         await self._lives()
         await self._session()
+        await self._recovery()
         await self._letters()
         await self._checkpoints()
         return self.lines
@@ -100,6 +101,28 @@ class Story:
         async with self.bus.session("planning", id="s2"):
             self.now("session_started", "session:s2", operation="planning", milestone=None, process=me)
         self.now("session_completed", "session:s2", before="active")
+
+    async def _recovery(self) -> None:
+        me = self.bus.engine.process
+        with suppress(KeyboardInterrupt):
+            async with self.bus.session("execution", id="s3") as session:
+                self.now("session_started", "session:s3", operation="execution", milestone=None, process=me)
+                await session.state.set("k", SECRET)
+                point = await session.checkpoint_all("half", notes=SECRET)
+                await session.state.set("k", 2)
+                await session.document("output").save({"text": SECRET})
+                raise KeyboardInterrupt
+        self.now("session_interrupted", "session:s3", before="active", reason="KeyboardInterrupt: ")
+        done = (await (await self.bus.recovery.plan("s3")).rollback(point.id)).rollback
+        assert done is not None
+        self.now(
+            "session_rolled_back", "session:s3", checkpoint=point.id, saved=done.saved, documents=0, removed=1,
+            entries=1, participants=0,
+        )  # fmt: skip
+        self.now("session_continued", "session:s3", before="interrupted")
+        self.now(
+            "session_recovered", "session:s3", action="rollback", before="interrupted", agents=[], checkpoint=point.id
+        )
 
     async def _letters(self) -> None:
         receipt = await self.a.send("a", "note", {"text": SECRET})

@@ -29,7 +29,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "mailboxes": {"id": 900, "kind": "agent", "name": "n", "owner": "o", "created": 0},
     "agents": {
         "id": "a", "name": "A", "type": "worker", "milestone": "m", "parent": "p", "load": 5, "estimate": 5,
-        "status": "running", "process": 900, "epoch": 1, "patience": 5, "last_call": 0, "busy_until": 0,
+        "status": "running", "process": 900, "epoch": 1, "cut_off": 1, "patience": 5, "last_call": 0, "busy_until": 0,
         "mailbox": 900, "replies": 900, "evidence": "{}", "created": 0, "started": 0, "updated": 0,
     },
     "pool_members": {"pool": 900, "agent": "a", "joined": 0},
@@ -91,6 +91,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "milestone": NO_LABEL, "parent": NO_LABEL, "capabilities": NO_LIST, "load": [-1, 101, 5.5, "x"],
         "estimate": [-1, "x"], "metadata": NO_OBJECT, "progress": [-1, 101, 5.5, "x", None],
         "status": ["alive", "", None, "Running", "completed", "failed", "stopped"], "epoch": [-1, "x", None],
+        "cut_off": [-1, 2, "x", None],
         "patience": [0, -1, "x"], "last_call": NO_TIME, "busy_until": NO_TIME, "evidence": NO_JSON,
         "created": [*NO_TIME, None], "started": NO_TIME, "updated": [*NO_TIME, None], "ended": [*NO_TIME, 5],
         "mailbox": ["x", None], "replies": ["x", None],

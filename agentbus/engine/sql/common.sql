@@ -100,6 +100,14 @@ RETURNING id;
 -- How far a session is.
 UPDATE sessions SET progress = $1, updated = $2 WHERE id = $3 AND ended IS NULL RETURNING id;
 
+-- name: session_rewind
+-- A session is as far as it was before.
+UPDATE sessions SET progress = $1, updated = $2 WHERE id = $3;
+
+-- name: session_touch
+-- Something happened to a session that is not its own change.
+UPDATE sessions SET updated = $1 WHERE id = $2;
+
 -- name: session_get
 -- All that is known of one session.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
@@ -124,6 +132,29 @@ ORDER BY sessions.id;
 -- How many agents of a session there are of each status.
 SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 
+-- name: session_stale
+-- Open sessions in which nobody did anything since $1 (wall) and $2 (awake), the longest silent first. An agent that said
+-- it would be silent until later than $3 (awake) is at work.
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+FROM sessions
+WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted') AND updated <= $1
+    AND NOT EXISTS (
+        SELECT 1 FROM agents
+        WHERE agents.session = sessions.id AND (
+            agents.updated > $1
+            OR (agents.status IN ('running', 'suspect', 'spawning') AND (agents.last_call > $2 OR agents.busy_until > $3))
+        )
+    )
+    AND NOT EXISTS (SELECT 1 FROM documents WHERE documents.session = sessions.id AND documents.created > $1)
+    AND NOT EXISTS (SELECT 1 FROM participants WHERE participants.session = sessions.id AND participants.finished > $1)
+    AND NOT EXISTS (SELECT 1 FROM state WHERE state.scope = 'session:' || sessions.id AND state.updated > $1)
+    AND NOT EXISTS (
+        SELECT 1 FROM checkpoints
+        WHERE checkpoints.owner_kind IN ('session', 'composite') AND checkpoints.owner = sessions.id
+            AND checkpoints.created > $1
+    )
+ORDER BY updated, id;
+
 -- name: participant_insert
 -- One who takes part in a meeting.
 INSERT INTO participants (session, meeting, member, position, created) VALUES ($1, $2, $3, $4, $5);
@@ -141,6 +172,21 @@ SELECT member, finished, result, checksum FROM participants WHERE session = $1 A
 UPDATE participants SET finished = $1, result = $2, checksum = $3
 WHERE session = $4 AND meeting = $5 AND member = $6;
 
+-- name: participant_of_session
+-- Who takes part in which meeting of a session.
+SELECT meeting, member, position, created, finished, checksum, result FROM participants
+WHERE session = $1
+ORDER BY meeting, position;
+
+-- name: participant_clear
+-- Nobody takes part in any meeting of a session any more.
+DELETE FROM participants WHERE session = $1;
+
+-- name: participant_restore
+-- One who took part in a meeting, and may have finished.
+INSERT INTO participants (session, meeting, member, position, created, finished, checksum, result)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
 -- name: document_insert
 -- The next version of a document. The newest is never removed, so that versions go on counting.
 INSERT INTO documents (session, name, version, checksum, author, created, value)
@@ -152,6 +198,24 @@ RETURNING id, version;
 -- name: document_trim
 -- Remove the versions of a document up to this one.
 DELETE FROM documents WHERE session = $1 AND name = $2 AND version <= $3;
+
+-- name: document_remove
+-- A document was not there at the time that its session goes back to.
+DELETE FROM documents WHERE session = $1 AND name = $2;
+
+-- name: document_newest
+-- The documents of a session with the values of their newest versions.
+SELECT documents.name, documents.version, documents.author, documents.created, documents.checksum, documents.value
+FROM (SELECT name, max(version) AS version FROM documents WHERE session = $1 GROUP BY name) AS newest
+JOIN documents ON documents.session = $1 AND documents.name = newest.name AND documents.version = newest.version
+ORDER BY documents.name;
+
+-- name: document_copy
+-- The newest versions of a session's documents become the first ones of another's.
+INSERT INTO documents (session, name, version, checksum, author, created, value)
+SELECT $1, documents.name, 1, documents.checksum, documents.author, $2, documents.value
+FROM (SELECT name, max(version) AS version FROM documents WHERE session = $3 GROUP BY name) AS newest
+JOIN documents ON documents.session = $3 AND documents.name = newest.name AND documents.version = newest.version;
 
 -- name: document_versions
 -- The newest versions of a document, or ($3) one of them.
@@ -273,11 +337,34 @@ ON CONFLICT (id) DO UPDATE SET
     metadata = coalesce($21, agents.metadata),
     patience = coalesce($22, agents.patience, $24),
     progress = 0,
+    cut_off = CASE
+        WHEN $12 = 1 THEN 0
+        WHEN agents.status IN ('failed', 'stopped') THEN 1
+        ELSE agents.cut_off
+    END,
     note = NULL,
     busy_until = excluded.busy_until,
     error = NULL,
     evidence = NULL,
     ended = NULL;
+
+-- name: agent_expect_again
+-- The agents of a session whose life was cut off are expected to come back.
+UPDATE agents SET status = 'pending', cut_off = 1, process = NULL, busy_until = NULL, updated = $1, ended = NULL
+WHERE session = $2 AND status IN ('failed', 'stopped')
+RETURNING id;
+
+-- name: agent_cut_off
+-- Whether an agent is expected again after a life that did not complete.
+SELECT cut_off FROM agents WHERE id = $1;
+
+-- name: agent_of_session
+-- The agents of a session, each with its newest checkpoint.
+SELECT id, type, status, epoch, progress, note, error,
+    (SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id)
+FROM agents
+WHERE session = $1
+ORDER BY id;
 
 -- name: agent_update
 -- Change what an agent says of itself; NULL leaves what is there.
@@ -433,6 +520,21 @@ WHERE messages.id < $1
 ORDER BY messages.id DESC
 LIMIT $9;
 
+-- name: message_open_counts
+-- How many messages wait in the mailboxes of each agent of a session, and how many from there are in somebody's hands.
+SELECT own.agent,
+    sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'queued')
+        + (SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'scheduled')),
+    sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'leased'))
+FROM (
+    SELECT id AS agent, mailbox FROM agents WHERE session = $1
+    UNION ALL
+    SELECT agents.id, subscriptions.mailbox
+    FROM agents JOIN subscriptions ON subscriptions.agent = agents.id
+    WHERE agents.session = $1
+) AS own
+GROUP BY own.agent;
+
 -- name: message_list_dead
 -- Dead letters, newest first, before the cursor: few among many, so they have an index of their own.
 SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
@@ -572,6 +674,16 @@ INSERT INTO checkpoints (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 RETURNING id;
 
+-- name: checkpoint_again
+-- Save an old checkpoint once more, as the newest of its owner.
+INSERT INTO checkpoints (
+    owner_kind, owner, name, session, created, checksum, size, file_count, notes, files, snapshot
+)
+SELECT owner_kind, owner, name, session, $1, checksum, size, file_count, notes, files, snapshot
+FROM checkpoints
+WHERE id = $2
+RETURNING id;
+
 -- name: checkpoint_surplus
 -- The checkpoints of a name except the newest $4, oldest first, at most $5, each with about the bytes it takes.
 SELECT id, size + 100 * file_count FROM checkpoints
@@ -611,12 +723,25 @@ WHERE owner_kind = $1 AND owner = $2
 ORDER BY id DESC
 LIMIT 1;
 
+-- name: checkpoint_latest_of
+-- The newest checkpoint of each agent of a session, without its snapshot.
+SELECT checkpoints.id, checkpoints.owner_kind, checkpoints.owner, checkpoints.name, checkpoints.notes,
+    checkpoints.session, checkpoints.created, checkpoints.size, checkpoints.file_count
+FROM agents JOIN checkpoints ON checkpoints.id = (
+    SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id
+)
+WHERE agents.session = $1;
+
 -- name: checkpoint_latest_named
 -- The newest checkpoint of somebody under one name.
 SELECT id, owner_kind, owner, name, notes, session, created, checksum, files, snapshot FROM checkpoints
 WHERE owner_kind = $1 AND owner = $2 AND name = $3
 ORDER BY id DESC
 LIMIT 1;
+
+-- name: checkpoint_owner
+-- Whose a checkpoint is.
+SELECT owner_kind, owner FROM checkpoints WHERE id = $1;
 
 -- name: checkpoint_files
 -- The files that a checkpoint refers to.
@@ -664,3 +789,31 @@ LIMIT $5;
 -- name: event_last
 -- The newest event.
 SELECT coalesce(max(id), 0) FROM events;
+
+-- name: recovery_beyond
+-- A row if a summary has to look at more than $1: agents that did not complete, and interruptions.
+SELECT 1 FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect', 'failed', 'stopped')
+UNION ALL
+SELECT 1 FROM events WHERE kind = 'session_interrupted'
+LIMIT 1 OFFSET $1;
+
+-- name: recovery_interrupted
+-- The sessions that are interrupted, the one that was cut off last first.
+SELECT id FROM sessions WHERE ended IS NULL AND status = 'interrupted' ORDER BY updated DESC, id LIMIT $1;
+
+-- name: recovery_history
+-- Every interruption, how and when its session went on or ended, and what became of it then.
+SELECT cut.at, next.kind, next.at, final.kind
+FROM events AS cut
+LEFT JOIN events AS next ON next.id = (
+    SELECT min(id) FROM events
+    WHERE subject_kind = 'session' AND subject = cut.subject AND id > cut.id
+        AND kind IN ('session_continued', 'session_completed', 'session_failed')
+)
+LEFT JOIN events AS final ON final.id = (
+    SELECT min(id) FROM events
+    WHERE subject_kind = 'session' AND subject = cut.subject AND id > next.id
+        AND kind IN ('session_completed', 'session_failed', 'session_interrupted')
+)
+WHERE cut.kind = 'session_interrupted'
+ORDER BY cut.id;

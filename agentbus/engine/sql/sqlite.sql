@@ -390,3 +390,66 @@ FROM state INDEXED BY state_by_change
 WHERE scope = $1 AND change > $2 AND key >= $3 AND key < $4
 ORDER BY change
 LIMIT $5;
+
+-- name: state_there
+-- Every entry of these scopes that is there, in their order. Differs: lists by json_each.
+SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.value
+FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
+WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2)
+ORDER BY wanted.key, state.key;
+
+-- name: message_open_of
+-- Unfinished messages in the mailboxes of these agents, oldest first. Differs: lists by json_each; one branch for each
+-- partial index.
+WITH own (agent, mailbox) AS (
+    SELECT agents.id, agents.mailbox FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value
+    UNION ALL
+    SELECT agent, mailbox FROM json_each($1) AS wanted CROSS JOIN subscriptions ON subscriptions.agent = wanted.value
+)
+SELECT messages.id, messages.message_id, messages.sender, own.agent, messages.type, messages.status
+FROM own CROSS JOIN messages ON messages.id IN (
+    SELECT id FROM messages WHERE status = 'queued' AND mailbox = own.mailbox
+    UNION ALL SELECT id FROM messages WHERE status = 'scheduled' AND mailbox = own.mailbox
+    UNION ALL SELECT id FROM messages WHERE status = 'leased' AND mailbox = own.mailbox
+)
+ORDER BY messages.id
+LIMIT $2;
+
+-- name: message_still_open
+-- Those of these messages that are not finished. Differs: lists by json_each.
+SELECT messages.id
+FROM json_each($1) AS wanted CROSS JOIN messages ON messages.id = wanted.value
+WHERE messages.status IN ('queued', 'leased', 'scheduled');
+
+-- name: session_list_open
+-- Open sessions of these statuses, newest first, before the cursor ($1, $2); a NULL filter takes all. Those that have
+-- ended, which are most of them, are not walked over. Differs: lists by json_each.
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error
+FROM sessions
+WHERE ended IS NULL AND status IN (SELECT value FROM json_each($3))
+    AND (created, id) < ($1, $2)
+    AND ($4 IS NULL OR operation = $4)
+    AND ($5 IS NULL OR milestone = $5)
+ORDER BY created DESC, id DESC
+LIMIT $6;
+
+-- name: recovery_dead_holders
+-- Agents that failed while work waits for them. Differs: the index is named because SQLite, once analyzed, walks all
+-- agents in the order of their ids instead.
+SELECT id FROM agents INDEXED BY agents_by_status
+WHERE status = 'failed' AND (
+    EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'leased')
+)
+ORDER BY id
+LIMIT $1;
+
+-- name: recovery_incomplete
+-- The agents that have not ended, and those of open sessions that failed or stopped. Counting them here would take twice
+-- as long as fetching them. Differs: CROSS JOIN, because SQLite would walk all agents that ever failed instead.
+SELECT status, type, session, created FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect')
+UNION ALL
+SELECT agents.status, agents.type, agents.session, agents.created
+FROM sessions CROSS JOIN agents ON agents.session = sessions.id AND agents.status IN ('failed', 'stopped')
+WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'paused', 'interrupted');

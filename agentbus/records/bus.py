@@ -1,4 +1,4 @@
-"""What people see of the bus: frozen records. Times are wall milliseconds unless a name says otherwise."""
+"""What there is on the bus, as people see it: agents, messages, sessions, documents, checkpoints, state, events."""
 
 from __future__ import annotations
 
@@ -159,7 +159,8 @@ class FileCheck(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A named snapshot of an agent or a session, with references to files.
+    """A named snapshot of an agent or a session, with references to files. One whose ``owner_kind`` is "composite" has
+    all that belongs to a session in it; ``session.checkpoint_all`` makes those.
 
     >>> checkpoint = await agent.restore("after_planning")                            # doctest: +SKIP
     >>> checkpoint.snapshot                                                           # doctest: +SKIP

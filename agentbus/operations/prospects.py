@@ -1,0 +1,221 @@
+"""Questions about recovery: what was cut off, what a session came to, and what can be done with it.
+
+A plan says what it was made of (``Basis``); whoever carries it out compares that with what is there by then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.limits import MAX_ID
+from agentbus.operations import Op, Query
+from agentbus.operations.composites import KIND
+from agentbus.operations.fencing import LIVE
+from agentbus.operations.sessions import ENDED, get_session, standing_of
+from agentbus.records import (
+    CheckpointSummary,
+    DocumentSummary,
+    RecoveryAgent,
+    RecoveryOption,
+    RecoveryRecord,
+    RecoverySummary,
+)
+
+_NAMED = 100
+"""Sessions and agents that a summary names."""
+_LITTLE = 256
+"""Rows that a summary may look at on the event loop's own thread."""
+_POINTS = 20
+"""Composite checkpoints that a plan names."""
+_WORDS = {
+    "resume": "resume it",
+    "complete": "complete it",
+    "rollback": "roll it back",
+    "follow_on": "start another from it",
+    "abandon": "abandon it",
+}
+_ORDER = ("resume", "rollback", "complete", "follow_on", "abandon")
+_PLANNED = ("complete", "follow_on", "resume", "rollback", "abandon")
+"""For a plan that is there as a whole."""
+_planning = re.compile(r"(^|[^a-z])(plan|planning|planner)([^a-z]|$)", re.IGNORECASE).search
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """What a plan was made of: the session, its agents (id, status, epoch) and its documents (name, version)."""
+
+    status: str
+    updated: int
+    process: int | None
+    agents: tuple[tuple[str, str, int], ...]
+    documents: tuple[tuple[str, int], ...]
+
+    def difference(self, present: Basis) -> str | None:
+        """What has changed, if anything has."""
+        if self.status != present.status:
+            return f"it was {self.status} and is {present.status}"
+        if self.agents != present.agents:
+            return "its agents are not what they were"
+        if self.documents != present.documents:
+            return "its documents are not what they were"
+        return None if self == present else "somebody went on with it"
+
+
+def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None]:
+    """How a session stands, as far as that decides what can be done: without what is counted or only shown."""
+    session = yield from get_session(session_id, now)
+    standing = yield from standing_of(session_id)
+    if session is None or standing is None:
+        return None
+    agents = yield Query("agent_of_session", (session_id,))
+    documents = yield Query("document_list", (session_id,))
+    saved = {row[0] for row in documents}
+    record = RecoveryRecord(
+        session,
+        [
+            RecoveryAgent(id, type, status, progress, note, error, None, 0, 0, [])
+            for id, type, status, _, progress, note, error, _ in agents
+        ],
+        {producer: name for producer, name in session.expected.items() if name in saved},
+        {producer: name for producer, name in session.expected.items() if name not in saved},
+        [DocumentSummary(*row) for row in documents],
+        [],
+        [row[0] for row in agents if row[2] in LIVE],
+        standing.owned,
+        [],
+    )
+    basis = Basis(
+        session.status,
+        session.updated,
+        session.process,
+        tuple((row[0], row[2], row[3]) for row in agents),
+        tuple((row[0], row[1]) for row in documents),
+    )
+    return record, basis
+
+
+def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None]:
+    """What a session came to, and what can be done with it."""
+    found = yield from outline(session_id, now)
+    if found is None:
+        return None
+    record, basis = found
+    rows = yield Query("checkpoint_latest_of", (session_id,))
+    newest = {row[2]: CheckpointSummary(*row) for row in rows}
+    rows = yield Query("message_open_counts", (session_id,))
+    unfinished = {agent: (waiting, held) for agent, waiting, held in rows}
+    points = yield Query("checkpoint_history", (KIND, session_id, MAX_ID, _POINTS))
+    agents: list[RecoveryAgent] = []
+    for agent in record.agents:
+        waiting, held = unfinished.get(agent.id, (0, 0))
+        checkpoint = newest.get(agent.id)
+        agents.append(msgspec.structs.replace(agent, checkpoint=checkpoint, waiting=waiting, held=held))
+    whole = msgspec.structs.replace(record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points])
+    return msgspec.structs.replace(whole, options=options(whole)), basis
+
+
+def refusal(record: RecoveryRecord, action: str) -> str | None:
+    """Why this cannot be done with a session as it is, in words that follow "cannot"; None if it can be."""
+    session, words = record.session, _WORDS[action]
+    if session.status in ENDED:
+        if action != "follow_on":
+            return words
+    elif action != "resume":
+        if record.at_work:
+            return f"{words}: {', '.join(record.at_work[:3])} of it is at work"
+        if session.status == "active" and record.owned:
+            return f"{words}: a live process is in its block"
+    if action == "complete" and record.missing:
+        return f"{words}: {', '.join(record.missing.values())} is missing"
+    if action == "follow_on" and not record.documents:
+        return f"{words}: it has no documents"
+    return None
+
+
+def options(record: RecoveryRecord) -> list[RecoveryOption]:
+    """What makes sense, the likeliest first."""
+    session, found = record.session, dict[str, RecoveryOption]()
+    possible = [action for action in _WORDS if refusal(record, action) is None]
+    back = [agent.id for agent in record.agents if agent.status in {"failed", "stopped"}]
+    for action in possible:
+        if action == "resume" and session.status != "active":
+            does = f"goes on with it{_expecting(back)}; each goes on with its state, checkpoint and mailbox"
+            found[action] = RecoveryOption(action, does if back else "goes on with it")
+        elif action == "complete":
+            what = "every expected document is there" if record.present else "nothing is expected of it"
+            found[action] = RecoveryOption(action, f"ends it as completed: {what}")
+        elif action == "rollback" and record.checkpoints:
+            point = record.checkpoints[0]
+            others = f" (or another of {len(record.checkpoints)})" if len(record.checkpoints) > 1 else ""
+            does = (
+                f"restores documents, state and participants as of checkpoint {point.id} {point.name!r}{others},"
+                f" then goes on with it{_expecting(back)}"
+            )
+            found[action] = RecoveryOption(action, does, point.id)
+        elif action == "follow_on":
+            ends = "" if session.status in ENDED or record.missing else ", and ends this one as completed"
+            names = ", ".join(document.name for document in record.documents[:5])
+            found[action] = RecoveryOption(action, f"starts a new session with a copy of {names}{ends}")
+        elif action == "abandon":
+            found[action] = RecoveryOption(action, "ends it as failed, with your reason")
+    planned = _planning(session.operation) is not None and bool(record.present) and not record.missing
+    return [found[action] for action in (_PLANNED if planned else _ORDER) if action in found]
+
+
+def _expecting(agents: list[str]) -> str:
+    if not agents:
+        return ""
+    return f" and expects {', '.join(agents[:5])}{f' and {len(agents) - 5} more' if len(agents) > 5 else ''} again"
+
+
+def recovery_needed(_: None, now: Now) -> Op[bool]:
+    """Whether there is anything that a person should hear of."""
+    interrupted = yield Query("recovery_interrupted", (1,))
+    return bool(interrupted or (yield Query("recovery_dead_holders", (1,))))
+
+
+def is_little(_: None, now: Now) -> Op[bool]:
+    """Whether a summary is a matter of a fraction of a millisecond."""
+    rows = yield Query("recovery_beyond", (_LITTLE,))
+    return not rows
+
+
+def summarize(_: None, now: Now) -> Op[RecoverySummary]:
+    """What was cut off, and how recovery went so far. The size of the database is for the caller to add."""
+    agents = yield Query("recovery_incomplete")
+    interrupted = yield Query("recovery_interrupted", (_NAMED,))
+    holders = yield Query("recovery_dead_holders", (_NAMED,))
+    history = yield Query("recovery_history")
+    # The wall clock may have been set back meanwhile.
+    times = sorted(max(0, then - cut) for cut, _, then, _ in history if then is not None)
+    endings = [_outcome(went_on, final) for _, went_on, _, final in history]
+    known = [succeeded for succeeded in endings if succeeded is not None]
+    return RecoverySummary(
+        len(agents),
+        dict(Counter([row[0] for row in agents])),
+        dict(Counter([row[1] for row in agents])),
+        dict(Counter([row[2] for row in agents if row[2] is not None])),
+        max(0, now.wall - min(row[3] for row in agents)) if agents else None,
+        [session for (session,) in interrupted],
+        [agent for (agent,) in holders],
+        0,
+        len(times),
+        sum(known) / len(known) if known else None,
+        round(sum(times) / len(times)) if times else None,
+        _median(times) if times else None,
+    )
+
+
+def _median(times: list[int]) -> int:
+    """Of sorted ones."""
+    return (times[(len(times) - 1) // 2] + times[len(times) // 2]) // 2
+
+
+def _outcome(went_on: str | None, final: str | None) -> bool | None:
+    """Whether a recovery succeeded; None while that is open, or the session is still interrupted."""
+    if went_on == "session_continued":
+        return None if final is None else final == "session_completed"
+    return None if went_on is None else went_on == "session_completed"

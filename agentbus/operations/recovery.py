@@ -1,0 +1,161 @@
+"""Recovery: what is done with a session that was cut off. Each is one commit, and needs a plan that still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import decode, plain
+from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, UnknownSession, WrongState
+from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations.composites import RollbackRequest, roll_back
+from agentbus.operations.endings import end
+from agentbus.operations.events import event, record
+from agentbus.operations.prospects import Basis, outline, refusal
+from agentbus.operations.sessions import ENDED, BeginRequest, ChangeRequest, begin_session, change_session
+from agentbus.records import Recovered, RecoveryRecord, Rollback
+
+_NAMED = 100
+"""Agents that an event names."""
+
+
+class RecoverRequest(msgspec.Struct, frozen=True):
+    """Something to be done with a session, if it is still what the plan was made of.
+
+    ``reason`` belongs to an abandonment, ``rollback`` to a rollback, ``follow_on`` to a new session, whose milestone
+    and metadata are completed here.
+    """
+
+    session: str
+    action: str
+    basis: Basis
+    reason: str | None = None
+    rollback: RollbackRequest | None = None
+    follow_on: BeginRequest | None = None
+
+    @property
+    def weight(self) -> int:
+        return 0 if self.rollback is None else self.rollback.weight
+
+
+@operation(durable=True)
+def recover(requests: Sequence[RecoverRequest], now: Now) -> Op[list[Outcome[Recovered]]]:
+    """Resume, complete, abandon or roll back sessions, or start others from what they made.
+
+    A session that goes on already is not resumed again, whoever did it; that is no error.
+    """
+    outcomes: list[Outcome[Recovered]] = []
+    for request in requests:
+        found = yield from outline(request.session, now)
+        if found is None:
+            outcomes.append(UnknownSession(session=request.session))
+            continue
+        standing, present = found
+        if request.action == "resume" and standing.session.status == "active":
+            outcomes.append(Recovered("resume", request.session, False, []))
+            continue
+        error = yield from _cannot(request, standing, present)
+        outcomes.append(error or (yield from _recover(request, standing, now)))
+    return outcomes
+
+
+def _cannot(request: RecoverRequest, standing: RecoveryRecord, present: Basis) -> Op[AgentBusError | None]:
+    reason = request.basis.difference(present)
+    if reason is not None:
+        return PlanOutdated(session=request.session, reason=reason)
+    action = refusal(standing, request.action)
+    if action is not None:
+        status = standing.session.status
+        error = SessionEnded if status in ENDED else WrongState
+        return error(what="session", name=request.session, status=status, action=action)
+    if request.follow_on is not None:
+        rows = yield Query("session_status", (request.follow_on.session,))
+        if rows:
+            name = request.follow_on.session
+            return WrongState(
+                what="session", name=name, status=rows[0][0], action="start it: the id is taken, choose another"
+            )  # fmt: skip
+    return None
+
+
+def _recover(request: RecoverRequest, standing: RecoveryRecord, now: Now) -> Op[Outcome[Recovered]]:
+    rolled_back: Rollback | None = None
+    follow_on: str | None = None
+    agents: list[str] = []
+    if request.rollback is not None:
+        outcome = yield from roll_back(request.rollback, now)
+        if isinstance(outcome, AgentBusError):
+            return outcome
+        rolled_back = outcome
+    if request.action in {"resume", "rollback"}:
+        agents = yield from _resume(standing, now)
+    elif request.action == "complete":
+        agents = yield from _close(standing, "completed", None, now)
+    elif request.action == "abandon":
+        agents = yield from _close(standing, "failed", request.reason, now)
+    elif request.follow_on is not None:
+        follow_on = yield from _follow_on(request.follow_on, standing, now)
+        if standing.session.status not in ENDED and not standing.missing:
+            agents = yield from _close(standing, "completed", None, now)
+        else:
+            yield Query("session_touch", (now.wall, request.session))
+    done = Recovered(request.action, request.session, True, agents, follow_on, rolled_back)
+    yield from _note(request, standing, done, now)
+    return done
+
+
+def _resume(standing: RecoveryRecord, now: Now) -> Op[list[str]]:
+    """The session goes on, and waits for its agents whose life was cut off."""
+    session = standing.session
+    if session.status != "active":
+        yield from _change(ChangeRequest(session.id, "active"), now)
+    rows = yield Query("agent_expect_again", (now.wall, session.id))
+    return sorted(id for (id,) in rows)
+
+
+def _close(standing: RecoveryRecord, status: str, reason: str | None, now: Now) -> Op[list[str]]:
+    """The session ends; nobody waits any more for its agents that did not come."""
+    session = standing.session
+    yield from _change(ChangeRequest(session.id, status, reason), now)
+    pending = [agent.id for agent in standing.agents if agent.status == "pending"]
+    yield from end(pending, "stopped", f"its session {status}", None, now)
+    return pending
+
+
+def _follow_on(request: BeginRequest, standing: RecoveryRecord, now: Now) -> Op[str]:
+    """A new session that nobody owns yet, with copies of the documents: they stay when the old session goes."""
+    session = standing.session
+    origin = {
+        "session": session.id,
+        "operation": session.operation,
+        "documents": {document.name: document.version for document in standing.documents},
+    }
+    metadata = plain({**decode(request.metadata or "{}"), "follows": origin})
+    milestone = request.milestone or session.milestone
+    new = msgspec.structs.replace(request, milestone=milestone, metadata=metadata)
+    for outcome in (yield from begin_session.run([new], now)):
+        if isinstance(outcome, AgentBusError):
+            raise outcome
+    yield Query("document_copy", (request.session, now.wall, session.id))
+    return request.session
+
+
+def _change(request: ChangeRequest, now: Now) -> Op[None]:
+    for outcome in (yield from change_session.run([request], now)):
+        if isinstance(outcome, AgentBusError):
+            raise outcome
+
+
+def _note(request: RecoverRequest, standing: RecoveryRecord, done: Recovered, now: Now) -> Op[None]:
+    facts: dict[str, object] = {
+        "action": done.action, "before": standing.session.status, "agents": done.agents[:_NAMED],
+    }  # fmt: skip
+    if done.rollback is not None:
+        facts["checkpoint"] = done.rollback.checkpoint
+    if request.reason is not None:
+        facts["reason"] = request.reason
+    if done.follow_on is not None:
+        facts["follow_on"] = done.follow_on
+    yield from record([event(now.wall, "session_recovered", ("session", done.session), None, **facts)])
