@@ -33,6 +33,7 @@
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   ├── TypeChanging              its schema was changed again and again while a payload was checked
+    │   ├── ArchiveDiffers            another row has the id of an archived one
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
@@ -46,7 +47,11 @@
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
         ├── NotADatabase
-        │   └── DamagedPayload        the stored bytes do not match their checksum
+        │   ├── DamagedPayload        the stored bytes do not match their checksum
+        │   └── DamagedBackup         not a backup of a bus, or a damaged one
+        ├── DamagedArchive
+        ├── BackupFailed
+        ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
         ├── SQLiteTooOld
         ├── UnsupportedFileSystem
@@ -72,6 +77,7 @@ from agentbus.errors.calls import (
     AgentEnded,
     AgentExists,
     AgentFenced,
+    ArchiveDiffers,
     BuiltInType,
     BusClosed,
     BusForked,
@@ -114,6 +120,10 @@ from agentbus.errors.calls import (
     WrongState,
 )
 from agentbus.errors.store import (
+    BackupFailed,
+    BusInUse,
+    DamagedArchive,
+    DamagedBackup,
     DamagedPayload,
     DatabaseGone,
     DiskFull,
@@ -133,10 +143,15 @@ __all__ = [
     "AgentEnded",
     "AgentExists",
     "AgentFenced",
+    "ArchiveDiffers",
+    "BackupFailed",
     "BuiltInType",
     "BusClosed",
     "BusForked",
+    "BusInUse",
     "Conflict",
+    "DamagedArchive",
+    "DamagedBackup",
     "DamagedPayload",
     "DatabaseGone",
     "DiskFull",

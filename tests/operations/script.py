@@ -15,7 +15,7 @@ from agentbus.operations import Actor, Each, Op, Query, Row, Separately, Wake
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
 
-SELDOM = {"mailbox_unsubscribed", "session_interrupt", "session_resume", "state_lengths"}
+SELDOM = {"mailbox_unsubscribed", "session_interrupt", "session_resume", "state_lengths", "state_floors"}
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 
 NOW = Now(wall=1_000_000, awake=50_000, boot="boot-1")
