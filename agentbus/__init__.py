@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentbus.bus import Bus, connect
     from agentbus.clock import Clock, Now, SystemClock
     from agentbus.document import Document
+    from agentbus.engine.sqlite.restoring import restore_backup
     from agentbus.limits import Priority
     from agentbus.message import Message
     from agentbus.operations.messages import Receipt
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from agentbus.session import Session
     from agentbus.state import State
     from agentbus.unit import Unit
+    from agentbus.upkeep import BackupRecord, Check, ImportReport, RefusedLine, RetentionPolicy, RetentionReport
 
 __version__ = "0.1.0"
 
@@ -52,7 +54,9 @@ __all__ = [
     "Address",
     "Agent",
     "AgentRecord",
+    "BackupRecord",
     "Bus",
+    "Check",
     "Checkpoint",
     "CheckpointSummary",
     "Clock",
@@ -62,6 +66,7 @@ __all__ = [
     "EventRecord",
     "FileCheck",
     "FileReference",
+    "ImportReport",
     "Message",
     "MessageRecord",
     "Now",
@@ -70,6 +75,9 @@ __all__ = [
     "Priority",
     "QueueDepth",
     "Receipt",
+    "RefusedLine",
+    "RetentionPolicy",
+    "RetentionReport",
     "Session",
     "SessionRecord",
     "State",
@@ -81,6 +89,7 @@ __all__ = [
     "connect",
     "errors",
     "pool",
+    "restore_backup",
     "topic",
 ]
 
@@ -88,7 +97,9 @@ _HOMES = {
     "Address": "addresses",
     "Agent": "agent",
     "AgentRecord": "records",
+    "BackupRecord": "upkeep",
     "Bus": "bus",
+    "Check": "upkeep",
     "Checkpoint": "records",
     "CheckpointSummary": "records",
     "Clock": "clock",
@@ -98,6 +109,7 @@ _HOMES = {
     "EventRecord": "records",
     "FileCheck": "records",
     "FileReference": "records",
+    "ImportReport": "upkeep",
     "Message": "message",
     "MessageRecord": "records",
     "Now": "clock",
@@ -106,6 +118,9 @@ _HOMES = {
     "Priority": "limits",
     "QueueDepth": "records",
     "Receipt": "operations.messages",
+    "RefusedLine": "upkeep",
+    "RetentionPolicy": "upkeep",
+    "RetentionReport": "upkeep",
     "Session": "session",
     "SessionRecord": "records",
     "State": "state",
@@ -116,6 +131,7 @@ _HOMES = {
     "Unit": "unit",
     "connect": "bus",
     "pool": "addresses",
+    "restore_backup": "engine.sqlite.restoring",
     "topic": "addresses",
 }
 

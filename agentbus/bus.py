@@ -24,6 +24,7 @@ from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, UnknownType
 from agentbus.explaining import explained
 from agentbus.handle import Handle
+from agentbus.keeping import Keeping
 from agentbus.limits import (
     MAX_PAYLOAD,
     MAX_SNAPSHOT,
@@ -56,10 +57,12 @@ from agentbus.pulse import Pulse, strike_off
 from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.services.retention import Retention
 from agentbus.session import Session
 from agentbus.session_block import block
 from agentbus.sessions import Sessions
 from agentbus.state import State
+from agentbus.upkeep import RetentionPolicy
 from agentbus.vocabulary import Vocabulary, definition
 
 log = logging.getLogger("agentbus")
@@ -74,12 +77,13 @@ def connect(
     max_snapshot: int = MAX_SNAPSHOT,
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
+    retention: RetentionPolicy | None = None,
 ) -> Bus:
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
     made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut.
+    of any process, but not a power cut. ``retention`` says how long things are kept when it is applied.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
@@ -92,12 +96,14 @@ def connect(
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )
-    return Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
+    return Bus(
+        engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every, retention=retention
+    )  # fmt: skip
 
 
-class Bus:
+class Bus(Keeping):
     """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
-    all messages, ``bus.checkpoints`` all checkpoints.
+    all messages, ``bus.checkpoints`` all checkpoints, ``bus.retention`` says how long what is kept.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -106,7 +112,15 @@ class Bus:
 
     renewer: Renewer
 
-    def __init__(self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_payload: int,
+        max_snapshot: int,
+        beat_every: float,
+        retention: RetentionPolicy | None = None,
+    ) -> None:
         self.engine = engine
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
@@ -116,6 +130,7 @@ class Bus:
         self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
+        self.retention = Retention(engine, retention)
         self.listening = Listening(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
@@ -128,6 +143,7 @@ class Bus:
             entry = await self.engine.open()
             await strike_off(self.engine, entry.neighbours)
             self.renewer = await self._pulse.start()
+            await self._backup_on_open()
         except BaseException:
             await self._close()
             raise

@@ -17,7 +17,9 @@ PUBLIC = [
     "Address",
     "Agent",
     "AgentRecord",
+    "BackupRecord",
     "Bus",
+    "Check",
     "Checkpoint",
     "CheckpointSummary",
     "Clock",
@@ -27,6 +29,7 @@ PUBLIC = [
     "EventRecord",
     "FileCheck",
     "FileReference",
+    "ImportReport",
     "Message",
     "MessageRecord",
     "Now",
@@ -35,6 +38,9 @@ PUBLIC = [
     "Priority",
     "QueueDepth",
     "Receipt",
+    "RefusedLine",
+    "RetentionPolicy",
+    "RetentionReport",
     "Session",
     "SessionRecord",
     "State",
@@ -46,6 +52,7 @@ PUBLIC = [
     "connect",
     "errors",
     "pool",
+    "restore_backup",
     "topic",
 ]
 HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "sqlite3", "logging"}
@@ -106,7 +113,7 @@ def test_the_blocking_driver_starts_without_an_event_loop() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["errors", "limits", "addresses", "clock", "codec", "records", "message", "schema", "schema.work",
+    ["errors", "limits", "addresses", "clock", "codec", "records", "upkeep", "disk", "message", "schema", "schema.work",
      "schema.patterns", "vocabulary"],
 )  # fmt: skip
 def test_the_examples_in_the_documentation_are_true(name: str) -> None:

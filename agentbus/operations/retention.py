@@ -204,14 +204,15 @@ def read_marks(agents: Sequence[str]) -> Op[dict[str, AgentMark]]:
     rows = yield Query("agent_marks", (list(agents),))
     waiting = yield Query("agent_awaited", (list(agents),))
     awaited = {agent for (agent,) in waiting}
-    return {row[0]: AgentMark(*row, row[0] in awaited) for row in rows}
+    found = (AgentMark(*row) for row in rows)
+    return {mark.id: msgspec.structs.replace(mark, awaited=mark.id in awaited) for mark in found}
 
 
 def _agent_pieces(marks: Iterable[AgentMark], alone: bool) -> Op[list[Piece]]:
     """Agents that go by themselves, or with their session."""
     going = list(marks)
     rows = yield Query("state_sizes", ([mark.id for mark in going],))
-    sizes = dict(rows)
+    sizes: dict[str, int] = dict(rows)
     return [
         Piece("agent", mark.id, 500 + sizes.get(mark.id, 0), (mark.epoch, mark.ended, mark.change, alone))
         for mark in going

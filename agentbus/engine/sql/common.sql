@@ -754,6 +754,56 @@ SELECT id FROM processes WHERE id > $1 AND ended <= $2 ORDER BY id LIMIT $3;
 -- Every process that counts as live.
 SELECT id FROM processes WHERE status = 'live';
 
+-- name: process_pids
+-- The pids of the processes that count as live.
+SELECT pid FROM processes WHERE status = 'live' ORDER BY id;
+
+-- name: process_bells
+-- The doorbells of the processes that count as live.
+SELECT bell FROM processes WHERE status = 'live' AND bell IS NOT NULL;
+
+-- name: process_places
+-- The processes that count as live: enough to find out whether they are.
+SELECT id, host, pid, started, bell FROM processes WHERE status = 'live';
+
+-- name: process_newest_beat
+-- The latest beat of a boot.
+SELECT coalesce(max(beat), 0) FROM processes WHERE status = 'live' AND boot = $1;
+
+-- name: wall_newest
+-- The wall time of the last event and of the last message.
+SELECT coalesce(max(at), 0) FROM (
+    SELECT at FROM events WHERE id = (SELECT max(id) FROM events)
+    UNION ALL SELECT created FROM messages WHERE id = (SELECT max(id) FROM messages)
+) AS newest;
+
+-- name: message_payloads
+-- Stored payloads with their checksums, newest first, before the cursor.
+SELECT id, checksum, payload, coalesce(message_id, 'm-' || id) FROM messages WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: message_stuck
+-- How many leases ran out before a time.
+SELECT count(*) FROM messages WHERE status = 'leased' AND lease_until <= $1;
+
+-- name: state_payloads
+-- Stored values with their checksums, before the cursor.
+SELECT id, checksum, value, key, scope FROM state WHERE id < $1 AND value IS NOT NULL ORDER BY id DESC LIMIT $2;
+
+-- name: document_payloads
+-- Stored versions of documents with their checksums, newest first, before the cursor.
+SELECT id, checksum, value, version, name, session FROM documents WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: checkpoint_payloads
+-- Stored snapshots with their checksums, newest first, before the cursor.
+SELECT id, checksum, snapshot, id FROM checkpoints WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: session_expecting
+-- The newest sessions that were completed or cut off and expected documents.
+SELECT id, expected FROM sessions
+WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
+ORDER BY created DESC, id DESC
+LIMIT $1;
+
 -- name: process_restore
 -- A process from an archive.
 INSERT INTO processes (id, host, boot, pid, started, status, created, ended, beat)

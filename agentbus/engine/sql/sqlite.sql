@@ -387,6 +387,11 @@ FROM json_each($1) AS wanted CROSS JOIN participants ON participants.session = w
 SELECT session, name, version, checksum, author, created, documents.value
 FROM json_each($1) AS wanted CROSS JOIN documents ON documents.id = wanted.value;
 
+-- name: document_names
+-- The documents that sessions have. Differs: lists by json_each.
+SELECT DISTINCT documents.session, documents.name
+FROM json_each($1) AS wanted CROSS JOIN documents ON documents.session = wanted.value;
+
 -- name: document_remove
 -- Versions of documents that are archived go, once their session has ended. Differs: lists by json_each.
 DELETE FROM documents
