@@ -96,9 +96,10 @@ def connect(
     engine = SQLiteEngine(
         home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
     )
-    return Bus(
-        engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every, retention=retention
-    )  # fmt: skip
+    bus = Bus(engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every)
+    if retention is not None:
+        bus.retention.policy = retention
+    return bus
 
 
 class Bus(Keeping):
@@ -112,15 +113,7 @@ class Bus(Keeping):
 
     renewer: Renewer
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        max_payload: int,
-        max_snapshot: int,
-        beat_every: float,
-        retention: RetentionPolicy | None = None,
-    ) -> None:
+    def __init__(self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float) -> None:
         self.engine = engine
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
@@ -130,7 +123,7 @@ class Bus(Keeping):
         self.sessions = Sessions(self)
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
-        self.retention = Retention(engine, retention)
+        self.retention = Retention(engine)
         self.listening = Listening(engine)
         self._pulse = Pulse(engine, beat_every)
         self._opened = False
