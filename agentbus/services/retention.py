@@ -29,6 +29,7 @@ from agentbus.operations.archives import (
     note_import,
     restore,
 )
+from agentbus.operations.deletion import Rest
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
 from agentbus.services.archive import ArchiveWriter, read
@@ -110,7 +111,8 @@ class _Run:
         self._policy = policy
         self._dry_run = dry_run
         self._gone: dict[str, set[Any]] = {}
-        self._kept = 0
+        self._kept: set[tuple[str, Any]] = set()
+        self._rest: Rest | None = None
         self.archive = ArchiveWriter(engine.directory, engine.clock.now().wall)
 
     async def tier(self, find: Callable[[Wanted, Any], Any]) -> None:
@@ -123,6 +125,11 @@ class _Run:
             else:
                 for portion in portions(pieces):
                     await self._let_go(portion)
+                    if self._rest is not None:
+                        break
+            if self._rest is not None:
+                # Something had more than goes at once: find again what is left of it.
+                continue
             if found.cursor is None:
                 return
             cursor = found.cursor
@@ -132,7 +139,7 @@ class _Run:
         return RetentionReport(
             self._dry_run,
             {kind: len(keys) for kind, keys in self._gone.items() if keys},
-            self._kept,
+            len(self._kept),
             None if archive is None else str(archive.path),
             0 if archive is None else archive.size,
         )
@@ -154,9 +161,13 @@ class _Run:
             if keys:
                 lines += await self._engine.read(load, keys)
         await anyio.to_thread.run_sync(self.archive.write, lines)
-        gone = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion))
-        self._note(gone)
-        self._kept += len(portion) - len(gone)
+        removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
+        self._note(removed.pieces)
+        self._rest = removed.rest
+        if removed.rest is None:
+            self._kept |= {(piece.kind, piece.key) for piece in portion} - {
+                (piece.kind, piece.key) for piece in removed.pieces
+            }
 
 
 def portions(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:

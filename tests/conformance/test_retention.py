@@ -359,6 +359,26 @@ async def test_a_large_session_goes_in_portions_and_is_the_last_to_go(bus: Bus, 
     assert counts[-1].get("session") == 1
 
 
+async def test_an_agent_with_much_state_and_many_letters_goes_with_its_session_in_steps(
+    bus: Bus, clock: FakeClock
+) -> None:
+    async with bus.session("planning", id="s1") as session:
+        for number in range(10):
+            await session.state.set(f"k{number}", "x" * 1_000_000)
+        async with session.agent("a", type="worker") as agent:
+            for number in range(10):
+                await agent.state.set(f"k{number}", "x" * 1_000_000)
+            await agent.send_many([("a", "note", number) for number in range(2000)])
+    clock.advance(31 * DAY)
+    report = await applied(bus)
+    assert report.removed == {"agent": 1, "session": 1}
+    assert len((await bus.messages.dead(limit=1000)).items) == 1000
+    assert (await bus.stats()).messages == {"dead": 2000}
+    assert {line["key"] for line in lines(report) if line["record"] == "state"} == {f"k{n}" for n in range(10)}
+    assert (await bus.import_archive(report.archive or "")).imported["state"] == 20
+    assert await bus.state("a").get("k9") == "x" * 1_000_000
+
+
 # Events and processes
 
 

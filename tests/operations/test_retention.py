@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agentbus.clock import Now
 from agentbus.operations import Op
-from agentbus.operations.removing import RemoveRequest, remove
+from agentbus.operations.removing import Removed, RemoveRequest, remove
 from agentbus.operations.retention import Piece, Wanted, find_messages, surplus
 from agentbus.upkeep import RetentionPolicy
 from tests.operations.script import NOW, Played, play, standing
@@ -86,14 +86,14 @@ def test_a_message_goes_by_when_it_finished_not_by_when_it_was_sent() -> None:
     assert [piece.key for piece in found(*rows)] == [1, 4, 6]
 
 
-def removed(*pieces: Piece, answers: tuple[tuple[str, list[tuple[object, ...]]], ...]) -> Played[list[list[Piece]]]:
-    operation: Op[list[list[Piece]]] = remove.run([RemoveRequest("a.gz", pieces)], NOW)  # type: ignore[assignment]
+def removed(*pieces: Piece, answers: tuple[tuple[str, list[tuple[object, ...]]], ...]) -> Played[list[Removed]]:
+    operation: Op[list[Removed]] = remove.run([RemoveRequest("a.gz", pieces)], NOW)  # type: ignore[assignment]
     return play(operation, *answers)
 
 
 def test_nothing_that_went_is_no_line_in_the_trail() -> None:
     played = removed(Piece("message", 7, 1, (5,)), answers=(("message_remove", []),))
-    assert played.outcomes == [[]]
+    assert played.outcomes == [Removed([])]
     assert played.written("event_insert") == []
 
 
@@ -104,17 +104,17 @@ def test_a_checkpoint_stays_when_newer_ones_were_deleted_meanwhile() -> None:
         answers=(
             ("checkpoint_border", [(3,)]),
             ("checkpoint_present", [(5,)]),
-            ("checkpoint_remove", [(1,)]),
+            ("checkpoint_remove_all", [(1,)]),
         ),
     )
-    assert played.written("checkpoint_remove") == [([1],)], "2 has lost its keeper, 4 is among the newest now"
-    assert played.outcomes == [[pieces[0]]]
+    assert played.written("checkpoint_remove_all") == [([1],)], "2 has lost its keeper, 4 is among the newest now"
+    assert played.outcomes == [Removed([pieces[0]])]
 
 
 def test_a_checkpoint_of_an_agent_that_came_back_stays() -> None:
     piece = Piece("checkpoint", 1, 1, ("agent", "a"))
-    played = removed(piece, answers=(("agent_standing", [standing("a")]), ("checkpoint_remove", [])))
-    assert played.written("checkpoint_remove") == [([],)]
+    played = removed(piece, answers=(("agent_standing", [standing("a")]), ("checkpoint_remove_all", [])))
+    assert played.written("checkpoint_remove_all") == [([],)]
 
 
 def marks(
@@ -133,10 +133,10 @@ def test_an_agent_stays_when_anything_about_it_changed() -> None:
         marks(own=1),
     ):
         played = removed(piece, answers=(("agent_marks", [tuple(changed)]), ("agent_awaited", [])))
-        assert played.outcomes == [[]], changed
+        assert played.outcomes == [Removed([])], changed
         assert played.wrote == []
     played = removed(piece, answers=(("agent_marks", [tuple(marks())]), ("agent_awaited", [("a",)])))
-    assert played.outcomes == [[]], "a message came for it"
+    assert played.outcomes == [Removed([])], "a message came for it"
 
 
 def test_a_session_stays_when_something_of_it_is_left() -> None:
@@ -144,5 +144,5 @@ def test_a_session_stays_when_something_of_it_is_left() -> None:
     answers: list[list[tuple[object, ...]]] = [[], [(6, 0)], [(5, 1)], [(None, 0)]]
     for rows in answers:
         played = removed(piece, answers=(("session_left", rows),))
-        assert played.outcomes == [[]]
+        assert played.outcomes == [Removed([])]
         assert played.wrote == []
