@@ -5,6 +5,7 @@ Nothing here is asynchronous: callers with an event loop use a thread.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from contextlib import suppress
