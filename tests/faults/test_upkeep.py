@@ -200,9 +200,10 @@ async def test_a_restore_killed_at_any_moment_leaves_the_old_bus_or_the_new(shor
         await asyncio.sleep(rng.uniform(0, 0.06))
         worker.kill()
         in_the_middle += any(name.startswith("restoring-") for name in os.listdir(path))
-        assert integrity(path) == "ok"
+        # Opening it rolls back what was cut off while the old bus was looked at, which a mere reader cannot.
         async with agentbus.connect(path) as bus:
             assert (await bus.stats()).messages == {"acked": expected}
+        assert integrity(path) == "ok"
     assert in_the_middle, "at least one was killed in the middle"
     agentbus.restore_backup(copy, path)
     assert not [name for name in os.listdir(path) if name.startswith("restoring-")]

@@ -228,6 +228,20 @@ async def test_a_damaged_bus_can_be_replaced(tmp_path: Path, how: str) -> None:
     assert len(list((path / "backups").glob("replaced-*.db"))) == 1
 
 
+async def test_nothing_beside_the_old_bus_is_replayed_into_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bus"
+    backup = await backed_up(path, 1)
+    monkeypatch.setattr("agentbus.engine.sqlite.restoring._refuse_in_use", lambda _: None)
+    for suffix in ("-wal", "-shm", "-journal"):
+        (path / f"bus.db{suffix}").write_text("of the old one")
+    restore_backup(backup, path)
+    assert files(path) == ["backups", "bus.db"]
+    assert len(list((path / "backups").glob("replaced-*"))) == 4
+    assert await contents(path) == [1]
+
+
 async def test_what_a_killed_restore_left_is_swept_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "bus"
     backup = await backed_up(path, 1)

@@ -171,8 +171,8 @@ def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
     if place.database.exists():
         make_private(place.backups)
         _keep(place.database, place.backups / kept)
-        # The log of the old database must not be replayed into the new one.
-        for suffix in ("-wal", "-shm"):
+        # What the old database has beside it must not be replayed into the new one.
+        for suffix in ("-wal", "-shm", "-journal"):
             log = place.directory / f"bus.db{suffix}"
             if log.exists():
                 os.replace(log, place.backups / f"{kept}{suffix}")
