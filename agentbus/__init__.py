@@ -15,41 +15,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentbus import errors
+    from agentbus import errors, records
     from agentbus.addresses import Address, pool, topic
     from agentbus.agent import Agent
-    from agentbus.bus import Bus, connect
+    from agentbus.bus import Bus
     from agentbus.clock import Clock, Now, SystemClock
     from agentbus.document import Document
+    from agentbus.engine.sqlite.restoring import restore_backup
     from agentbus.limits import Priority
     from agentbus.message import Message
+    from agentbus.opening import connect
     from agentbus.operations.messages import Receipt
     from agentbus.participants import Participants
-    from agentbus.records import (
-        AgentRecord,
-        Checkpoint,
-        CheckpointSummary,
-        DocumentRecord,
-        DocumentSummary,
-        EventRecord,
-        FileCheck,
-        FileReference,
-        Finding,
-        MessageRecord,
-        Page,
-        QueueDepth,
-        Recovered,
-        RecoveryAgent,
-        RecoveryOption,
-        RecoveryRecord,
-        RecoverySummary,
-        Rollback,
-        SessionRecord,
-        StateEntry,
-        Stats,
-        Sweep,
-        TypeRecord,
-    )
+    from agentbus.records import RetentionPolicy
     from agentbus.services.monitor import Monitor
     from agentbus.services.recovery import RecoveryPlan
     from agentbus.session import Session
@@ -61,98 +39,57 @@ __version__ = "0.1.0"
 __all__ = [
     "Address",
     "Agent",
-    "AgentRecord",
     "Bus",
-    "Checkpoint",
-    "CheckpointSummary",
     "Clock",
     "Document",
-    "DocumentRecord",
-    "DocumentSummary",
-    "EventRecord",
-    "FileCheck",
-    "FileReference",
-    "Finding",
     "Message",
-    "MessageRecord",
     "Monitor",
     "Now",
-    "Page",
     "Participants",
     "Priority",
-    "QueueDepth",
     "Receipt",
-    "Recovered",
-    "RecoveryAgent",
-    "RecoveryOption",
     "RecoveryPlan",
-    "RecoveryRecord",
-    "RecoverySummary",
-    "Rollback",
+    "RetentionPolicy",
     "Session",
-    "SessionRecord",
     "State",
-    "StateEntry",
-    "Stats",
-    "Sweep",
     "SystemClock",
-    "TypeRecord",
     "Unit",
     "connect",
     "errors",
     "pool",
+    "records",
+    "restore_backup",
     "topic",
 ]
 
 _HOMES = {
     "Address": "addresses",
     "Agent": "agent",
-    "AgentRecord": "records",
     "Bus": "bus",
-    "Checkpoint": "records",
-    "CheckpointSummary": "records",
     "Clock": "clock",
     "Document": "document",
-    "DocumentRecord": "records",
-    "DocumentSummary": "records",
-    "EventRecord": "records",
-    "FileCheck": "records",
-    "FileReference": "records",
-    "Finding": "records",
     "Message": "message",
-    "MessageRecord": "records",
     "Monitor": "services.monitor",
     "Now": "clock",
-    "Page": "records",
     "Participants": "participants",
     "Priority": "limits",
-    "QueueDepth": "records",
     "Receipt": "operations.messages",
-    "Recovered": "records",
-    "RecoveryAgent": "records",
-    "RecoveryOption": "records",
     "RecoveryPlan": "services.recovery",
-    "RecoveryRecord": "records",
-    "RecoverySummary": "records",
-    "Rollback": "records",
+    "RetentionPolicy": "records",
     "Session": "session",
-    "SessionRecord": "records",
     "State": "state",
-    "StateEntry": "records",
-    "Stats": "records",
-    "Sweep": "records",
     "SystemClock": "clock",
-    "TypeRecord": "records",
     "Unit": "unit",
-    "connect": "bus",
+    "connect": "opening",
     "pool": "addresses",
+    "restore_backup": "engine.sqlite.restoring",
     "topic": "addresses",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("agentbus.errors")
+    if name in ("errors", "records"):
+        return import_module(f"agentbus.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'agentbus' has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
@@ -17,16 +16,11 @@ from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.agent import Agent
 from agentbus.checking import Checker
 from agentbus.checkpoints import Checkpoints
-from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
-from agentbus.engine.sqlite import home
-from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, InvalidInput, Misuse, UnknownType
 from agentbus.explaining import explained
 from agentbus.handle import Handle
 from agentbus.limits import (
-    MAX_PAYLOAD,
-    MAX_SNAPSHOT,
     check_choice,
     check_name,
     check_range,
@@ -53,11 +47,12 @@ from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import farewell, parting, unheeded
 from agentbus.pulse import Pulse
-from agentbus.records import EventRecord, Stats, TypeRecord
+from agentbus.records import EventRecord, RetentionPolicy, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 from agentbus.services.presence import strike_off
-from agentbus.services.recovery import Ask, Recovery, asking
+from agentbus.services.recovery import Ask, Recovery
+from agentbus.services.retention import Retention
 from agentbus.session import Session
 from agentbus.session_block import block
 from agentbus.sessions import Sessions
@@ -68,43 +63,9 @@ from agentbus.vocabulary import Vocabulary, definition
 log = logging.getLogger("agentbus")
 
 
-def connect(
-    url: str | os.PathLike[str] | None = None,
-    *,
-    durability: Literal["disk", "process"] = "disk",
-    clock: Clock | None = None,
-    max_payload: int = MAX_PAYLOAD,
-    max_snapshot: int = MAX_SNAPSHOT,
-    lock_timeout: float = 30.0,
-    beat_every: float = 5.0,
-    auto_resume: bool | Ask | None = None,
-) -> Bus:
-    """A bus to be used with ``async with``.
-
-    ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
-    made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
-    interrupted are resumed: on a terminal it asks, a function of yours decides instead.
-
-    >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
-    ...     print(await bus.stats())
-    """
-    check_choice(durability, "durability", ("disk", "process"))
-    check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
-    check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
-    check_seconds(lock_timeout, "lock_timeout", zero=True)
-    check_seconds(beat_every, "beat_every")
-    engine = SQLiteEngine(
-        home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
-    )
-    return Bus(
-        engine, max_payload=max_payload, max_snapshot=max_snapshot, beat_every=beat_every, ask=asking(auto_resume)
-    )
-
-
 class Bus(Upkeep):
     """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
-    all messages, ``bus.checkpoints`` all checkpoints, ``bus.recovery`` what was cut off.
+    all messages, ``bus.checkpoints`` all checkpoints, ``bus.recovery`` what was cut off, ``bus.retention`` what goes.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -114,7 +75,14 @@ class Bus(Upkeep):
     renewer: Renewer
 
     def __init__(
-        self, engine: Engine, *, max_payload: int, max_snapshot: int, beat_every: float, ask: Ask | None = None
+        self,
+        engine: Engine,
+        *,
+        max_payload: int,
+        max_snapshot: int,
+        beat_every: float,
+        ask: Ask | None = None,
+        retention: RetentionPolicy | None = None,
     ) -> None:
         self.engine = engine
         self.max_payload = max_payload
@@ -126,6 +94,7 @@ class Bus(Upkeep):
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
         self.recovery = Recovery(engine, max_payload, max_snapshot)
+        self.retention = Retention(engine, retention)
         self.listening = Listening(engine)
         self.beat_every = beat_every
         self._ask = ask
@@ -140,6 +109,7 @@ class Bus(Upkeep):
             entry = await self.engine.open()
             await strike_off(self.engine, entry.neighbours)
             self.renewer = await self._pulse.start()
+            await self._backup_on_open()
             await self.recovery.at_start(self._ask)
         except BaseException:
             await self._close()

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from agentbus.errors import DiskFull, InvalidInput, NotWritable
+from agentbus.disk import refusal, sync
+from agentbus.errors import InvalidInput
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
@@ -49,20 +50,10 @@ def write_json(target: Path, value: Any) -> None:
         os.replace(temporary, target)
         temporary = None
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(path=str(target)) from error
-        raise NotWritable(path=str(target), reason=error.strerror or str(error)) from error
+        raise refusal(target, error) from error
     finally:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
     with suppress(OSError):
-        _sync_directory(target.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(target.parent)

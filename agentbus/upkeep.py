@@ -1,19 +1,28 @@
-"""What keeps a bus in order, as the bus hands it out: the monitor, and its single sweep."""
+"""What keeps a bus in order, as the bus hands it out: monitor and sweep, archives, backups, the doctor."""
 
 from __future__ import annotations
 
+import logging
 import os
 
+from agentbus.disk import check_path
 from agentbus.engine.interface import Engine
-from agentbus.errors import OutOfRange
+from agentbus.errors import AgentBusError, OutOfRange
 from agentbus.limits import check_range, check_seconds
 from agentbus.operations.liveness import Rules
-from agentbus.records import Sweep
+from agentbus.records import BackupRecord, Check, ImportReport, Sweep
+from agentbus.services import doctor
 from agentbus.services.findings import Thresholds
-from agentbus.services.monitor import Callback, Monitor, check_callback
+from agentbus.services.monitor import Callback, Chore, Monitor, check_callback
+from agentbus.services.retention import Retention, import_archive
 from agentbus.services.sweeping import Sweeper
+from agentbus.settings import switched_on
 
+log = logging.getLogger("agentbus")
+
+KEEP_BACKUPS = 10
 _MOST = 1_000_000_000
+_APPLY_RETENTION_EVERY = 3600.0
 
 
 class Upkeep:
@@ -21,6 +30,7 @@ class Upkeep:
 
     engine: Engine
     beat_every: float
+    retention: Retention
 
     def monitor(
         self,
@@ -35,7 +45,7 @@ class Upkeep:
     ) -> Monitor:
         """A monitor for the length of a block: every ``interval`` seconds it sweeps, as ``sweep`` does, and tells what
         it finds to ``on_finding`` (which may be async), to whoever iterates over ``monitor.findings()``, to the logger
-        ``agentbus.monitor`` and to ``log_file``. Any number of them may run.
+        ``agentbus.monitor`` and to ``log_file``; every hour it applies ``bus.retention``. Any number of them may run.
 
         >>> async with bus.monitor(fail_stuck_after=600, log_file="monitor.log", on_finding=print):   # doctest: +SKIP
         ...     await work()
@@ -44,7 +54,10 @@ class Upkeep:
         sweeper = self._sweeper(suspect_after, fail_after, fail_stuck_after, deep_queue)
         if on_finding is not None:
             check_callback(on_finding)
-        return Monitor(self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding)
+        chore = Chore("retention", _APPLY_RETENTION_EVERY, self.retention.apply)
+        return Monitor(
+            self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, chores=(chore,)
+        )
 
     async def sweep(
         self,
@@ -77,6 +90,47 @@ class Upkeep:
             None if fail_stuck_after is None else _later(fail_stuck_after, "fail_stuck_after", least),
         )
         return Sweeper(self.engine, rules, Thresholds(queue=check_range(deep_queue, "deep_queue", 1, _MOST)))
+
+    async def import_archive(self, path: str | os.PathLike[str]) -> ImportReport:
+        """Put back what an archive of ``bus.retention`` has and the bus has not. Twice is the same as once.
+
+        Lines that are damaged, or that belong to another bus, are reported and left out. What comes back is as old as
+        it was: the next retention takes it again, so import into a bus of its own to look at it for longer.
+
+        >>> await bus.import_archive(".agentbus/archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")   # doctest: +SKIP
+        """
+        return await import_archive(self.engine, path)
+
+    async def backup(self, path: str | os.PathLike[str] | None = None, *, keep: int = KEEP_BACKUPS) -> BackupRecord:
+        """A verified copy of the bus while everybody works on: it has all that was committed before it began.
+
+        In ``backups/`` of the bus, where the newest ``keep`` stay; or at a ``path`` that does not exist yet, or in a
+        directory. ``agentbus.restore_backup`` reads it again. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes
+        one.
+
+        >>> (await bus.backup()).path                                                 # doctest: +SKIP
+        '/home/me/project/.agentbus/backups/bus-20260101T000000.000Z-1a2b3c4d.db'
+        """
+        check_range(keep, "keep", 1, 1_000_000)
+        return await self.engine.backup(None if path is None else check_path(path), keep)
+
+    async def doctor(self) -> list[Check]:
+        """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing.
+
+        >>> for check in await bus.doctor():                                          # doctest: +SKIP
+        ...     print(check.status, check.name, check.text, check.fix or "")
+        """
+        return await doctor.examine(self.engine)
+
+    async def _backup_on_open(self) -> None:
+        """A bus that cannot be backed up can still be worked with."""
+        if switched_on("AGENTBUS_BACKUP_ON_OPEN"):
+            try:
+                record = await self.backup()
+            except AgentBusError as error:
+                log.warning("no backup on opening: %s", error)
+            else:
+                log.info("backed up to %s", record.path)
 
 
 def _later(value: float, what: str, least: int) -> int:

@@ -43,7 +43,7 @@ def test_a_directory_that_cannot_be_synced_is_no_error_once_the_file_is_there(
         assert "new" in target.read_text()
         raise PermissionError(errno.EACCES, "not readable", str(directory))
 
-    monkeypatch.setattr(exporting, "_sync_directory", fail)
+    monkeypatch.setattr(exporting, "sync", fail)
     write_json(target, {"new": 1})
     assert "new" in target.read_text()
     assert os.listdir(target.parent) == ["plan.json"]

@@ -16,46 +16,26 @@ import agentbus
 PUBLIC = [
     "Address",
     "Agent",
-    "AgentRecord",
     "Bus",
-    "Checkpoint",
-    "CheckpointSummary",
     "Clock",
     "Document",
-    "DocumentRecord",
-    "DocumentSummary",
-    "EventRecord",
-    "FileCheck",
-    "FileReference",
-    "Finding",
     "Message",
-    "MessageRecord",
     "Monitor",
     "Now",
-    "Page",
     "Participants",
     "Priority",
-    "QueueDepth",
     "Receipt",
-    "Recovered",
-    "RecoveryAgent",
-    "RecoveryOption",
     "RecoveryPlan",
-    "RecoveryRecord",
-    "RecoverySummary",
-    "Rollback",
+    "RetentionPolicy",
     "Session",
-    "SessionRecord",
     "State",
-    "StateEntry",
-    "Stats",
-    "Sweep",
     "SystemClock",
-    "TypeRecord",
     "Unit",
     "connect",
     "errors",
     "pool",
+    "records",
+    "restore_backup",
     "topic",
 ]
 HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "sqlite3", "logging"}
@@ -103,7 +83,7 @@ def test_importing_agentbus_imports_nothing_heavy() -> None:
 
 
 def test_names_without_an_event_loop_need_no_event_loop() -> None:
-    found = modules_after("from agentbus import Address, Priority, Receipt, errors, pool, topic, AgentRecord, Now")
+    found = modules_after("from agentbus import Address, Priority, Receipt, errors, pool, records, topic, Now")
     assert not found & HEAVY
 
 
@@ -116,8 +96,8 @@ def test_the_blocking_driver_starts_without_an_event_loop() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["errors", "limits", "addresses", "clock", "codec", "records.bus", "records.recovery", "message", "schema",
-     "schema.work", "schema.patterns", "vocabulary"],
+    ["errors", "limits", "addresses", "clock", "codec", "records.bus", "records.recovery", "records.upkeep", "disk",
+     "message", "schema", "schema.work", "schema.patterns", "vocabulary"],
 )  # fmt: skip
 def test_the_examples_in_the_documentation_are_true(name: str) -> None:
     module = importlib.import_module(f"agentbus.{name}")

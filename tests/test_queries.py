@@ -107,7 +107,15 @@ SWEEPS = {
     "message_expire_some": "messages_expiring (mailbox=? AND expires>? AND expires<?)",
 }
 # These read without the lock, or (purging) walk what they delete in bounded steps.
-MAY_SCAN = {"message_counts", "queue_depths", "queue_oldest", "message_list", "message_purge"}
+MAY_SCAN = {
+    "message_counts",
+    "queue_depths",
+    "queue_oldest",
+    "message_list",
+    "message_purge",
+    "message_senders",
+    "message_finished_counts",
+}
 
 MANY = """
 WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)

@@ -20,6 +20,7 @@ from agentbus.mailroom import Mailroom
 from agentbus.registry import Registry
 from agentbus.saving import Saver
 from agentbus.services.recovery import Recovery
+from agentbus.services.retention import Retention
 from agentbus.sessions import Sessions
 from agentbus.state import UnitState
 from agentbus.upkeep import Upkeep
@@ -27,7 +28,7 @@ from agentbus.upkeep import Upkeep
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
-LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin"}
+LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin", "upkeep", "disk"}
 MOST_LINES = 400
 
 # From the bottom to the top, what each layer may import besides itself.
@@ -209,6 +210,7 @@ WORKED_WITH = (
     Recovery,
     RecoveryPlan,
     Registry,
+    Retention,
     Saver,
     Session,
     Sessions,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from agentbus.clock import Clock, Now
 from agentbus.engine.hub import Hub
 from agentbus.operations import Op, Operation
 from agentbus.operations.processes import Entry
+from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -20,6 +22,8 @@ class Engine(Protocol):
     clock: Clock
     hub: Hub
     process: int
+    directory: Path
+    """Where this bus keeps files of its own on this machine."""
     waited_in_vain: float
     """When someone who leaves last gave up waiting (monotonic seconds)."""
 
@@ -45,6 +49,14 @@ class Engine(Protocol):
     async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """The same for a question of a few indexed look-ups, as fast as can be: it may hold the event loop up for
         that long. What can scan must be read."""
+
+    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+        """A verified copy of the store as it is now: where it keeps its own files, of which the newest ``keep`` stay,
+        or at a path where nothing is yet. An engine that has tools of its own for that raises BackupFailed and names
+        them."""
+
+    async def examine(self) -> list[Check]:
+        """Look at the store and its surroundings, without holding anybody up."""
 
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""

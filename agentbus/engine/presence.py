@@ -37,9 +37,9 @@ def is_gone(pid: int, started: str, bell: str | None) -> bool:
     its start time.
     """
     if bell is not None:
-        answers = _answers(bell)
-        if answers is not None:
-            return not answers
+        answered = answers(bell)
+        if answered is not None:
+            return not answered
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -60,7 +60,8 @@ def _status(pid: int) -> list[str]:
         return []
 
 
-def _answers(bell: str) -> bool | None:
+def answers(bell: str) -> bool | None:
+    """Whether a process listens to this doorbell; None where nobody can say."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(bell)

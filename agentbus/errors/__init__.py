@@ -33,6 +33,7 @@
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   ├── TypeChanging              its schema was changed again and again while a payload was checked
+    │   ├── ArchiveDiffers            another row has the id of an archived one
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── UnreadableFile            no permission, or it changed while it was read
@@ -47,7 +48,11 @@
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
         ├── NotADatabase
-        │   └── DamagedPayload        the stored bytes do not match their checksum
+        │   ├── DamagedPayload        the stored bytes do not match their checksum
+        │   └── DamagedBackup         not a backup of a bus, or a damaged one
+        ├── DamagedArchive
+        ├── BackupFailed
+        ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
         ├── SQLiteTooOld
         ├── UnsupportedFileSystem
@@ -73,6 +78,7 @@ from agentbus.errors.calls import (
     AgentEnded,
     AgentExists,
     AgentFenced,
+    ArchiveDiffers,
     BuiltInType,
     BusClosed,
     BusForked,
@@ -116,6 +122,10 @@ from agentbus.errors.calls import (
     WrongState,
 )
 from agentbus.errors.store import (
+    BackupFailed,
+    BusInUse,
+    DamagedArchive,
+    DamagedBackup,
     DamagedPayload,
     DatabaseGone,
     DiskFull,
@@ -135,10 +145,15 @@ __all__ = [
     "AgentEnded",
     "AgentExists",
     "AgentFenced",
+    "ArchiveDiffers",
+    "BackupFailed",
     "BuiltInType",
     "BusClosed",
     "BusForked",
+    "BusInUse",
     "Conflict",
+    "DamagedArchive",
+    "DamagedBackup",
     "DamagedPayload",
     "DatabaseGone",
     "DiskFull",

@@ -278,6 +278,14 @@ class TypeChanging(Conflict):
     fix_text = "let one program define it; bus.events(kind='type_changed') shows who does"
 
 
+class ArchiveDiffers(Conflict):
+    """What an archive has under an id is not what the bus has under it: the archive is of another bus."""
+
+    code = "archive_differs"
+    text = "there is another {what} {id} on this bus"
+    fix_text = "import the archive into an empty bus"
+
+
 class ForeignCheckpoint(Conflict):
     """The checkpoint is somebody else's."""
 

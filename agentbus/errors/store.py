@@ -28,6 +28,36 @@ class DamagedPayload(NotADatabase):
     fix_text = "check the disk, and restore what is missing from a backup"
 
 
+class DamagedBackup(NotADatabase):
+    """A backup that is damaged, or is not a backup of a bus. Nothing was replaced."""
+
+    code = "damaged_backup"
+    text = "{path} is not a usable backup: {reason}"
+    fix_text = "take another backup"
+
+
+class DamagedArchive(StoreError):
+    """A file that is not an archive of a bus, or of which nothing can be read. Nothing was imported."""
+
+    code = "damaged_archive"
+    text = "{path} is not a usable archive: {reason}"
+
+
+class BackupFailed(StoreError):
+    """There is no new backup. Nothing else was changed."""
+
+    code = "backup_failed"
+    text = "no backup in {path}: {reason}"
+
+
+class BusInUse(StoreError):
+    """The bus that shall be replaced is open somewhere. Nothing was replaced."""
+
+    code = "bus_in_use"
+    text = "{path} is in use: {reason}"
+    fix_text = "close it everywhere, then restore"
+
+
 class SchemaTooNew(StoreError):
     """The bus was made by a newer agentbus."""
 

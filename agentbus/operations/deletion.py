@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -27,7 +27,8 @@ told."""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """An agent that had more than goes at once, and the change up to which its state is gone."""
+    """An agent (or the scope of a session) that had more than goes at once, and the change up to which its state is
+    gone."""
 
     agent: str
     change: int
@@ -93,7 +94,7 @@ def _delete(agents: list[str], rest: Rest | None, now: Now) -> Op[Deleted]:
         checkpoints = yield from forget(Owner("agent", agent), budget)
         change = rest.change if rest is not None and rest.agent == agent else 0
         change = yield from clear_state(agent, change, budget, now)
-        yield from _bury_letters(agent, budget, now)
+        yield from bury_letters(agent, budget, now)
         if budget.spent:
             if checkpoints:
                 facts = {"count": checkpoints, "name": None, "keep": 0}
@@ -101,16 +102,21 @@ def _delete(agents: list[str], rest: Rest | None, now: Now) -> Op[Deleted]:
             unfinished = Rest(agent, change)
             break
         empty[agent] = checkpoints
-    if empty:
-        yield Query("mailbox_keep_epochs", (list(empty),))
-        gone = yield Query("agent_delete", (list(empty),))
-        yield from record([
-            event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=empty[agent]) for (agent,) in gone
-        ])  # fmt: skip
+    yield from remove_agents(empty, now)
     return Deleted(list(empty), unfinished is not None or len(agents) == _AGENTS, unfinished)
 
 
-def _bury_letters(agent: str, budget: Budget, now: Now) -> Op[None]:
+def remove_agents(agents: Mapping[str, int], now: Now) -> Op[None]:
+    """Remove agents that have nothing left, each with the number of checkpoints that went last."""
+    if agents:
+        yield Query("mailbox_keep_epochs", (list(agents),))
+        gone = yield Query("agent_delete", (list(agents),))
+        yield from record([
+            event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=agents[agent]) for (agent,) in gone
+        ])  # fmt: skip
+
+
+def bury_letters(agent: str, budget: Budget, now: Now) -> Op[None]:
     """Make dead letters of what waits for an agent."""
     more = not budget.spent
     while more:

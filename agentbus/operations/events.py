@@ -44,6 +44,10 @@ KINDS = {
     " first 100), and checkpoint, reason or follow_on",
     "session_rolled_back": "a session went back to a checkpoint; checkpoint, saved (the one of what was there before),"
     " documents, removed, entries, participants (how many)",
+    "session_deleted": "an ended session is gone for good, with all that belonged to it",
+    "retention_applied": "what was old enough is gone; counts (by kind), archive (the file that has it)",
+    "archive_imported": "an archive was read again; archive, counts (by kind)",
+    "bus_restored": "the bus was replaced by a backup; backup, processes (how many were live in it)",
     "type_defined": "a type was added to the vocabulary; schema (whether it has one)",
     "type_changed": "a type has another description or schema; changed (which)",
     "checkpoint_deleted": "a checkpoint was deleted; owner_kind, owner, name",

@@ -62,6 +62,13 @@ class LeaveRequest(msgspec.Struct, frozen=True):
     reason: str
 
 
+class DisownRequest(msgspec.Struct, frozen=True):
+    """The bus was made from a backup of this name."""
+
+    backup: str
+    reason: str
+
+
 class ListenRequest(msgspec.Struct, frozen=True):
     """A process wants to be rung for a channel by other processes, or no longer wants to."""
 
@@ -86,6 +93,19 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
         )  # fmt: skip
         rows = yield Query("process_neighbours", (process,))
         outcomes.append(Entry(process, [Neighbour(*row) for row in rows]))
+    return outcomes
+
+
+@operation(durable=True)
+def disown(requests: Sequence[DisownRequest], now: Now) -> Op[list[Outcome[int]]]:
+    """Strike off every process: what is live in a backup is a process of another time. The outcome says how many."""
+    outcomes: list[Outcome[int]] = []
+    for request in requests:
+        rows = yield Query("process_live")
+        yield from leave.run([LeaveRequest(tuple(process for (process,) in rows), True, request.reason)], now)
+        facts = {"backup": request.backup, "processes": len(rows)}
+        yield from record([event(now.wall, "bus_restored", ("bus", "backup"), None, **facts)])
+        outcomes.append(len(rows))
     return outcomes
 
 

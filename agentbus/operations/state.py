@@ -160,7 +160,7 @@ def clear_state(scope: str, change: int, budget: Budget, now: Now) -> Op[int]:
 def _write(entries: dict[Place, _Entry]) -> Op[None]:
     written = [place for place, entry in entries.items() if entry.changed]
     if written:
-        first = yield from _change_numbers(len(written))
+        first = yield from take_change_numbers(len(written))
         made: list[Row] = []
         changed: list[Row] = []
         for change, place in enumerate(written, first):
@@ -178,12 +178,12 @@ def _write(entries: dict[Place, _Entry]) -> Op[None]:
 
 def _bury(rows: Sequence[Row], now: Now) -> Op[None]:
     if rows:
-        first = yield from _change_numbers(len(rows))
+        first = yield from take_change_numbers(len(rows))
         yield Each("state_bury", [(first + index, now.wall, *place) for index, place in enumerate(rows)])
         yield Wake([state_channel(scope) for scope in {scope: None for scope, _ in rows}])
 
 
-def _change_numbers(count: int) -> Op[int]:
+def take_change_numbers(count: int) -> Op[int]:
     """The first of so many new change numbers."""
     ((last,),) = yield Query("counter_take", ("change", count))
     first: int = last - count + 1
@@ -202,11 +202,21 @@ def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
 
 
 def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
-    """The entries that the requests name, as they are; values only of those that shall be added to."""
+    """The entries that the requests name, as they are; values only of those that shall be added to.
+
+    Where tombstones were removed, what is new counts on from the highest version among them.
+    """
     entries = {(request.scope, request.key): _Entry() for request in requests}
     rows = yield Query("state_standing", (_keys_by_scope(entries),))
     for scope, key, *rest in rows:
         entries[scope, key] = _Entry(*rest)
+    unknown = {scope: None for (scope, _), entry in entries.items() if entry.id is None}
+    if unknown:
+        floors = yield Query("state_floors", (list(unknown),))
+        for scope, version in floors:
+            for place, entry in entries.items():
+                if entry.id is None and place[0] == scope:
+                    entry.version = version
     added = {(request.scope, request.key): None for request in requests if request.amount is not None}
     if added:
         rows = yield Query("state_values", (_keys_by_scope(added),))

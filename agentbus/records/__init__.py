@@ -27,9 +27,21 @@ from agentbus.records.recovery import (
     RecoverySummary,
     Rollback,
 )
+from agentbus.records.upkeep import (
+    BackupRecord,
+    Check,
+    Finding,
+    ImportReport,
+    RefusedLine,
+    RetentionPolicy,
+    RetentionReport,
+    Sweep,
+)
 
 __all__ = [
     "AgentRecord",
+    "BackupRecord",
+    "Check",
     "Checkpoint",
     "CheckpointSummary",
     "DocumentRecord",
@@ -37,6 +49,8 @@ __all__ = [
     "EventRecord",
     "FileCheck",
     "FileReference",
+    "Finding",
+    "ImportReport",
     "MessageRecord",
     "Page",
     "QueueDepth",
@@ -45,9 +59,13 @@ __all__ = [
     "RecoveryOption",
     "RecoveryRecord",
     "RecoverySummary",
+    "RefusedLine",
+    "RetentionPolicy",
+    "RetentionReport",
     "Rollback",
     "SessionRecord",
     "StateEntry",
     "Stats",
+    "Sweep",
     "TypeRecord",
 ]

@@ -291,35 +291,3 @@ class Stats(msgspec.Struct, frozen=True):
     """For how many milliseconds the oldest queued message has waited."""
     database_bytes: int
     wal_bytes: int
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something that the monitor found, at wall time ``at``. ``severity`` is info, warning or error; ``subject`` is
-    written like ``agent:planner-1``.
-
-    >>> async for finding in monitor.findings():                                      # doctest: +SKIP
-    ...     print(finding.severity, finding.text)
-    error planner-1 failed: its process died
-    """
-
-    kind: str
-    subject: str
-    severity: str
-    text: str
-    facts: dict[str, Any]
-    at: int
-
-
-class Sweep(msgspec.Struct, frozen=True):
-    """What one pass over the bus found and did. ``counts`` says how many agents it suspected and failed, processes it
-    struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
-
-    >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
-    >>> sweep.counts["failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
-    (1, ['planner-1 failed: its process died'])
-    """
-
-    at: int
-    seconds: float
-    counts: dict[str, int]
-    findings: list[Finding]

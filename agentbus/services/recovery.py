@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +28,11 @@ from agentbus.records import (
     SessionRecord,
 )
 from agentbus.services.composites import read_composite
+from agentbus.settings import switched_on
 
 log = logging.getLogger("agentbus.recovery")
 
 AUTO_RESUME = "AGENTBUS_AUTO_RESUME"
-_YES = ("1", "true", "yes", "on")
-_NO = ("", "0", "false", "no", "off")
 
 Ask = Callable[[RecoveryRecord], bool]
 """Decides whether a session shall be resumed. Runs on a thread, so that it may wait for a person."""
@@ -265,10 +263,7 @@ def asking(auto_resume: object) -> Ask | None:
     True asks on a terminal, and resumes without a question where there is none; a function is asked instead.
     """
     if auto_resume is None:
-        value = os.environ.get(AUTO_RESUME, "")
-        if value.lower() not in _YES + _NO:
-            raise OutOfRange(what=AUTO_RESUME, value=value, allowed=f"one of {', '.join(_YES + _NO[1:])}")
-        auto_resume = value.lower() in _YES
+        auto_resume = switched_on(AUTO_RESUME)
     if auto_resume is True:
         return ask_on_terminal
     if auto_resume is False:

@@ -311,6 +311,14 @@ CREATE UNIQUE INDEX state_by_change ON state (scope, change);
 CREATE INDEX state_by_expiry ON state (scope, expires) WHERE expires IS NOT NULL;
 -- For the sweep of what expired unwatched.
 CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL;
+-- For retention: the oldest tombstones.
+CREATE INDEX state_tombstones ON state (updated, id) WHERE value IS NULL;
+
+-- A scope whose tombstones were removed keeps the highest version among them: what is new there counts on from it.
+CREATE TABLE state_floors (
+    scope   TEXT    NOT NULL PRIMARY KEY CHECK (length(scope) BETWEEN 1 AND 136),
+    version INTEGER NOT NULL CHECK (version >= 1)
+) STRICT, WITHOUT ROWID;
 
 -- A named snapshot; files are references (path, size, sha256), not contents. `size` is the snapshot's in bytes.
 -- A composite is of all that belongs to a session, which is its owner.

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agentbus import Agent, Bus, EventRecord, Session
+from agentbus import Agent, Bus, Session
+from agentbus.records import EventRecord
 from tests.conformance.helpers import worker
 from tests.conftest import Engine
 

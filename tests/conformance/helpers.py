@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from agentbus import Address, Agent, AgentRecord, Bus, Message, MessageRecord, SessionRecord
+from agentbus import Address, Agent, Bus, Message
 from agentbus.errors import AgentBusError
+from agentbus.records import AgentRecord, MessageRecord, SessionRecord
 from tests.support.clock import FakeClock
 
 T = TypeVar("T")

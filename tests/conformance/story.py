@@ -8,7 +8,8 @@ from unittest.mock import ANY
 
 import msgspec
 
-from agentbus import Bus, EventRecord, pool, topic
+from agentbus import Bus, pool, topic
+from agentbus.records import EventRecord
 from tests.conformance.helpers import take, worker
 
 SECRET = "top-secret"

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from agentbus import Agent, Bus, StateEntry
+from agentbus import Agent, Bus
 from agentbus.errors import AgentFenced, UnknownAgent, WrongState
 from agentbus.operations.budget import Budget
 from agentbus.operations.deletion import delete
+from agentbus.records import StateEntry
 from tests.conformance.helpers import eventually, queued, running, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock

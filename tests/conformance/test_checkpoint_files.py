@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, FileCheck, FileReference
+from agentbus import Agent, Bus
 from agentbus.errors import (
     InvalidInput,
     OutOfRange,
@@ -22,6 +22,7 @@ from agentbus.errors import (
     UnreadableFile,
     UnsafePath,
 )
+from agentbus.records import FileCheck, FileReference
 from tests.conformance.helpers import refusing, worker
 from tests.conftest import Engine
 

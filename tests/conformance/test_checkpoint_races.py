@@ -13,13 +13,14 @@ import anyio
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, FileReference, Message
+from agentbus import Agent, Bus, Message
 from agentbus import files as files_module
 from agentbus.errors import (
     AgentFenced,
     UnreadableFile,
     UnsafePath,
 )
+from agentbus.records import FileReference
 from tests.conformance.helpers import refusing, running, soon, stored, take, worker
 from tests.support.clock import FakeClock
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Checkpoint
+from agentbus import Agent, Bus
 from agentbus.errors import (
     AgentFenced,
     ForeignCheckpoint,
@@ -20,6 +20,7 @@ from agentbus.errors import (
     UnknownRecipient,
     UnsafePath,
 )
+from agentbus.records import Checkpoint
 from tests.conformance.helpers import count, queued, refusing, stored, take, worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock
@@ -94,7 +95,7 @@ async def test_a_snapshot_is_that_of_the_moment_of_the_call(bus: Bus) -> None:
 
 async def test_structs_tuples_and_dates_are_saved_as_json(bus: Bus) -> None:
     a = await worker(bus, "a")
-    await a.checkpoint("n", {"t": (1, 2), "page": agentbus.Page([1])})
+    await a.checkpoint("n", {"t": (1, 2), "page": agentbus.records.Page([1])})
     assert (await restored(a)).snapshot == {"t": [1, 2], "page": {"items": [1], "cursor": None}}
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from agentbus import Bus, Rollback, Session, errors
+from agentbus import Bus, Session, errors
 from agentbus.errors import ForeignCheckpoint, SnapshotTooLarge, UnknownCheckpoint, WrongState
+from agentbus.records import Rollback
 from tests.conformance.cut_off import cut_off, kinds, member, trail
 from tests.conformance.helpers import held, take, worker
 from tests.conftest import Engine

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentbus import Bus, DocumentSummary, Session
+from agentbus import Bus, Session
 from agentbus.errors import (
     AgentFenced,
     InvalidInput,
@@ -25,6 +25,7 @@ from agentbus.errors import (
     UnknownDocument,
     WrongState,
 )
+from agentbus.records import DocumentSummary
 from tests.conformance.helpers import soon, take, worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock

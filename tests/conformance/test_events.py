@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from agentbus import Bus, EventRecord, pool, topic
+from agentbus import Bus, pool, topic
 from agentbus.errors import AgentBusError, BusClosed, UnknownRecipient
 from agentbus.operations.events import KINDS
+from agentbus.records import EventRecord
 from tests.conformance.helpers import eventually, running, soon, take, worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from agentbus import Bus, Finding, pool
+from agentbus import Bus, pool
 from agentbus.errors import InvalidInput, Misuse, NotWritable, OutOfRange, StoreError
 from agentbus.operations.liveness import Rules
+from agentbus.records import Finding
 from agentbus.services.findings import Thresholds
 from agentbus.services.monitor import Chore, Monitor
 from agentbus.services.sweeping import Sweeper

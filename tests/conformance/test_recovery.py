@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentbus import Bus, Recovered, RecoveryOption, RecoveryPlan, errors
+from agentbus import Bus, RecoveryPlan, errors
 from agentbus.errors import AgentFenced, PlanOutdated, UnknownSession, WrongState
+from agentbus.records import Recovered, RecoveryOption
 from tests.conformance.cut_off import cut_off, interrupted, kinds, member, trail
 from tests.conformance.helpers import held, known, queued, take, worker
 from tests.conftest import Engine

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import Bus, RecoveryRecord, errors
+from agentbus import Bus, errors
+from agentbus.records import RecoveryRecord
 from agentbus.services import recovery
 from tests.conformance.cut_off import cut_off, interrupted, kinds, member
 from tests.conformance.helpers import held, known, running, take, worker

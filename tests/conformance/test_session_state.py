@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentbus import Bus, Session, StateEntry
+from agentbus import Bus, Session
 from agentbus.errors import (
     ForeignCheckpoint,
     InvalidName,
@@ -21,6 +21,7 @@ from agentbus.errors import (
     VersionConflict,
     WrongState,
 )
+from agentbus.records import StateEntry
 from tests.conformance.helpers import eventually, held, running, soon, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentbus import Bus, State, StateEntry
+from agentbus import Bus, State
 from agentbus.errors import BusClosed, OutOfRange
+from agentbus.records import StateEntry
 from tests.conformance.helpers import running, soon, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock

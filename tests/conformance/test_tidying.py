@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from agentbus import Bus, Finding, pool
+from agentbus import Bus, pool
 from agentbus.errors import RequestDied
 from agentbus.operations.liveness import Rules
 from agentbus.operations.tidying import TidyRequest, tidy
+from agentbus.records import Finding
 from agentbus.services.findings import Thresholds
 from agentbus.services.sweeping import Sweeper
 from tests.conformance.helpers import running, soon, stored, take, take_all, worker

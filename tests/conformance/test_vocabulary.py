@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 import pytest
 from msgspec import Struct, defstruct
 
-from agentbus import Bus, TypeRecord
+from agentbus import Bus
 from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidSchema, OutOfRange, UnknownType
+from agentbus.records import TypeRecord
 from tests.conformance.helpers import count, known, refusing, take, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock

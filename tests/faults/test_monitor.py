@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Finding, Monitor
+from agentbus import Agent, Bus, Monitor
 from agentbus.operations import Actor
 from agentbus.operations.claims import ClaimRequest, claim
+from agentbus.records import Finding
 from tests.conformance.helpers import known
 from tests.conformance.strangers import NOBODY, resident, stranger
 from tests.faults.rows import integrity, lock_held, nobody_writes, rows

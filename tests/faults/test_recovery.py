@@ -5,7 +5,8 @@ import random
 from pathlib import Path
 
 import agentbus
-from agentbus import Bus, Rollback
+from agentbus import Bus
+from agentbus.records import Rollback
 from tests.faults.rows import integrity, rows, value
 from tests.faults.test_sessions import ask
 from tests.faults.worker_team import WORKERS

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import Bus, StateEntry
+from agentbus import Bus
+from agentbus.records import StateEntry
 from tests.faults.rows import integrity, nobody_writes, rows, value
 from tests.faults.test_kills import watch
 from tests.support.processes import Team, Worker

@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 import agentbus
-from agentbus import StateEntry
+from agentbus.records import StateEntry
 from tests.faults.rows import integrity, value
 from tests.support.processes import Team, eventually
 

@@ -121,7 +121,7 @@ def test_many_changes_share_their_statements() -> None:
     requests = [put(str(n), key=f"k{n}", scope=f"s{n % 2}", actor=(A, B)[n % 2]) for n in range(10)]
     played = change(*requests, answers=(numbers(50),))
     assert played.outcomes == [Changed(1, False)] * 10
-    assert [name for name, _ in played.asked] == ["agent_standing", "state_standing"]
+    assert [name for name, _ in played.asked] == ["agent_standing", "state_standing", "state_floors"]
     assert played.written("counter_take") == [("change", 10)]
     assert [row[2] for row in played.written("state_insert")] == list(range(41, 51))
     assert sorted(played.woken) == ["state/s0", "state/s1"]

@@ -42,6 +42,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "scope": "s", "key": "k", "value": "1", "version": 1, "change": 900, "checksum": 0, "expires": 0,
         "author": "a", "created": 0, "updated": 0,
     },
+    "state_floors": {"scope": "s", "version": 1},
     "checkpoints": {
         "owner_kind": "agent", "owner": "a", "name": "n", "snapshot": "{}", "checksum": CRC, "size": 2, "session": "s",
         "file_count": 0, "created": 0,
@@ -112,6 +113,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "type": ["other", "", None], "version": [0, -1, "x", None], "change": [0, -1, None], "checksum": ["x", None],
         "expires": NO_TIME, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
     },
+    "state_floors": {"scope": ["", "x" * 137, None], "version": [0, -1, "one", None]},
     "checkpoints": {
         "owner_kind": ["bus", "", None], "owner": NO_NAME, "name": NO_NAME, "snapshot": [*NO_JSON, None],
         "checksum": ["", "0" * 63, "0" * 65, "G" * 64, None], "size": [0, 3, -1, None], "file_count": [1, -1, None],

@@ -817,3 +817,258 @@ LEFT JOIN events AS final ON final.id = (
 )
 WHERE cut.kind = 'session_interrupted'
 ORDER BY cut.id;
+
+-- name: counter_raise
+-- A counter is at least this.
+UPDATE counters SET value = $2 WHERE name = $1 AND value < $2;
+
+-- name: checkpoint_groups
+-- Owners and names, after one, that have more than so many checkpoints.
+SELECT owner_kind, owner, name FROM checkpoints
+WHERE (owner_kind, owner, name) > ($1, $2, $3)
+GROUP BY owner_kind, owner, name
+HAVING count(*) > $4
+ORDER BY owner_kind, owner, name
+LIMIT $5;
+
+-- name: checkpoint_ages
+-- The checkpoints of an owner and a name, newest first.
+SELECT id, created, size FROM checkpoints WHERE owner_kind = $1 AND owner = $2 AND name = $3 ORDER BY id DESC;
+
+-- name: checkpoint_border
+-- The newest checkpoint of an owner and a name that is not among the last $4.
+SELECT id FROM checkpoints WHERE owner_kind = $1 AND owner = $2 AND name = $3 ORDER BY id DESC LIMIT 1 OFFSET $4;
+
+-- name: checkpoint_restore
+-- A checkpoint from an archive.
+INSERT INTO checkpoints (
+    id, owner_kind, owner, name, session, created, checksum, size, file_count, notes, files, snapshot
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: checkpoint_same
+-- Whether a checkpoint is the one that an archive has.
+SELECT 1 FROM checkpoints WHERE id = $1 AND created = $2 AND checksum = $3;
+
+-- name: message_ages
+-- Messages in the order of their ids, after one, as retention sees them.
+SELECT id, status, finished, created, CASE WHEN finished IS NULL THEN 0 ELSE length(payload) + 400 END
+FROM messages WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: message_span
+-- How many messages there can be at most: from the first id to the last.
+SELECT coalesce((SELECT max(id) FROM messages) - (SELECT min(id) FROM messages) + 1, 0);
+
+-- name: message_finished_counts
+-- How many finished messages there are, dead letters apart.
+SELECT coalesce(sum(CASE WHEN status = 'dead' THEN 0 ELSE 1 END), 0), coalesce(sum(CASE WHEN status = 'dead' THEN 1 ELSE 0 END), 0)
+FROM messages WHERE finished IS NOT NULL;
+
+-- name: message_senders
+-- Whose messages wait, or are being handled.
+SELECT sender FROM messages WHERE status = 'queued'
+UNION SELECT sender FROM messages WHERE status = 'scheduled'
+UNION SELECT sender FROM messages WHERE status = 'leased';
+
+-- name: message_restore
+-- A finished message from an archive.
+INSERT INTO messages (
+    id, message_id, mailbox, sender, type, checksum, priority, status, attempts, max_attempts, lease, holder, expires,
+    correlation, session, error, created, finished, payload
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: message_same
+-- Whether the message of an id is the one that an archive has.
+SELECT CASE WHEN created = $2 AND checksum = $3 THEN 1 ELSE 0 END FROM messages WHERE id = $1;
+
+-- name: agent_expendable
+-- Agents after one that ended before a time, and whose session has ended too.
+SELECT id FROM agents
+WHERE id > $1 AND ended <= $2
+    AND (session IS NULL OR EXISTS (
+        SELECT 1 FROM sessions WHERE sessions.id = agents.session AND sessions.ended IS NOT NULL
+    ))
+ORDER BY id
+LIMIT $3;
+
+-- name: agent_restore
+-- An ended agent from an archive, without its session if that is gone; its epoch is never below one that was given out.
+INSERT INTO agents (
+    id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata, status,
+    progress, note, epoch, patience, error, evidence, created, started, updated, ended, mailbox, replies
+)
+VALUES (
+    $1, $2, $3, $4, (SELECT id FROM sessions WHERE id = $5), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+    coalesce((SELECT epoch FROM mailboxes WHERE id = $25 AND epoch > $17), $17),
+    $18, $19, $20, $21, $22, $23, $24, $25, $26
+);
+
+-- name: session_expendable
+-- The first session after one that ended before $2, or failed before $3; and about how large its participants and its
+-- state are.
+SELECT id, ended,
+    500 + coalesce((SELECT sum(200 + length(coalesce(result, ''))) FROM participants WHERE session = sessions.id), 0)
+    + coalesce((SELECT sum(200 + length(value)) FROM state WHERE scope = 'session:' || sessions.id), 0)
+FROM sessions
+WHERE id > $1 AND ended IS NOT NULL AND (ended <= $2 OR (status = 'failed' AND ended <= $3))
+ORDER BY id
+LIMIT 1;
+
+-- name: session_members
+-- The agents of a session.
+SELECT id, status FROM agents WHERE session = $1;
+
+-- name: session_ended
+-- When a session ended.
+SELECT ended FROM sessions WHERE id = $1;
+
+-- name: session_left
+-- When a session ended, and whether anything is left that must go before it.
+SELECT ended,
+    CASE WHEN EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id)
+        OR EXISTS (SELECT 1 FROM documents WHERE documents.session = sessions.id)
+        OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = sessions.id)
+    THEN 1 ELSE 0 END
+FROM sessions WHERE id = $1;
+
+-- name: session_delete
+-- A session that has nothing left.
+DELETE FROM sessions WHERE id = $1;
+
+-- name: session_restore
+-- An ended session from an archive.
+INSERT INTO sessions (
+    id, operation, milestone, status, progress, troubled, expected, metadata, error, created, updated, ended
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: session_same
+-- Whether a session is the one that an archive has.
+SELECT 1 FROM sessions WHERE id = $1 AND created = $2;
+
+-- name: participant_clear
+-- Nobody takes part in a session any more.
+DELETE FROM participants WHERE session = $1;
+
+-- name: participant_restore
+-- One who took part, from an archive.
+INSERT INTO participants (session, meeting, member, position, created, finished, checksum, result)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT DO NOTHING
+RETURNING member;
+
+-- name: document_sizes
+-- The versions of all documents of a session, and how large they are.
+SELECT id, 300 + length(value) FROM documents WHERE session = $1 ORDER BY id;
+
+-- name: document_restore
+-- A version of a document from an archive.
+INSERT INTO documents (session, name, version, checksum, author, created, value)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: document_same
+-- Whether a version of a document is the one that an archive has.
+SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND version = $3 AND checksum = $4;
+
+-- name: event_ages
+-- The audit trail after an event, as retention sees it.
+SELECT id, at, length(facts) + 200 FROM events WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: event_restore
+-- An event from an archive.
+INSERT INTO events (id, at, kind, subject_kind, subject, actor, facts) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: event_same
+-- Whether an event is the one that an archive has.
+SELECT 1 FROM events WHERE id = $1 AND at = $2 AND kind = $3 AND subject = $4;
+
+-- name: process_ended
+-- Processes after one that ceased to be before a time.
+SELECT id FROM processes WHERE id > $1 AND ended <= $2 ORDER BY id LIMIT $3;
+
+-- name: process_live
+-- Every process that counts as live.
+SELECT id FROM processes WHERE status = 'live';
+
+-- name: process_pids
+-- The pids of the processes that count as live.
+SELECT pid FROM processes WHERE status = 'live' ORDER BY id;
+
+-- name: process_bells
+-- The doorbells of the processes that count as live.
+SELECT bell FROM processes WHERE status = 'live' AND bell IS NOT NULL;
+
+-- name: process_places
+-- The processes that count as live: enough to find out whether they are.
+SELECT id, host, pid, started, bell FROM processes WHERE status = 'live';
+
+-- name: process_newest_beat
+-- The latest beat of a boot.
+SELECT coalesce(max(beat), 0) FROM processes WHERE status = 'live' AND boot = $1;
+
+-- name: wall_newest
+-- The wall time of the last event and of the last message.
+SELECT coalesce(max(at), 0) FROM (
+    SELECT at FROM events WHERE id = (SELECT max(id) FROM events)
+    UNION ALL SELECT created FROM messages WHERE id = (SELECT max(id) FROM messages)
+) AS newest;
+
+-- name: message_payloads
+-- Stored payloads with their checksums, newest first, before the cursor.
+SELECT id, checksum, payload, coalesce(message_id, 'm-' || id) FROM messages WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: message_stuck
+-- How many leases ran out before a time.
+SELECT count(*) FROM messages WHERE status = 'leased' AND lease_until <= $1;
+
+-- name: state_payloads
+-- Stored values with their checksums, before the cursor.
+SELECT id, checksum, value, key, scope FROM state WHERE id < $1 AND value IS NOT NULL ORDER BY id DESC LIMIT $2;
+
+-- name: document_payloads
+-- Stored versions of documents with their checksums, newest first, before the cursor.
+SELECT id, checksum, value, version, name, session FROM documents WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: checkpoint_payloads
+-- Stored snapshots with their checksums, newest first, before the cursor.
+SELECT id, checksum, snapshot, id FROM checkpoints WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: session_expecting
+-- The newest sessions that were completed or cut off and expected documents.
+SELECT id, expected FROM sessions
+WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
+ORDER BY created DESC, id DESC
+LIMIT $1;
+
+-- name: process_restore
+-- A process from an archive.
+INSERT INTO processes (id, host, boot, pid, started, status, created, ended, beat)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 0)
+ON CONFLICT DO NOTHING
+RETURNING id;
+
+-- name: process_same
+-- Whether a process is the one that an archive has.
+SELECT 1 FROM processes WHERE id = $1 AND pid = $2 AND created = $3;
+
+-- name: state_row
+-- An entry or a tombstone: its row, its version, and whether its value is gone.
+SELECT id, version, CASE WHEN value IS NULL THEN 1 ELSE 0 END FROM state WHERE scope = $1 AND key = $2;
+
+-- name: state_tombstones
+-- Tombstones older than $3, oldest first, after ($1, $2).
+SELECT id, updated, change FROM state
+WHERE value IS NULL AND (updated, id) > ($1, $2) AND updated <= $3
+ORDER BY updated, id
+LIMIT $4;

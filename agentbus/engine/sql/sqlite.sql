@@ -453,3 +453,166 @@ UNION ALL
 SELECT agents.status, agents.type, agents.session, agents.created
 FROM sessions CROSS JOIN agents ON agents.session = sessions.id AND agents.status IN ('failed', 'stopped')
 WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'paused', 'interrupted');
+
+-- name: checkpoint_sizes
+-- The checkpoints of owners, oldest first. Differs: lists by json_each.
+SELECT checkpoints.id, checkpoints.owner, checkpoints.size + 500
+FROM json_each($2) AS owners CROSS JOIN checkpoints ON owner_kind = $1 AND owner = owners.value;
+
+-- name: checkpoint_present
+-- Which of these checkpoints there are. Differs: lists by json_each.
+SELECT checkpoints.id FROM json_each($1) AS wanted CROSS JOIN checkpoints ON checkpoints.id = wanted.value;
+
+-- name: checkpoint_remove_all
+-- Checkpoints that are archived go. Differs: lists by json_each.
+DELETE FROM checkpoints WHERE id IN (SELECT value FROM json_each($1)) RETURNING id;
+
+-- name: checkpoint_archive
+-- Checkpoints with all that they have. Differs: lists by json_each.
+SELECT checkpoints.id, owner_kind, owner, name, session, created, checksum, size, file_count, notes, files, snapshot
+FROM json_each($1) AS wanted CROSS JOIN checkpoints ON checkpoints.id = wanted.value;
+
+-- name: message_archive
+-- Finished messages with all that they have. Differs: lists by json_each.
+SELECT messages.id, message_id, mailboxes.kind, mailboxes.name, mailboxes.owner, sender, messages.type, checksum,
+    priority, status, attempts, max_attempts, lease, holder, expires, correlation, session, error, messages.created,
+    finished, payload
+FROM json_each($1) AS wanted
+CROSS JOIN messages ON messages.id = wanted.value
+CROSS JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE finished IS NOT NULL;
+
+-- name: message_remove
+-- Messages that are archived go, unless they finished later than $2. Differs: lists by json_each.
+DELETE FROM messages WHERE id IN (SELECT value FROM json_each($1)) AND finished <= $2 RETURNING id;
+
+-- name: agent_marks
+-- What must not have changed when agents go: their life, their state, and whether they or their sessions have checkpoints.
+-- Differs: lists by json_each.
+SELECT agents.id, status, epoch, ended,
+    coalesce((SELECT max(change) FROM state WHERE scope = agents.id), 0),
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id),
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = agents.session)
+FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value;
+
+-- name: agent_awaited
+-- Which of these agents have an open message: in a mailbox of theirs, or in their hands.
+-- Differs: lists by json_each; one branch for each partial index.
+WITH own (agent, mailbox) AS (
+    SELECT id, mailbox FROM agents WHERE id IN (SELECT value FROM json_each($1))
+    UNION SELECT id, replies FROM agents WHERE id IN (SELECT value FROM json_each($1))
+    UNION SELECT agent, mailbox FROM subscriptions WHERE agent IN (SELECT value FROM json_each($1))
+)
+SELECT agent FROM own
+WHERE EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = own.mailbox AND status = 'queued')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = own.mailbox AND status = 'scheduled')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = own.mailbox AND status = 'leased')
+UNION
+SELECT holder FROM messages INDEXED BY messages_leased
+WHERE status = 'leased' AND holder IN (SELECT value FROM json_each($1));
+
+-- name: agent_archive
+-- Agents with all that outlives a boot. Differs: lists by json_each.
+SELECT agents.id, name, agents.type, kind, session, milestone, agents.parent, capabilities, model, prompt, load,
+    estimate, metadata, status, progress, note, epoch, patience, error, evidence, created, started, updated, ended
+FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value;
+
+-- name: session_archive
+-- Ended sessions with all that they have. Differs: lists by json_each.
+SELECT sessions.id, operation, milestone, status, progress, troubled, expected, metadata, error, created, updated, ended
+FROM json_each($1) AS wanted CROSS JOIN sessions ON sessions.id = wanted.value;
+
+-- name: participant_archive
+-- Who took part in sessions. Differs: lists by json_each.
+SELECT session, meeting, member, position, created, finished, checksum, result
+FROM json_each($1) AS wanted CROSS JOIN participants ON participants.session = wanted.value;
+
+-- name: document_archive
+-- Versions of documents with all that they have. Differs: lists by json_each.
+SELECT session, name, version, checksum, author, created, documents.value
+FROM json_each($1) AS wanted CROSS JOIN documents ON documents.id = wanted.value;
+
+-- name: document_names
+-- The documents that sessions have. Differs: lists by json_each.
+SELECT DISTINCT documents.session, documents.name
+FROM json_each($1) AS wanted CROSS JOIN documents ON documents.session = wanted.value;
+
+-- name: document_remove
+-- Versions of documents that are archived go, once their session has ended. Differs: lists by json_each.
+DELETE FROM documents
+WHERE id IN (SELECT value FROM json_each($1))
+    AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = documents.session AND sessions.ended IS NOT NULL)
+RETURNING id;
+
+-- name: event_archive
+-- Events with all that they have. Differs: lists by json_each.
+SELECT events.id, at, kind, subject_kind, subject, actor, facts
+FROM json_each($1) AS wanted CROSS JOIN events ON events.id = wanted.value;
+
+-- name: event_remove
+-- Events that are archived go. Differs: lists by json_each.
+DELETE FROM events WHERE id IN (SELECT value FROM json_each($1)) RETURNING id;
+
+-- name: process_archive
+-- Processes with all that outlives them. Differs: lists by json_each.
+SELECT processes.id, host, boot, pid, started, status, created, ended
+FROM json_each($1) AS wanted CROSS JOIN processes ON processes.id = wanted.value;
+
+-- name: process_references
+-- The agents and sessions that name processes. Differs: lists by json_each.
+SELECT process, 'agent', id FROM agents WHERE process IN (SELECT value FROM json_each($1))
+UNION ALL
+SELECT process, 'session', id FROM sessions WHERE process IN (SELECT value FROM json_each($1));
+
+-- name: process_remove
+-- Processes that are archived go, unless an agent or a session names them. Differs: lists by json_each.
+DELETE FROM processes
+WHERE id IN (SELECT value FROM json_each($1)) AND status <> 'live'
+    AND id NOT IN (SELECT process FROM agents WHERE process IS NOT NULL)
+    AND id NOT IN (SELECT process FROM sessions WHERE process IS NOT NULL)
+RETURNING id;
+
+-- name: state_floors
+-- Scopes of which tombstones were removed, with the highest version among those. Differs: lists by json_each.
+SELECT scope, version
+FROM json_each($1) AS wanted CROSS JOIN state_floors ON state_floors.scope = wanted.value;
+
+-- name: state_sizes
+-- How large the state of scopes is. Differs: lists by json_each.
+SELECT scope, sum(200 + length(state.value))
+FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
+WHERE state.value IS NOT NULL
+GROUP BY scope;
+
+-- name: state_archive
+-- The entries of scopes with all that they have. Differs: lists by json_each.
+SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
+FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
+WHERE state.value IS NOT NULL;
+
+-- name: state_archive_tombstones
+-- Tombstones by their rows. Differs: lists by json_each.
+SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
+FROM json_each($1) AS wanted CROSS JOIN state ON state.id = wanted.value
+WHERE state.value IS NULL;
+
+-- name: state_raise_floors
+-- Tombstones that go leave the highest version of their scope behind; $1 has their rows and changes.
+-- Differs: lists by json_each; max of two numbers is greatest elsewhere.
+INSERT INTO state_floors (scope, version)
+SELECT scope, max(version)
+FROM json_each($1) AS gone CROSS JOIN state ON state.id = json_extract(gone.value, '$[0]')
+WHERE state.value IS NULL AND change = json_extract(gone.value, '$[1]')
+GROUP BY scope
+ON CONFLICT (scope) DO UPDATE SET version = max(version, excluded.version);
+
+-- name: state_remove_tombstones
+-- Tombstones that are archived go, unless they were written since; $1 has their rows and changes.
+-- Differs: lists by json_each.
+DELETE FROM state
+WHERE id IN (
+        SELECT state.id
+        FROM json_each($1) AS gone CROSS JOIN state ON state.id = json_extract(gone.value, '$[0]')
+        WHERE state.value IS NULL AND change = json_extract(gone.value, '$[1]')
+    )
+RETURNING id;

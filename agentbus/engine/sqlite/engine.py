@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -19,13 +19,16 @@ from agentbus.engine import presence
 from agentbus.engine.hub import Hub
 from agentbus.engine.queries import bound, load
 from agentbus.engine.sqlite import bells, forking, home
+from agentbus.engine.sqlite.backup import back_up
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
+from agentbus.engine.sqlite.examination import examine
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
 from agentbus.errors import BusClosed, BusForked, DatabaseGone, NotWritable, WrongLoop
 from agentbus.operations import Op, Operation, Query
 from agentbus.operations.processes import EnterRequest, Entry, enter
+from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -46,6 +49,7 @@ class SQLiteEngine:
         self.clock = clock
         self.hub = Hub(clock)
         self.process = 0
+        self.directory = place.directory
         self.waited_in_vain = float("-inf")
         self._home = place
         self._disk = durability == "disk"
@@ -62,6 +66,8 @@ class SQLiteEngine:
         """The log as our last checkpoint left it, if nothing in it was left to do."""
         self._bell: bells.Bell | None = None
         self._poll: bells.Poll | None = None
+        self._aside: set[asyncio.Future[Any]] = set()
+        """What is at work on a thread and a connection of its own."""
 
     async def open(self) -> Entry:
         self._loop = asyncio.get_running_loop()
@@ -172,6 +178,30 @@ class SQLiteEngine:
         except StopIteration as stop:
             return cast(T, stop.value)
 
+    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+        wall = self.clock.now().wall
+        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout))
+
+    async def examine(self) -> list[Check]:
+        return await self._beside(lambda: examine(self._home, self._lock_timeout))
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """Run what takes long on a thread, with connections of its own. It goes on when the caller is cancelled; the
+        bus is not closed before it is through: the last connection to close checkpoints, which needs the lock."""
+        self._check()
+        if self._writer is None:
+            raise BusClosed
+        task = asyncio.ensure_future(anyio.to_thread.run_sync(work))
+        self._aside.add(task)
+        task.add_done_callback(self._is_through)
+        return await asyncio.shield(task)
+
+    def _is_through(self, task: asyncio.Future[Any]) -> None:
+        self._aside.discard(task)
+        if not task.cancelled():
+            # Whoever was cancelled does not ask what became of it.
+            task.exception()
+
     async def sizes(self) -> tuple[int, int]:
         return _size(str(self._home.database)), _size(str(self._home.log))
 
@@ -219,6 +249,8 @@ class SQLiteEngine:
             self._loop.remove_reader(bell.socket)
             bell.close(leave=not left)
         eye, self._eye = self._eye, None
+        if self._aside:
+            await asyncio.wait(self._aside)
         try:
             if eye is not None:
                 eye.close()

@@ -50,6 +50,10 @@ class Home(msgspec.Struct, frozen=True):
         return self.directory / "bus.lock"
 
     @property
+    def backups(self) -> Path:
+        return self.directory / "backups"
+
+    @property
     def bells(self) -> Path:
         """The directory of the doorbells; a deep bus has them in a short runtime directory."""
         near = self.directory / "bells"

@@ -1,0 +1,158 @@
+"""Backups: a copy of the database through SQLite's own backup interface, verified before it has its name.
+
+Everything here blocks, on connections of its own: callers with an event loop use a thread. The copy is one read
+transaction, so that writers go on meanwhile, and it holds all that was committed before it began.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from agentbus.disk import make_private, refusal, stamp, sync
+from agentbus.engine.sqlite.connection import open_reader, translated
+from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.lock import FileLock
+from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
+from agentbus.records import BackupRecord
+
+_NAME = re.compile(r"bus-[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}\.db").fullmatch
+_UNFINISHED = ".unfinished"
+_SPARE = 1024 * 1024
+"""Bytes that must be left when a backup is done: the bus itself needs room too."""
+
+
+def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float) -> BackupRecord:
+    """A backup in ``backups/``, of which the newest ``keep`` stay; or at a path where nothing is yet."""
+    name = f"bus-{stamp(wall)}-{secrets.token_hex(4)}.db"
+    target = home.backups / name if path is None else path / name if path.is_dir() else path
+    if os.path.lexists(target):
+        raise BackupFailed(path=str(target), reason="there is something of this name already")
+    try:
+        if path is None:
+            make_private(home.backups)
+        elif not target.parent.is_dir():
+            raise BackupFailed(path=str(target), reason="there is no such directory")
+        # One at a time: what is unfinished then belongs to nobody who lives.
+        with _alone(home, timeout):
+            _sweep(target.parent)
+            unfinished = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{_UNFINISHED}")
+            try:
+                _fits(home, target.parent)
+                os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+                _copy(home, unfinished, timeout)
+                sync(unfinished)
+                size = unfinished.stat().st_size
+                give_name(unfinished, target)
+            finally:
+                for leftover in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
+                    leftover.unlink(missing_ok=True)
+            if path is None:
+                _prune(home.backups, keep, target.name)
+    except OSError as error:
+        raise refusal(target, error) from error
+    return BackupRecord(str(target), size, wall)
+
+
+def verify(connection: sqlite3.Connection) -> str | None:
+    """What is wrong with a database, if something is."""
+    problems = [str(text) for (text,) in connection.execute("PRAGMA integrity_check(10)") if text != "ok"]
+    if not problems and connection.execute("PRAGMA foreign_key_check").fetchone():
+        problems.append("rows refer to rows that are not there")
+    return "; ".join(problems) or None
+
+
+def copy_into(source: sqlite3.Connection, target: Path) -> str | None:
+    """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy."""
+    connection = sqlite3.connect(target, isolation_level=None)
+    try:
+        # Until it has its name, nobody needs the copy: it is fsynced once, at the end.
+        connection.execute("PRAGMA synchronous = OFF")
+        source.backup(connection, pages=-1)
+        connection.execute("PRAGMA journal_mode = DELETE")
+        return verify(connection)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def opened_backup(path: Path) -> Iterator[sqlite3.Connection]:
+    """A backup to be read, wherever it comes from; SQLite's complaints become DamagedBackup."""
+    try:
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    except sqlite3.Error as error:
+        raise DamagedBackup(path=str(path), reason=str(error)) from error
+    try:
+        yield connection
+    except sqlite3.Error as error:
+        raise DamagedBackup(path=str(path), reason=str(error)) from error
+    finally:
+        connection.close()
+
+
+def give_name(file: Path, target: Path) -> None:
+    """The file is at its place, and on the disk, when this returns. What is there already is never replaced."""
+    try:
+        os.link(file, target)
+    except FileExistsError:
+        raise BackupFailed(path=str(target), reason="there is something of this name already") from None
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}:
+            raise
+        # A file system without hard links.
+        os.rename(file, target)
+    sync(target.parent)
+
+
+def _copy(home: Home, target: Path, timeout: float) -> None:
+    try:
+        source = open_reader(home, timeout)
+        try:
+            problem = copy_into(source, target)
+        finally:
+            source.close()
+    except sqlite3.Error as error:
+        found = translated(error, home)
+        if isinstance(found, DiskFull):
+            raise DiskFull(path=str(target)) from error
+        raise found from error
+    if problem is not None:
+        raise BackupFailed(path=str(target.parent), reason=f"the copy is damaged, and so may the bus be: {problem}")
+
+
+def _fits(home: Home, directory: Path) -> None:
+    """A backup that does not fit is refused before it takes the bus's last room."""
+    size = sum(file.stat().st_size for file in (home.database, home.log) if file.exists())
+    if shutil.disk_usage(directory).free < size + _SPARE:
+        raise DiskFull(path=str(directory))
+
+
+@contextmanager
+def _alone(home: Home, timeout: float) -> Iterator[None]:
+    lock = FileLock(home.directory / "backup.lock", timeout)
+    try:
+        with lock.held():
+            yield
+    finally:
+        lock.close()
+
+
+def _sweep(directory: Path) -> None:
+    """What a backup left behind that was killed in the middle."""
+    for file in directory.glob(f".*{_UNFINISHED}*"):
+        with suppress(OSError):
+            file.unlink()
+
+
+def _prune(directory: Path, keep: int, newest: str) -> None:
+    names = sorted(file.name for file in directory.iterdir() if _NAME(file.name) and file.name != newest)
+    for name in names[: max(0, len(names) + 1 - keep)]:
+        (directory / name).unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Restoring a backup: verified and brought up to date beside the bus, then put in its place in one step."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from agentbus.clock import Clock, SystemClock
+from agentbus.disk import check_path, make_private, refusal, stamp, sync
+from agentbus.engine import presence
+from agentbus.engine.queries import load
+from agentbus.engine.sqlite import forking, home
+from agentbus.engine.sqlite.backup import copy_into, opened_backup
+from agentbus.engine.sqlite.blocking import BlockingSQLite
+from agentbus.engine.sqlite.connection import identity, migrations
+from agentbus.engine.sqlite.lock import FileLock
+from agentbus.errors import (
+    BusForked,
+    BusInUse,
+    DamagedBackup,
+    DiskFull,
+    LockTimeout,
+    NotADatabase,
+    SchemaTooNew,
+)
+from agentbus.operations.processes import DisownRequest, disown
+
+_WORKSHOP = "restoring-"
+_PATIENCE = 2.0
+"""Seconds to wait for the lock: whoever writes for longer has the bus open."""
+
+
+def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *, clock: Clock | None = None) -> Path:
+    """Put a backup in the place of a bus, or where none is yet; gives the directory.
+
+    Refused while anybody has that bus open. The backup is copied and verified first, then takes the bus's place in one
+    step. What was there is kept as ``backups/replaced-….db``. Whatever was running when the backup was made counts as
+    interrupted.
+
+    >>> agentbus.restore_backup(".agentbus/backups/bus-….db", ".agentbus")            # doctest: +SKIP
+    """
+    source, place = check_path(backup), home.find(to)
+    time = clock or SystemClock()
+    try:
+        place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home.refuse_unshared(place.directory)
+        with _locked(place), _workshop(place.directory) as workshop:
+            _copy(source, workshop)
+            _bring_up_to_date(workshop, source, time)
+            _refuse_in_use(place)
+            _put_in_place(workshop, place, stamp(time.now().wall))
+    except OSError as error:
+        raise refusal(place.directory, error) from error
+    return place.directory
+
+
+@contextmanager
+def _locked(place: home.Home) -> Iterator[None]:
+    """Nobody can open the bus meanwhile: that needs the lock too."""
+    lock = FileLock(place.lock, _PATIENCE)
+    try:
+        lock.acquire()
+    except LockTimeout as error:
+        lock.close()
+        raise BusInUse(path=str(place.directory), reason=f"process {error.pid} holds its lock") from None
+    try:
+        yield
+    finally:
+        lock.close()
+
+
+@contextmanager
+def _workshop(directory: Path) -> Iterator[home.Home]:
+    """A directory beside the bus; under the lock, those that are there belong to nobody who lives."""
+    for leftover in directory.glob(f"{_WORKSHOP}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    workshop = Path(tempfile.mkdtemp(prefix=_WORKSHOP, dir=directory))
+    try:
+        yield home.Home(workshop)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _copy(source: Path, workshop: home.Home) -> None:
+    if not source.is_file():
+        raise DamagedBackup(path=str(source), reason="there is no such file")
+    os.close(os.open(workshop.database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    with opened_backup(source) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        tables = {row[1] for row in connection.execute("PRAGMA table_list")}
+        if not {"meta", "messages", "processes"} <= tables or version < 1:
+            raise DamagedBackup(path=str(source), reason="it is not a backup of a bus")
+        if version > max(migrations()):
+            raise SchemaTooNew(path=str(source), found=version, known=max(migrations()))
+        try:
+            problem = copy_into(connection, workshop.database)
+        except sqlite3.OperationalError as error:
+            if (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_FULL:
+                raise DiskFull(path=str(workshop.directory)) from error
+            raise
+    if problem is not None:
+        raise DamagedBackup(path=str(source), reason=problem)
+
+
+def _bring_up_to_date(workshop: home.Home, source: Path, clock: Clock) -> None:
+    """Bring the schema up to date; and who was live in the backup is of another time: agents failed, sessions were cut
+    off."""
+    try:
+        bus = BlockingSQLite(workshop, durability="disk", clock=clock, lock_timeout=_PATIENCE)
+        try:
+            bus.write(disown, DisownRequest(source.name, "the bus was restored from a backup"))
+        finally:
+            bus.close()
+    except NotADatabase as error:
+        raise DamagedBackup(path=str(source), reason=error.reason) from error
+    sync(workshop.database)
+
+
+def _refuse_in_use(place: home.Home) -> None:
+    """A database that anybody has open, be it another program, cannot be taken out of WAL mode."""
+    if not place.database.exists():
+        return
+    if forking.is_inherited(identity(place.database)):
+        raise BusForked(parent=os.getppid())
+    if any(presence.answers(str(bell)) for bell in _bells(place)):
+        raise BusInUse(path=str(place.directory), reason=f"open in {_who(place)}")
+    try:
+        connection = sqlite3.connect(place.database, timeout=0, isolation_level=None)
+        try:
+            connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+            raise BusInUse(path=str(place.directory), reason=f"open in {_who(place)}") from None
+        if code not in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
+            raise
+        # A damaged one cannot be asked; that is why it is replaced.
+
+
+def _bells(place: home.Home) -> list[Path]:
+    try:
+        return [bell for bell in place.bells.iterdir() if bell.is_socket()]
+    except OSError:
+        return []
+
+
+def _who(place: home.Home) -> str:
+    """The processes that say that they have the bus open."""
+    with suppress(sqlite3.Error):
+        connection = sqlite3.connect(place.database, timeout=0, isolation_level=None)
+        try:
+            queries = load("sqlite")
+            pids = [str(pid) for (pid,) in connection.execute(queries["process_pids"])]
+        finally:
+            connection.close()
+        if pids:
+            return f"process {', '.join(pids)}"
+    return "another program"
+
+
+def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
+    kept = f"replaced-{moment}-{secrets.token_hex(4)}.db"
+    if place.database.exists():
+        make_private(place.backups)
+        _keep(place.database, place.backups / kept)
+        # What the old database has beside it must not be replayed into the new one.
+        for suffix in ("-wal", "-shm", "-journal"):
+            log = place.directory / f"bus.db{suffix}"
+            if log.exists():
+                os.replace(log, place.backups / f"{kept}{suffix}")
+        sync(place.backups)
+    os.replace(workshop.database, place.database)
+    sync(place.directory)
+
+
+def _keep(file: Path, name: Path) -> None:
+    try:
+        os.link(file, name)
+    except OSError:
+        # A file system without hard links. Nobody has the database open, so that it may be opened here.
+        shutil.copy2(file, name)

@@ -1,0 +1,55 @@
+"""``agentbus.connect``: from a place and settings to a bus."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from agentbus.bus import Bus
+from agentbus.clock import Clock, SystemClock
+from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.engine import SQLiteEngine
+from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
+from agentbus.records import RetentionPolicy
+from agentbus.services.recovery import Ask, asking
+
+
+def connect(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    durability: Literal["disk", "process"] = "disk",
+    clock: Clock | None = None,
+    max_payload: int = MAX_PAYLOAD,
+    max_snapshot: int = MAX_SNAPSHOT,
+    lock_timeout: float = 30.0,
+    beat_every: float = 5.0,
+    auto_resume: bool | Ask | None = None,
+    retention: RetentionPolicy | None = None,
+) -> Bus:
+    """A bus to be used with ``async with``.
+
+    ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
+    made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
+    of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
+    interrupted are resumed: on a terminal it asks, a function of yours decides instead. ``retention`` says how long
+    things are kept.
+
+    >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
+    ...     print(await bus.stats())
+    """
+    check_choice(durability, "durability", ("disk", "process"))
+    check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+    check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
+    check_seconds(lock_timeout, "lock_timeout", zero=True)
+    check_seconds(beat_every, "beat_every")
+    engine = SQLiteEngine(
+        home.find(url), durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout
+    )
+    return Bus(
+        engine,
+        max_payload=max_payload,
+        max_snapshot=max_snapshot,
+        beat_every=beat_every,
+        ask=asking(auto_resume),
+        retention=retention,
+    )

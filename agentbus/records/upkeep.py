@@ -1,0 +1,156 @@
+"""What people see of the monitor, retention, archives, backups and the doctor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from agentbus.limits import MAX_SECONDS, check_range, check_seconds
+
+DAY = 24 * 3600.0
+MOST_KEPT = 1_000_000_000
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """What is kept, and for how many seconds; None keeps it for ever. What goes is archived first.
+
+    >>> RetentionPolicy(messages=24 * 3600, events=None).checkpoints_last
+    24
+    """
+
+    checkpoints_last: int = 24
+    """Of each owner and name, the newest so many stay, however old."""
+    checkpoints_daily: int | None = 30
+    """Of those before them, the last one of each day (UTC) stays for so many days."""
+    messages: float | None = 7 * DAY
+    """Messages that were acknowledged or expired, since then."""
+    dead_letters: float | None = 7 * DAY
+    """Dead letters, since they died."""
+    messages_most: int | None = 100_000
+    """Finished messages that stay at most, oldest first; dead letters are counted by themselves."""
+    agents: float | None = 7 * DAY
+    """Ended agents whose session has ended, and to which no checkpoint and no open message refers."""
+    sessions: float | None = 30 * DAY
+    """Ended sessions, with their documents, participants, state and checkpoints, and their agents."""
+    failed_sessions: float | None = None
+    """Failed sessions that shall go earlier than others, for example after a day."""
+    events: float | None = 90 * DAY
+    processes: float | None = 7 * DAY
+    """Processes that left or died, once no agent and no session names them."""
+    tombstones: float | None = 30 * DAY
+    """What is left of deleted and expired state: whoever watches from a change before that misses deletions."""
+
+    def __post_init__(self) -> None:
+        check_range(self.checkpoints_last, "checkpoints_last", 1, MOST_KEPT)
+        for name in ("checkpoints_daily", "messages_most"):
+            if getattr(self, name) is not None:
+                check_range(getattr(self, name), name, 0, MOST_KEPT)
+        for name in _SECONDS:
+            if getattr(self, name) is not None:
+                check_seconds(getattr(self, name), name, zero=True, high=10 * MAX_SECONDS)
+
+
+_SECONDS = ("messages", "dead_letters", "agents", "sessions", "failed_sessions", "events", "processes", "tombstones")
+
+
+class RetentionReport(msgspec.Struct, frozen=True):
+    """What retention removed, or would remove: how many of each kind (checkpoint, message, agent, session, document,
+    event, process, tombstone), and the file that they were archived in.
+
+    ``kept`` are those that changed while they were being archived, and so stayed.
+
+    >>> report = await bus.retention.apply(dry_run=True)                              # doctest: +SKIP
+    >>> report.removed                                                                # doctest: +SKIP
+    {'message': 1200, 'event': 310}
+    """
+
+    dry_run: bool
+    removed: dict[str, int]
+    kept: int
+    archive: str | None
+    archive_bytes: int
+
+
+class RefusedLine(msgspec.Struct, frozen=True):
+    """A line of an archive that was not imported, and why. Line 0 stands for lines that nobody can read.
+
+    >>> RefusedLine(3, "the stored bytes of message 7 do not match their checksum").line
+    3
+    """
+
+    line: int
+    reason: str
+
+
+class ImportReport(msgspec.Struct, frozen=True):
+    """What became of the lines of an archive: how many of each kind were put back, how many were there already, and the
+    first hundred that were refused.
+
+    >>> report = await bus.import_archive("archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")    # doctest: +SKIP
+    >>> report.imported, report.present, report.refused                               # doctest: +SKIP
+    ({'message': 1200}, 0, 0)
+    """
+
+    path: str
+    imported: dict[str, int]
+    present: int
+    refused: int
+    problems: list[RefusedLine]
+
+
+class BackupRecord(msgspec.Struct, frozen=True):
+    """A verified backup: where it is, its bytes, and the wall time at which it was begun.
+
+    >>> (await bus.backup()).path                                                     # doctest: +SKIP
+    '/home/me/project/.agentbus/backups/bus-20260101T000000.000Z-1a2b3c4d.db'
+    """
+
+    path: str
+    size: int
+    created: int
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that the doctor looked at. ``status`` is ``ok``, ``warning`` or ``error``; ``fix`` says what to do.
+
+    >>> [check.name for check in await bus.doctor() if check.status == "error"]       # doctest: +SKIP
+    []
+    """
+
+    name: str
+    status: str
+    text: str
+    fix: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that the monitor found, at wall time ``at``. ``severity`` is info, warning or error; ``subject`` is
+    written like ``agent:planner-1``.
+
+    >>> async for finding in monitor.findings():                                      # doctest: +SKIP
+    ...     print(finding.severity, finding.text)
+    error planner-1 failed: its process died
+    """
+
+    kind: str
+    subject: str
+    severity: str
+    text: str
+    facts: dict[str, Any]
+    at: int
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What one pass over the bus found and did. ``counts`` says how many agents it suspected and failed, processes it
+    struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
+
+    >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
+    >>> sweep.counts["failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
+    (1, ['planner-1 failed: its process died'])
+    """
+
+    at: int
+    seconds: float
+    counts: dict[str, int]
+    findings: list[Finding]

@@ -1,0 +1,53 @@
+"""Does one thing over and over until it is killed: sends, retention, backups, restores."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import agentbus
+from agentbus import RetentionPolicy
+from tests.support.processes import ears, say
+
+EVERYTHING = RetentionPolicy(messages=0, dead_letters=0, agents=0, sessions=0, events=None, tombstones=None)
+
+
+async def send(path: str, name: str) -> None:
+    """Says each message once it is acknowledged by the bus."""
+    async with agentbus.connect(path) as bus:
+        agent = await bus.register(name, type="worker", takeover=True)
+        say("ready")
+        number = 0
+        while True:
+            number += 1
+            await agent.send(name, "note", {"number": number, "ballast": "x" * 300})
+            say("sent", number)
+
+
+async def apply(path: str, once: str) -> None:
+    """Retention of everything that has finished; says what went."""
+    async with agentbus.connect(path) as bus:
+        say("ready")
+        if once == "once":
+            await (await ears()).readline()
+        while True:
+            report = await bus.retention.apply(policy=EVERYTHING)
+            say("removed", sum(report.removed.values()))
+            if once == "once":
+                return
+
+
+async def backup(path: str, _: str) -> None:
+    async with agentbus.connect(path) as bus:
+        say("ready")
+        while True:
+            say("made", (await bus.backup(keep=1000)).path)
+
+
+async def restore(path: str, copy: str) -> None:
+    say("ready")
+    while True:
+        agentbus.restore_backup(copy, Path(path))
+        say("restored")
+
+
+asyncio.run({"send": send, "apply": apply, "backup": backup, "restore": restore}[sys.argv[1]](*sys.argv[2:]))

@@ -1,0 +1,282 @@
+"""Backups: whole, verified, private, and made while everybody works on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus import Bus
+from agentbus.engine.sqlite import backup
+from agentbus.errors import BackupFailed, BusClosed, DiskFull, InvalidInput, NotWritable, OutOfRange
+from tests.conformance.helpers import worker
+from tests.conftest import Engine
+from tests.sqlite.mounted import run_mounted
+from tests.support.clock import FakeClock
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def payloads(path: str | Path) -> list[Any]:
+    """What the messages of a sound backup say."""
+    with opened(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return [payload for (payload,) in connection.execute("SELECT payload FROM messages ORDER BY id")]
+
+
+def made(bus: Bus) -> list[str]:
+    """The names in backups/, whatever they are."""
+    return sorted(os.listdir(bus.engine.directory / "backups"))
+
+
+async def test_a_backup_is_one_private_file_with_everything(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note", "in the log")
+    record = await bus.backup()
+    path = Path(record.path)
+    assert path.parent == bus.engine.directory / "backups"
+    assert path.name.startswith("bus-20231114T221320.000Z-")
+    assert record.created == clock.now().wall
+    assert record.size == path.stat().st_size
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert payloads(path) == ['"in the log"']
+    assert made(bus) == [path.name], "no log, no journal, nothing unfinished"
+    await a.send("a", "note", "the bus still works")
+
+
+async def test_the_newest_backups_stay(bus: Bus, clock: FakeClock) -> None:
+    mine = bus.engine.directory / "backups" / "mine.db"
+    names = []
+    for _ in range(13):
+        names.append(Path((await bus.backup()).path).name)
+        mine.write_text("not yours to delete")
+        clock.advance(1)
+    assert made(bus) == [*names[3:], "mine.db"]
+    last = Path((await bus.backup(keep=2)).path).name
+    assert made(bus) == [names[12], last, "mine.db"]
+    assert (await bus.backup(keep=1)).path.endswith(made(bus)[0])
+
+
+async def test_a_backup_can_be_put_anywhere_where_nothing_is(bus: Bus, tmp_path: Path) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note", 1)
+    record = await bus.backup(tmp_path / "nightly.db")
+    assert record.path == str(tmp_path / "nightly.db")
+    assert payloads(record.path) == ["1"]
+    inside = Path((await bus.backup(tmp_path)).path)
+    assert inside.parent == tmp_path
+    assert not (bus.engine.directory / "backups").exists()
+
+
+async def test_nothing_that_exists_is_ever_overwritten(bus: Bus, tmp_path: Path) -> None:
+    a = await worker(bus, "a")
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "file", tmp_path / "link", bus.engine.directory / "bus.db"):
+        with pytest.raises(BackupFailed):
+            await bus.backup(path)
+    with pytest.raises(BackupFailed):
+        await bus.backup(tmp_path / "missing" / "backup.db")
+    assert (tmp_path / "file").read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["file", "link"]
+    await a.send("a", "note", "the bus still works")
+
+
+async def test_bad_input_is_refused(bus: Bus) -> None:
+    for keep in (0, -1, True, 1.5, "3"):
+        with pytest.raises(OutOfRange):
+            await bus.backup(keep=keep)  # type: ignore[arg-type]
+    for path in (7, "", "a\0b", b"x"):
+        with pytest.raises(InvalidInput):
+            await bus.backup(path)  # type: ignore[arg-type]
+    assert not (bus.engine.directory / "backups").exists()
+
+
+async def test_what_a_killed_backup_left_is_swept_by_the_next(bus: Bus) -> None:
+    await bus.backup()
+    folder = bus.engine.directory / "backups"
+    (folder / ".bus-x.db.0123.unfinished").write_text("half")
+    (folder / ".bus-x.db.0123.unfinished-journal").write_text("half")
+    (folder / ".hidden").write_text("not yours to delete")
+    await bus.backup()
+    assert [name for name in made(bus) if name.startswith(".")] == [".hidden"]
+
+
+async def test_twenty_backups_under_load_each_hold_all_that_was_acknowledged_before(
+    engine: Engine, tmp_path: Path
+) -> None:
+    async with engine.connect() as bus, engine.connect() as other:
+        acknowledged = 0
+        stop = False
+        more = asyncio.Event()
+
+        async def load(bus: Bus, name: str) -> None:
+            nonlocal acknowledged
+            agent = await worker(bus, name)
+            while not stop:
+                await agent.send_many([(name, "note", "x" * 500) for _ in range(5)])
+                acknowledged += 5
+                more.set()
+                await agent.state.set("k", acknowledged)
+                await agent.ack(await agent.receive_many(2, timeout=0))
+
+        tasks = [asyncio.create_task(load(one, f"w{n}")) for n, one in enumerate((bus, bus, other))]
+        counts: list[tuple[int, int]] = []
+        for _ in range(20):
+            for _ in range(3):
+                more.clear()
+                await more.wait()
+            before = acknowledged
+            record = await bus.backup()
+            counts.append((before, await asyncio.to_thread(lambda path: len(payloads(path)), record.path)))
+        stop = True
+        await asyncio.gather(*tasks)
+        assert all(found >= before for before, found in counts), counts
+        assert acknowledged > counts[-1][0], "there was load until the end"
+        assert len(made(bus)) == 10
+
+
+async def test_backups_of_several_buses_at_once_wait_for_each_other(engine: Engine) -> None:
+    async with engine.connect() as bus, engine.connect() as other:
+        records = await asyncio.gather(*(one.backup() for one in (bus, other) * 4))
+        assert len({record.path for record in records}) == 8
+        assert all(payloads(record.path) == [] for record in records)
+
+
+async def test_a_damaged_copy_never_gets_its_name(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup, "verify", lambda _: "page 7 is damaged")
+    with pytest.raises(BackupFailed, match="page 7"):
+        await bus.backup()
+    assert made(bus) == []
+
+
+async def test_a_backup_that_would_not_fit_is_refused_before_it_takes_the_last_room(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 100_000
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage)
+    with pytest.raises(DiskFull):
+        await bus.backup()
+    assert made(bus) == []
+
+
+async def test_a_directory_that_cannot_be_made_is_a_named_error(bus: Bus) -> None:
+    (bus.engine.directory / "backups").write_text("in the way")
+    with pytest.raises((NotWritable, BackupFailed)):
+        await bus.backup()
+
+
+async def test_the_bus_is_not_closed_before_a_backup_is_through(engine: Engine) -> None:
+    async with engine.connect() as bus:
+        task = asyncio.create_task(bus.backup())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        folder = bus.engine.directory / "backups"
+    assert payloads((await task).path) == []
+    with pytest.raises(BusClosed):
+        await bus.backup()
+    assert len(os.listdir(folder)) == 1
+
+
+async def test_a_cancelled_caller_leaves_a_whole_backup_or_none(bus: Bus) -> None:
+    task = asyncio.create_task(bus.backup())
+    await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    record = await bus.backup()
+    assert all(payloads(bus.engine.directory / "backups" / name) == [] for name in made(bus))
+    assert Path(record.path).name in made(bus)
+
+
+@pytest.mark.parametrize(("value", "count"), [("1", 1), ("yes", 1), ("0", 0), ("", 0), ("off", 0)])
+async def test_opening_makes_a_backup_when_asked(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, value: str, count: int
+) -> None:
+    monkeypatch.setenv("AGENTBUS_BACKUP_ON_OPEN", value)
+    async with engine.connect() as bus:
+        folder = bus.engine.directory / "backups"
+        assert (len(made(bus)) if folder.exists() else 0) == count
+
+
+async def test_a_backup_on_opening_that_fails_is_a_warning(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with engine.connect() as bus:
+        (bus.engine.directory / "backups").write_text("in the way")
+    monkeypatch.setenv("AGENTBUS_BACKUP_ON_OPEN", "1")
+    async with engine.connect() as bus:
+        await worker(bus, "a")
+    assert "no backup on opening" in caplog.text
+    monkeypatch.setenv("AGENTBUS_BACKUP_ON_OPEN", "perhaps")
+    with pytest.raises(InvalidInput):
+        async with engine.connect() as bus:
+            pass
+
+
+_SCRIPT = """
+import asyncio, json, os, shutil, sys
+import agentbus
+from agentbus.errors import AgentBusError
+from agentbus.engine.sqlite import backup
+
+place = sys.argv[1]
+told = {}
+
+async def attempt(call):
+    try:
+        await call
+    except AgentBusError as error:
+        return error.code
+    return "done"
+
+async def main():
+    async with agentbus.connect(os.path.join(place, "bus")) as bus:
+        a = await bus.register("a", type="worker")
+        for n in range(100):
+            await a.send("a", "note", "x" * 40_000)
+        told["refused"] = await attempt(bus.backup())
+        # As if the disk had filled while the copy was made.
+        class Usage:
+            free = 2 ** 40
+        backup.shutil.disk_usage = lambda _: Usage
+        told["filled"] = await attempt(bus.backup())
+        told["left"] = os.listdir(os.path.join(place, "bus", "backups"))
+        told["works"] = await attempt(a.send("a", "note", "after"))
+        told["stored"] = sum((await bus.stats()).messages.values())
+
+asyncio.run(main())
+print(json.dumps(told))
+"""
+
+
+def test_no_space_for_the_backup_is_a_named_error_and_the_bus_goes_on(tmp_path: Path) -> None:
+    told = run_mounted('mount -t tmpfs -o size=10m tmpfs "$1"', _SCRIPT, tmp_path)
+    assert told == {"refused": "disk_full", "filled": "disk_full", "left": [], "works": "done", "stored": 101}
+
+
+async def test_the_file_is_a_bus_of_its_own(bus: Bus, tmp_path: Path) -> None:
+    """A backup is an ordinary database: it can also be opened where it was put, as a bus."""
+    a = await worker(bus, "a")
+    await a.send("a", "note", 7)
+    (tmp_path / "copy").mkdir()
+    await bus.backup(tmp_path / "copy" / "bus.db")
+    async with agentbus.connect(tmp_path / "copy") as copy:
+        assert (await copy.stats()).messages == {"queued": 1}

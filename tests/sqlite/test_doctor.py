@@ -1,0 +1,241 @@
+"""The doctor: says ok of a healthy bus, and finds each thing that can be wrong with one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbus import Bus
+from agentbus.engine.sqlite import examination
+from agentbus.records import Check
+from tests.conformance.helpers import take, worker
+from tests.conftest import Engine
+from tests.support.clock import FakeClock
+
+NAMES = [
+    "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "orphans", "lock",
+    "payloads of messages", "payloads of state", "payloads of documents", "payloads of checkpoints", "processes",
+    "leases", "clock", "expected documents",
+]  # fmt: skip
+
+
+async def look(bus: Bus, name: str) -> Check:
+    checks = {check.name: check for check in await bus.doctor()}
+    assert list(checks) == NAMES
+    return checks[name]
+
+
+def ill(check: Check, status: str, word: str) -> None:
+    assert (check.status, word in check.text) == (status, True), check
+    assert check.fix
+
+
+def sql(bus: Bus, statement: str, *parameters: Any) -> None:
+    """Somebody with the sqlite3 shell."""
+    connection = sqlite3.connect(bus.engine.directory / "bus.db", isolation_level=None)
+    try:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute(statement, parameters)
+    finally:
+        connection.close()
+
+
+async def busy(bus: Bus) -> None:
+    """Something of every kind."""
+    async with bus.session("planning", id="s1", expects={"a": "plan"}) as session:
+        async with session.agent("a", type="worker") as agent:
+            await agent.send("a", "note", {"x": 1})
+            await agent.state.set("k", [1])
+            await agent.checkpoint("n", {"step": 1})
+        await session.document("plan").save({"v": 1})
+
+
+async def test_a_healthy_bus_is_healthy(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "_WITHOUT_RESET_BUG", (3, 0, 0))
+    monkeypatch.setattr(examination, "_VOLATILE", ())
+    await busy(bus)
+    checks = await bus.doctor()
+    assert [check.name for check in checks] == NAMES
+    assert [check for check in checks if check.status != "ok"] == []
+    assert all(check.text for check in checks)
+
+
+async def test_it_changes_nothing_and_holds_nobody_up(bus: Bus) -> None:
+    await busy(bus)
+    before = [event async for event in bus.events()]
+    a = await worker(bus, "b")
+    examined = asyncio.create_task(bus.doctor())
+    for number in range(50):
+        await a.send("b", "note", number)
+    await examined
+    assert len([event async for event in bus.events()]) == len(before) + 1
+    assert sorted(os.listdir(bus.engine.directory)) == ["bells", "bus.db", "bus.db-shm", "bus.db-wal", "bus.lock"]
+
+
+async def test_rows_that_lead_nowhere_are_found(bus: Bus) -> None:
+    sql(bus, "INSERT INTO documents (session, name, version, checksum, created, value) VALUES (?, 'd', 1, ?, 0, '1')",
+        "nobody", "0" * 64)  # fmt: skip
+    ill(await look(bus, "foreign keys"), "error", "documents to sessions")
+
+
+@pytest.mark.parametrize(
+    ("kind", "statement", "word"),
+    [
+        ("messages", "UPDATE messages SET payload = '{\"x\":2}'", "message m-1"),
+        ("state", "UPDATE state SET value = '[2]'", "state k of a"),
+        ("documents", "UPDATE documents SET value = '{}'", "version 1 of document plan of session s1"),
+        ("checkpoints", "UPDATE checkpoints SET snapshot = '{\"step\":2}'", "checkpoint 1"),
+    ],
+)
+async def test_a_payload_that_is_not_what_it_was_is_found(bus: Bus, kind: str, statement: str, word: str) -> None:
+    await busy(bus)
+    sql(bus, statement)
+    ill(await look(bus, f"payloads of {kind}"), "error", word)
+    for other in {"messages", "state", "documents", "checkpoints"} - {kind}:
+        assert (await look(bus, f"payloads of {other}")).status == "ok"
+
+
+async def test_only_so_many_payloads_are_compared(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = await worker(bus, "a")
+    await a.send_many([("a", "note", n) for n in range(300)])
+    assert "all 300" in (await look(bus, "payloads of messages")).text
+    monkeypatch.setattr("agentbus.services.doctor._MOST_ROWS", 100)
+    assert "the newest 128" in (await look(bus, "payloads of messages")).text
+
+
+async def test_damaged_pages_are_found_and_every_check_still_answers(engine: Engine) -> None:
+    async with engine.connect() as bus:
+        await busy(bus)
+        path = bus.engine.directory / "bus.db"
+    data = bytearray(path.read_bytes())
+    connection = sqlite3.connect(path)
+    (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages_by_message_id'").fetchone()
+    (events,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'documents'").fetchone()
+    connection.close()
+    for page in (root, events):
+        data[(page - 1) * 4096 : page * 4096] = os.urandom(4096)
+    path.write_bytes(data)
+    async with engine.connect() as bus:
+        ill(await look(bus, "integrity"), "error", "")
+        check = await look(bus, "payloads of documents")
+        assert check.status == "error"
+
+
+async def test_another_schema_is_found(bus: Bus) -> None:
+    sql(bus, "PRAGMA user_version = 99")
+    ill(await look(bus, "schema"), "error", "schema 99")
+
+
+async def test_the_sqlite_of_this_python_is_judged(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = await look(bus, "sqlite")
+    assert check.status == ("ok" if sqlite3.sqlite_version_info >= (3, 51, 3) else "warning")
+    monkeypatch.setattr(examination, "_WITHOUT_RESET_BUG", (99, 0, 0))
+    ill(await look(bus, "sqlite"), "warning", "WAL-reset")
+
+
+async def test_a_file_system_that_does_not_last_or_is_not_shared_is_found(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "filesystem", lambda *_: "tmpfs")
+    ill(await look(bus, "file system"), "warning", "tmpfs")
+    monkeypatch.setattr("agentbus.engine.sqlite.home.filesystem", lambda *_: "nfs4")
+    ill(await look(bus, "file system"), "error", "nfs4")
+
+
+async def test_files_that_others_may_read_are_found(bus: Bus) -> None:
+    await bus.backup()
+    (backup,) = (bus.engine.directory / "backups").iterdir()
+    backup.chmod(0o644)
+    ill(await look(bus, "permissions"), "warning", str(backup))
+    backup.chmod(0o600)
+    bus.engine.directory.chmod(0o755)
+    ill(await look(bus, "permissions"), "warning", str(bus.engine.directory))
+
+
+async def test_a_large_log_is_found(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    await busy(bus)
+    monkeypatch.setattr(examination, "LARGE_LOG", 1000)
+    ill(await look(bus, "log"), "warning", "MiB")
+
+
+@pytest.mark.parametrize(("free", "status"), [(10**7, "error"), (10**8, "warning"), (10**12, "ok")])
+async def test_a_disk_that_fills_up_is_found(bus: Bus, monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+    class Usage:
+        pass
+
+    usage = Usage()
+    usage.free = free  # type: ignore[attr-defined]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    assert (await look(bus, "disk")).status == status
+
+
+async def test_bells_and_files_that_nobody_owns_are_found(bus: Bus) -> None:
+    bell = bus.engine.directory / "bells" / "1-dead"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as orphan:
+        orphan.bind(str(bell))
+        assert (await look(bus, "orphans")).status == "ok", "somebody answers"
+    ill(await look(bus, "orphans"), "warning", str(bell))
+    bell.unlink()
+    for name in ("restoring-x", "bus.db-wal.of-123"):
+        (bus.engine.directory / name).mkdir()
+        ill(await look(bus, "orphans"), "warning", name)
+        (bus.engine.directory / name).rmdir()
+
+
+async def test_a_held_lock_names_its_holder(bus: Bus) -> None:
+    import fcntl
+
+    with open(bus.engine.directory / "bus.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        check = await look(bus, "lock")
+        assert str(os.getpid()) in check.text
+    assert (await look(bus, "lock")).text == "free"
+
+
+async def test_leases_that_nobody_takes_back_are_found(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note", 1)
+    await take(a, lease=10)
+    clock.stall(60)
+    assert (await look(bus, "leases")).status == "ok"
+    clock.stall(20)
+    ill(await look(bus, "leases"), "warning", "1 leases")
+
+
+async def test_processes_that_are_gone_are_found(bus: Bus) -> None:
+    sql(bus, "INSERT INTO processes (host, boot, pid, started, beat, created)"
+        " SELECT host, boot, 2147483000, 'x', beat, created FROM processes")  # fmt: skip
+    ill(await look(bus, "processes"), "warning", "2147483000")
+
+
+async def test_a_clock_that_was_set_back_is_found(bus: Bus, clock: FakeClock) -> None:
+    await worker(bus, "a")
+    clock.jump(-200)
+    assert (await look(bus, "clock")).status == "ok"
+    clock.jump(-200)
+    ill(await look(bus, "clock"), "warning", "400 s in the future")
+    sql(bus, "UPDATE processes SET beat = beat + 9000000")
+    ill(await look(bus, "clock"), "error", "9000 s")
+
+
+async def test_documents_that_were_expected_and_never_came_are_found(bus: Bus) -> None:
+    async with bus.session("planning", id="good", expects={"a": "plan"}) as session:
+        await session.document("plan").save(1)
+        assert (await look(bus, "expected documents")).status == "ok"
+    async with bus.session("planning", id="bad", expects={"a": "plan", "b": "risks"}) as session:
+        await session.document("plan").save(1)
+        assert (await look(bus, "expected documents")).status == "ok", "it may still come"
+    ill(await look(bus, "expected documents"), "warning", "bad: risks")
+
+
+def test_the_examination_never_opens_a_file_of_the_database() -> None:
+    """Closing it would drop the locks that SQLite has on it in this process."""
+    text = Path(examination.__file__).read_text(encoding="utf-8")
+    opened = [line.strip() for line in text.splitlines() if "open(" in line]
+    assert opened == ["descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)"]
