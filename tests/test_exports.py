@@ -97,7 +97,7 @@ def test_the_blocking_driver_starts_without_an_event_loop() -> None:
 @pytest.mark.parametrize(
     "name",
     ["errors", "limits", "addresses", "clock", "codec", "records.bus", "records.recovery", "records.upkeep", "disk",
-     "message", "schema", "schema.work", "schema.patterns", "vocabulary"],
+     "settings", "message", "schema", "schema.work", "schema.patterns", "vocabulary"],
 )  # fmt: skip
 def test_the_examples_in_the_documentation_are_true(name: str) -> None:
     module = importlib.import_module(f"agentbus.{name}")

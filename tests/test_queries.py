@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import agentbus
-from agentbus.engine.queries import load, parse, widened
+from agentbus.engine.queries import load, parse, text, widened
 from agentbus.engine.sqlite.connection import migrations
 
 PACKAGE = Path(agentbus.__file__).parent
-SQL = PACKAGE / "engine" / "sql"
 QUERIES = load("sqlite")
 each_query = pytest.mark.parametrize("name", QUERIES)
 
@@ -73,7 +72,7 @@ STEPS = (
     "participant_of_session",
     "participant_clear",
     "document_newest",
-    "document_remove",
+    "document_forget",
     "document_copy",
     "agent_of_session",
     "agent_expect_again",
@@ -212,9 +211,9 @@ def _count(call: ast.Call) -> int | None:
     return len(values.elts)
 
 
-def comments(file: str) -> dict[str, str]:
-    """What each query of a file says of itself."""
-    parts = re.split(r"^-- name: (\w+)$", (SQL / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+def comments(dialect: str) -> dict[str, str]:
+    """What each query of a dialect says of itself."""
+    parts = re.split(r"^-- name: (\w+)$", text(dialect), flags=re.MULTILINE)
     return {
         name: " ".join(line.removeprefix("--").strip() for line in body.splitlines() if line.startswith("--"))
         for name, body in zip(parts[1::2], parts[2::2], strict=True)
@@ -246,25 +245,25 @@ def test_queries_are_given_as_many_parameters_as_they_take() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("file", ["common.sql", "sqlite.sql"])
-def test_every_query_has_a_sentence(file: str) -> None:
-    for name, comment in comments(file).items():
+@pytest.mark.parametrize("dialect", ["common", "sqlite"])
+def test_every_query_has_a_sentence(dialect: str) -> None:
+    for name, comment in comments(dialect).items():
         assert re.match(r"[A-Z`$].*\.$", comment), f"{name}: {comment!r}"
 
 
 def test_a_query_of_a_dialect_says_why_it_differs() -> None:
-    for name, comment in comments("sqlite.sql").items():
+    for name, comment in comments("sqlite").items():
         assert re.search(r"Differs: \w", comment), name
 
 
 def test_a_common_query_speaks_no_dialect() -> None:
-    for name, sql in parse((SQL / "common.sql").read_text(encoding="utf-8")).items():
+    for name, sql in parse(text("common")).items():
         assert not re.search(r"json_each|json_extract|rowid|INSERT OR |\?|unnest|::|FOR UPDATE", sql), name
 
 
 def test_a_parameter_that_may_be_null_says_its_type() -> None:
     # PostgreSQL refuses to prepare "$1 IS NULL OR name = $1": it settles the type of $1 where it stands first.
-    for name, sql in parse((SQL / "common.sql").read_text(encoding="utf-8")).items():
+    for name, sql in parse(text("common")).items():
         assert not re.search(r"\$\d+ IS (NOT )?NULL", sql), name
 
 

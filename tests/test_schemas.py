@@ -34,8 +34,9 @@ def test_the_files_are_up_to_date() -> None:
 def test_there_is_a_schema_of_every_public_record_and_built_in_message_type() -> None:
     exported = {
         name
-        for name in agentbus.__all__
-        if isinstance(value := getattr(agentbus, name), type) and issubclass(value, msgspec.Struct)
+        for module in (agentbus, agentbus.records)
+        for name in module.__all__
+        if isinstance(value := getattr(module, name), type) and issubclass(value, msgspec.Struct)
     }
     assert {"AgentRecord", "MessageRecord", "Page", "QueueDepth", "Receipt", "Stats", "TypeRecord"} <= exported
     assert {file.stem for file in FILES if file.parent.name == "records"} == exported

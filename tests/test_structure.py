@@ -28,7 +28,7 @@ from agentbus.upkeep import Upkeep
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
-LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin", "upkeep", "disk"}
+LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin", "disk", "settings"}
 MOST_LINES = 400
 
 # From the bottom to the top, what each layer may import besides itself.
@@ -223,9 +223,10 @@ WORKED_WITH = (
 
 def public() -> Iterator[tuple[str, object]]:
     """Everything users see, by name: the exported names, and the methods of what they work with."""
-    for name in agentbus.__all__:
-        if name != "errors":
-            yield name, getattr(agentbus, name)
+    for module in (agentbus, agentbus.records):
+        for name in module.__all__:
+            if name != "errors":
+                yield name, getattr(module, name)
     for kind in WORKED_WITH:
         for name, value in vars(kind).items():
             full = f"{kind.__name__}.{name}"

@@ -1,4 +1,8 @@
-"""Named SQL: ``common.sql`` overlaid by an engine's dialect."""
+"""Named SQL, a file for each subject: ``sql/common`` overlaid by an engine's dialect.
+
+A query is a name, a sentence, then SQL. ``$1``, ``$2`` … are its parameters; one that may be NULL for "all" is cast
+there, because PostgreSQL must know its type. Lists arrive in SQLite as JSON text, and are opened with json_each.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _FOLDER = Path(__file__).parent / "sql"
 
 
-def parse(text: str) -> dict[str, str]:
-    """The queries of a file by name; a name that stands twice is an error."""
-    parts = _NAME.split(text)
+def parse(sql: str) -> dict[str, str]:
+    """The queries by name; a name that stands twice is an error."""
+    parts = _NAME.split(sql)
     queries: dict[str, str] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         if name in queries:
@@ -25,12 +29,15 @@ def parse(text: str) -> dict[str, str]:
     return queries
 
 
+def text(dialect: str) -> str:
+    """All that is written in a dialect, or in the words that are common to all."""
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted((_FOLDER / dialect).glob("*.sql")))
+
+
 @cache
 def load(dialect: str) -> dict[str, str]:
     """Every named query in an engine's words."""
-    common = parse((_FOLDER / "common.sql").read_text(encoding="utf-8"))
-    own = parse((_FOLDER / f"{dialect}.sql").read_text(encoding="utf-8"))
-    queries = {**common, **own}
+    queries = {**parse(text("common")), **parse(text(dialect))}
     if dialect == "sqlite":
         # SQLite takes $1 for a named parameter; ?1 is its positional one.
         return {name: re.sub(r"\$(\d+)", r"?\1", sql) for name, sql in queries.items()}

@@ -26,8 +26,8 @@ HERE = Path(agentbus.__file__).resolve().parents[1] / "schemas" / "json"
 
 
 def records() -> list[type[msgspec.Struct]]:
-    """The public records: whatever agentbus exports that is a Struct."""
-    exported = (getattr(agentbus, name) for name in agentbus.__all__)
+    """The public records: whatever ``agentbus`` and ``agentbus.records`` export that is a Struct."""
+    exported = {getattr(module, name) for module in (agentbus, agentbus.records) for name in module.__all__}
     return [value for value in exported if isinstance(value, type) and issubclass(value, msgspec.Struct)]
 
 

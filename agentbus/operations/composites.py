@@ -264,7 +264,7 @@ def _restore_documents(past: Composite, present: Composite, now: Now) -> Op[tupl
             )
             restored.append(document.name)
     for name in there:
-        yield Query("document_remove", (session, name))
+        yield Query("document_forget", (session, name))
     return restored, list(there)
 
 
@@ -321,7 +321,7 @@ def _restore_participants(past: Composite, present: Composite) -> Op[dict[str, l
     if changed:
         yield Query("participant_clear", (past.session,))
         yield Each(
-            "participant_restore",
+            "participant_put",
             [
                 (
                     past.session, member.meeting, member.member, member.position, member.created, member.finished,

@@ -1,4 +1,7 @@
-"""What people see of the bus: frozen records. Times are wall milliseconds unless a name says otherwise."""
+"""What people see of the bus: frozen records. Times are wall milliseconds unless a name says otherwise.
+
+>>> agent: records.AgentRecord | None = await bus.agents.get("planner-1")             # doctest: +SKIP
+"""
 
 from __future__ import annotations
 

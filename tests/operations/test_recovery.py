@@ -33,7 +33,7 @@ HOME: Row = (8, "dead", "host", 41, "77", "/bell")
 
 def session_row(status: str = "interrupted", expected: str = "{}", progress: int = 40) -> Row:
     ended = 7 if status in {"completed", "failed"} else None
-    return "s", "execution", "m", status, progress, 8, expected, "{}", 5, 6, ended, None
+    return "s", "execution", "m", status, progress, 8, expected, "{}", 5, 6, ended, None, 0
 
 
 def found(
@@ -160,7 +160,7 @@ def test_the_session_ends_before_those_it_waited_for_so_that_their_end_does_not_
     )  # fmt: skip
     assert played.outcomes == [Recovered("abandon", "s", True, ["late"])]
     assert played.wrote.index("session_change") < played.wrote.index("agent_end")
-    assert [row[3] for row in played.written("agent_end")] == ["late"]
+    assert [row[-1] for row in played.written("agent_end")] == ["late"]
 
 
 def test_a_follow_on_is_there_before_its_documents_and_says_where_they_came_from() -> None:

@@ -1,0 +1,22 @@
+-- name: counter_take
+-- Move a counter on by so many, and give its new value.
+UPDATE counters SET value = value + $2 WHERE name = $1 RETURNING value;
+
+-- name: meta_get
+-- A fact about the bus.
+SELECT value FROM meta WHERE key = $1;
+
+-- name: meta_set
+-- Note a fact about the bus.
+INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: counter_raise
+-- A counter is at least this.
+UPDATE counters SET value = $2 WHERE name = $1 AND value < $2;
+
+-- name: wall_newest
+-- The wall time of the last event and of the last message.
+SELECT coalesce(max(at), 0) FROM (
+    SELECT at FROM events WHERE id = (SELECT max(id) FROM events)
+    UNION ALL SELECT created FROM messages WHERE id = (SELECT max(id) FROM messages)
+) AS newest;

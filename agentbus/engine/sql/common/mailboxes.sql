@@ -1,0 +1,96 @@
+-- name: topology
+-- Changes whenever someone begins or ceases to listen.
+SELECT value FROM counters WHERE name = 'topology';
+
+-- name: mailbox_names
+-- Pools or topics that could be meant by a misspelt name.
+SELECT name FROM mailboxes WHERE kind = $1 ORDER BY id DESC LIMIT 1000;
+
+-- name: mailbox_ensure
+-- Make a mailbox unless it is there.
+INSERT INTO mailboxes (kind, name, owner, created) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+
+-- name: mailbox_find
+-- A mailbox by what it is for.
+SELECT id FROM mailboxes WHERE kind = $1 AND name = $2 AND owner = $3;
+
+-- name: pool_join
+-- An agent takes work from a pool.
+INSERT INTO pool_members (pool, agent, joined) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
+
+-- name: pool_leave
+-- An agent takes no more work from a pool.
+DELETE FROM pool_members
+WHERE agent = $2 AND pool = (SELECT id FROM mailboxes WHERE kind = 'pool' AND name = $1 AND owner = '');
+
+-- name: subscription_insert
+-- An agent gets a copy of what is published to a topic.
+INSERT INTO subscriptions (topic, agent, mailbox, since) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
+
+-- name: subscription_end
+-- An agent no longer wants a topic.
+DELETE FROM subscriptions
+WHERE agent = $2 AND topic = (SELECT id FROM mailboxes WHERE kind = 'topic' AND name = $1 AND owner = '')
+RETURNING mailbox;
+
+-- name: queue_oldest
+-- Since when the oldest queued message has waited.
+SELECT min(created) FROM messages WHERE status = 'queued';
+
+-- name: queue_depths
+-- The deepest mailboxes: how many messages wait, and since when the oldest does.
+SELECT mailboxes.kind, mailboxes.name, mailboxes.owner, count(*), min(messages.created)
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.status = 'queued'
+GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
+ORDER BY count(*) DESC, mailboxes.id
+LIMIT $1;
+
+-- name: mailbox_expiring
+-- Mailboxes in which something is too old. Each is found by one step along the index: there may be many messages.
+WITH RECURSIVE boxes (mailbox) AS (
+    SELECT min(mailbox) FROM messages WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled')
+    UNION ALL
+    SELECT (
+        SELECT min(mailbox) FROM messages
+        WHERE mailbox > boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
+    )
+    FROM boxes WHERE boxes.mailbox IS NOT NULL
+)
+SELECT mailbox FROM boxes
+WHERE EXISTS (
+    SELECT 1 FROM messages
+    WHERE messages.mailbox = boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
+        AND expires <= $1
+)
+LIMIT $2;
+
+-- name: mailbox_deep
+-- Mailboxes in which more than $1 messages wait, found in the same way.
+WITH RECURSIVE boxes (mailbox) AS (
+    SELECT min(mailbox) FROM messages WHERE status = 'queued'
+    UNION ALL
+    SELECT (SELECT min(mailbox) FROM messages WHERE mailbox > boxes.mailbox AND status = 'queued')
+    FROM boxes WHERE boxes.mailbox IS NOT NULL
+)
+SELECT mailboxes.kind, mailboxes.name, mailboxes.owner
+FROM boxes JOIN mailboxes ON mailboxes.id = boxes.mailbox
+WHERE (
+    SELECT id FROM messages WHERE messages.mailbox = boxes.mailbox AND status = 'queued'
+    ORDER BY priority DESC, id
+    LIMIT 1 OFFSET $1
+) IS NOT NULL
+LIMIT $2;
+
+-- name: mailbox_unattended
+-- Pools in which work waits and of which no member is live. Members first: there may be many live agents.
+SELECT name FROM mailboxes
+WHERE kind = 'pool' AND owner = ''
+    AND EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued')
+    AND NOT EXISTS (
+        SELECT 1 FROM pool_members
+        WHERE pool_members.pool = mailboxes.id
+            AND (SELECT status FROM agents WHERE agents.id = pool_members.agent) IN ('running', 'suspect', 'spawning')
+    )
+ORDER BY name
+LIMIT $1;
