@@ -1,5 +1,4 @@
-"""The sweep benchmark: ``python -m benchmarks.sweep``. What one pass of the monitor costs, by how many agents live, and
-when something is wrong."""
+"""Sweeps: what one pass of the monitor costs, by how many agents live, and when something is wrong."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ import asyncio
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import agentbus
 from agentbus.engine import presence
-from benchmarks.command import Command, Options
+from benchmarks.command import Options
 from benchmarks.measure import Progress, Results, Series
 from benchmarks.report import Check
 
@@ -28,10 +26,11 @@ PROCESSES = 20
 MOST = 5.0
 """Milliseconds that a sweep over many live agents may take."""
 SUSPECT_AFTER = 3600
-NOTES = (
-    f"Agents of {PROCESSES} processes, which are really there. Medians, and the range, of `await bus.sweep()`, seen "
-    "from the caller.",
+NOTE = (
+    f"Sweeps: agents of {PROCESSES} processes, which are really there; medians, and the range, of "
+    "`await bus.sweep()`, seen from the caller."
 )
+CHOICES = ("sweep", "death")
 
 _FILL = """
 WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number + 1 < :count)
@@ -59,19 +58,6 @@ CASES = (
     Case("many", f"{MANY:,} live agents", MANY),
     Case("busy", f"{MANY:,} live agents, all silent for long and busy", MANY, silent=2 * SUSPECT_AFTER, busy=True),
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    command = Command(
-        name="sweep",
-        about=__doc__ or "",
-        choices=["sweep", "death"],
-        quick="a few seconds; rougher",
-        rate=UNIT,
-        titles={"sweep": "nothing is wrong", "death": "a process died"},
-        notes=NOTES,
-    )
-    return command.run(arguments, measure, checks)
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
@@ -172,7 +158,3 @@ def _fill(home: Path, case: Case, children: list[subprocess.Popen[bytes]]) -> No
 def _require(true: bool, otherwise: str) -> None:
     if not true:
         raise RuntimeError(otherwise)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
