@@ -110,7 +110,7 @@ class Bus(Upkeep):
             await strike_off(self.engine, entry.neighbours)
             self.renewer = await self._pulse.start()
             await self._backup_on_open()
-            await self.recovery.at_start(self._ask)
+            await self.recovery._at_start(self._ask)
         except BaseException:
             await self._close()
             raise
@@ -182,7 +182,7 @@ class Bus(Upkeep):
             await farewell(self.engine, _give_up(agent, error))
             raise
         finally:
-            self.forget(agent)
+            self._forget(agent)
 
     async def register(
         self,
@@ -198,8 +198,9 @@ class Bus(Upkeep):
         """Register an agent that lives in this process until it is ended, or the bus is closed.
 
         ``about``: name, milestone, parent, capabilities, model, prompt, load, estimate (seconds), metadata, patience
-        (seconds). An id that ended before starts a new life, with its state and mailbox kept; one that is alive
-        elsewhere is an error, unless ``takeover`` fences the old life.
+        (seconds). An id that ended before starts a new life, with its state and mailbox kept, and in its old session if
+        that is open and no other is named (``agent.restored`` says what it goes on from); one that is alive elsewhere
+        is an error, unless ``takeover`` fences the old life.
 
         >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
         """
@@ -239,10 +240,7 @@ class Bus(Upkeep):
             session=name_or_none(session, "session"),
             within=None if within is None else check_seconds(within, "within"),
         )
-        try:
-            await self.engine.write(register, request)
-        except UnknownType as error:
-            raise await explained(self.engine, error) from None
+        await self._register(request)
 
     async def declare(self, *addresses: Address) -> None:
         """Make pools and topics exist before anyone joins them.
@@ -336,15 +334,20 @@ class Bus(Upkeep):
         """
         return trail.events(self.engine, self.listening, after, follow, kind, subject, limit)
 
-    def forget(self, agent: Handle) -> None:
+    def _forget(self, agent: Handle) -> None:
         """An agent ended: the process no longer beats for it."""
         self._pulse.handles.discard(agent)
 
     async def _register(self, request: RegisterRequest) -> Registration:
+        orphaned = self._stop_orphan if request.alive else None
         try:
-            return await self.engine.write(register, request, orphaned=self._stop_orphan)
+            registration = await self.engine.write(register, request, orphaned=orphaned)
         except UnknownType as error:
             raise await explained(self.engine, error) from None
+        if registration.left is not None:
+            session, status = registration.left
+            log.warning("%s left session %s, which is %s and no longer has this agent", request.agent, session, status)
+        return registration
 
     def _stop_orphan(self, registration: Registration) -> None:
         """Whoever registered it was cancelled: nobody has a handle that could end it."""

@@ -51,8 +51,7 @@ class Handle:
         self.session = registration.session
         self.actor = Actor(registration.agent, registration.epoch)
         self.engine = bus.engine
-        self.restored = registration.restored
-        """The checkpoint that this life goes on from, if the one before did not complete and had one."""
+        self._restored = registration.restored
         self.ended = False
         self.active = True
         """Whether it did something since the last beat."""
@@ -175,7 +174,7 @@ class Handle:
     async def _end(self, status: str, error: str | None) -> None:
         await self.write(finish, EndRequest(self.actor, status, error))
         self.ended = True
-        self._bus.forget(self)
+        self._bus._forget(self)
 
     def _adopt(self, registration: Registration) -> None:
         """Read these mailboxes from now on."""

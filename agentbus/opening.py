@@ -30,12 +30,17 @@ def connect(
 
     ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
     made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
-    interrupted are resumed: on a terminal it asks, a function of yours decides instead. ``retention`` says how long
-    things are kept.
+    of any process, but not a power cut. ``retention`` says how long things are kept. Every ``beat_every`` seconds the
+    process says that it is alive, and looks after its neighbours.
+
+    With ``auto_resume=True`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were interrupted are resumed if that is
+    their likeliest option: on a terminal it asks first. A function of yours decides instead: it gets the
+    ``records.RecoveryRecord`` of each and answers True or False. It runs on a thread, so that it may wait for somebody;
+    an async one is awaited.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
+    >>> agentbus.connect(auto_resume=lambda record: record.session.operation == "build")   # doctest: +SKIP
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)

@@ -46,7 +46,7 @@ async def block(
     try:
         yield session
         if not session.ended:
-            await session.leave("completed")
+            await session._leave("completed")
     except BaseException as error:
         if not session.ended:
             await farewell(bus.engine, _give_up(session, error))
@@ -75,7 +75,7 @@ async def _begin(bus: Bus, request: BeginRequest) -> Session:
 async def _give_up(session: Session, error: BaseException) -> None:
     """After an exception it failed; a cancelled one, or one ended by Ctrl-C, can be gone on with."""
     try:
-        await session.leave("failed" if isinstance(error, Exception) else "interrupted", error_text(error))
+        await session._leave("failed" if isinstance(error, Exception) else "interrupted", error_text(error))
     except (SessionLost, WrongState, Misuse):
         log.debug("%s was not ours to end", session.id)
     except AgentBusError as problem:

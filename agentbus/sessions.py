@@ -10,10 +10,10 @@ from agentbus.limits import (
     MAX_PAGE,
     SESSION_STATUSES,
     check_choices,
+    check_minutes,
     check_moment,
     check_name,
     check_range,
-    check_seconds,
     name_or_none,
 )
 from agentbus.operations.sessions import SessionFilter, get_session, list_sessions, stale_sessions
@@ -83,6 +83,4 @@ class Sessions:
         >>> [session.id for session in await bus.sessions.stale(60)]                  # doctest: +SKIP
         ['planning-001']
         """
-        number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
-        silent = check_seconds(minutes * 60 if number else minutes, "minutes in seconds", zero=True)
-        return await self._engine.read(stale_sessions, silent)
+        return await self._engine.read(stale_sessions, check_minutes(minutes, "minutes"))

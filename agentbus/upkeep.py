@@ -12,8 +12,9 @@ from agentbus.limits import check_range, check_seconds
 from agentbus.operations.liveness import Rules
 from agentbus.records import BackupRecord, Check, ImportReport, Sweep
 from agentbus.services import doctor
+from agentbus.services.callbacks import check_callback
 from agentbus.services.findings import Thresholds
-from agentbus.services.monitor import Callback, Chore, Monitor, check_callback
+from agentbus.services.monitor import Callback, Chore, Monitor
 from agentbus.services.retention import Retention, import_archive
 from agentbus.services.sweeping import Sweeper
 from agentbus.settings import switched_on
@@ -53,7 +54,7 @@ class Upkeep:
         seconds = check_seconds(interval, "interval") / 1000
         sweeper = self._sweeper(suspect_after, fail_after, fail_stuck_after, deep_queue)
         if on_finding is not None:
-            check_callback(on_finding)
+            check_callback(on_finding, "on_finding", "finding")
         chore = Chore("retention", _APPLY_RETENTION_EVERY, self.retention.apply)
         return Monitor(
             self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, chores=(chore,)

@@ -181,14 +181,11 @@ def test_sql_is_in_the_named_queries_and_the_schemas(module: str) -> None:
 
 # Names that one module of the package needs of another, though they are not for users.
 INTERNAL = {
-    "Bus.forget",
     "Message.actor",
     "Message.begin",
     "Message.lose",
     "Message.reply_draft",
     "Participants.enrol",
-    "Recovery.at_start",
-    "Session.leave",
     "Unit.close",
     "Unit.commit",
     "Unit.empty",

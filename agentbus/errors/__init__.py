@@ -29,6 +29,7 @@
     │   ├── LeaseLost                 the message is no longer ours
     │   ├── MessageIdConflict         the same message_id with other content
     │   ├── SessionExists             the process that owns it is alive
+    │   ├── SessionIdTaken            a new session cannot have the id of another
     │   ├── SessionDiffers            the id belongs to another operation or milestone
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
@@ -103,6 +104,7 @@ from agentbus.errors.calls import (
     SessionDiffers,
     SessionEnded,
     SessionExists,
+    SessionIdTaken,
     SessionLost,
     SnapshotTooLarge,
     TypeChanging,
@@ -184,6 +186,7 @@ __all__ = [
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",
+    "SessionIdTaken",
     "SessionLost",
     "SnapshotTooLarge",
     "StoreError",

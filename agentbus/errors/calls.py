@@ -231,6 +231,14 @@ class SessionExists(Conflict):
     fix_text = "bus.sessions.open({session!r}) joins it; or choose another id"
 
 
+class SessionIdTaken(Conflict):
+    """A new session cannot have this id: there is one."""
+
+    code = "session_id_taken"
+    text = "there is a session {session!r} already: {operation}, {status}"
+    fix_text = "go on with it by bus.session({operation!r}, id={session!r}), or give the new one another id"
+
+
 class SessionDiffers(Conflict):
     """The session that is there under this id is another one."""
 

@@ -18,7 +18,7 @@ from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.processes import Neighbour, add_listeners
-from agentbus.operations.sessions import not_open
+from agentbus.operations.sessions import ENDED, not_open
 from agentbus.records import CheckpointSummary
 
 
@@ -73,7 +73,10 @@ class RegisterRequest(msgspec.Struct, frozen=True):
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off."""
+    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off.
+
+    ``left`` is an open session (and its status) that it had not completed in, and that it left for another.
+    """
 
     agent: str
     epoch: int
@@ -83,6 +86,7 @@ class Registration(msgspec.Struct, frozen=True):
     pools: dict[str, int]
     subscriptions: dict[str, int]
     restored: CheckpointSummary | None = None
+    left: tuple[str, str] | None = None
 
 
 class EndRequest(msgspec.Struct, frozen=True):
@@ -252,7 +256,7 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
 
 def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     before = yield Query("agent_status", (request.agent,))
-    was, session = (before[0][1], before[0][2]) if before else (None, None)
+    was, old = (before[0][1], before[0][2]) if before else (None, None)
     if was in LIVE and not request.alive:
         # Whom we expect is here already.
         return (yield from _registration(request.agent))
@@ -266,8 +270,9 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )
-    last = (yield from restored(request.agent, was)) if request.alive else None
-    session = request.session or (yield from _open_session(session))
+    session = request.session or (yield from _open_session(old))
+    left = (yield from _leaving(old, was)) if request.session not in {None, old} else None
+    last = (yield from restored(request.agent, was, session)) if request.alive else None
     yield Query(
         "agent_register",
         (
@@ -281,11 +286,13 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     if request.alive and session is not None:
         yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
-    registration = msgspec.structs.replace((yield from _registration(request.agent)), restored=last)
+    registration = msgspec.structs.replace((yield from _registration(request.agent)), restored=last, left=left)
     kind = "agent_taken_over" if was in LIVE else "agent_registered" if request.alive else "agent_expected"
     if request.process is not None:
         yield from _listen(registration, request.process)
     facts: dict[str, Any] = {"epoch": registration.epoch, "type": request.type, "before": was}
+    if left is not None:
+        facts["left"] = left[0]
     yield from record([event(now.wall, kind, ("agent", request.agent), request.agent, **facts)])
     return registration
 
@@ -295,6 +302,14 @@ def _open_session(session: str | None) -> Op[str | None]:
     if session is None:
         return None
     return None if (yield from not_open(session, "go on with it")) else session
+
+
+def _leaving(session: str | None, was: str | None) -> Op[tuple[str, str] | None]:
+    """The session of an earlier life, and its status, if it goes on without an agent that had not completed in it."""
+    if session is None or was == "completed":
+        return None
+    rows = yield Query("session_status", (session,))
+    return None if not rows or rows[0][0] in ENDED else (session, rows[0][0])
 
 
 def _registration(agent: str) -> Op[Registration]:

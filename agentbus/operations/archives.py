@@ -291,7 +291,10 @@ def _cannot_restore(line: Line) -> Op[AgentBusError | None]:
         if not known:
             return UnknownType(kind=kind, name=line.type)
     if isinstance(line, ArchivedAgent) and line.ended is None and line.status != "pending":
-        return WrongState(what="agent", name=line.id, status=line.status, action="import it: it would look alive")
+        advice = "no archive of a bus has such a line; leave it out"
+        return WrongState(
+            what="agent", name=line.id, status=line.status, action="import it: it would look alive", advice=advice
+        )
     if isinstance(line, ArchivedDocument | ArchivedParticipant):
         rows = yield Query("session_status", (line.session,))
         if not rows:

@@ -19,9 +19,10 @@ from agentbus.records import EventRecord
 CHANNEL = "events"
 
 KINDS = {
-    "agent_expected": "an agent was announced; type, epoch, before (its status)",
-    "agent_registered": "an agent began a life; type, epoch, before",
-    "agent_taken_over": "an agent began a life and fenced the one before; type, epoch, before",
+    "agent_expected": "an agent was announced; type, epoch, before (its status), left (an open session that it had not"
+    " completed in, and left for another)",
+    "agent_registered": "an agent began a life; type, epoch, before, left",
+    "agent_taken_over": "an agent began a life and fenced the one before; type, epoch, before, left",
     "agent_completed": "an agent's work is done",
     "agent_suspected": "something speaks against an agent; evidence",
     "agent_recovered": "a suspect agent showed life; evidence (what had spoken against it)",
@@ -38,8 +39,8 @@ KINDS = {
     "session_continued": "a paused or interrupted session goes on; before (its status), process (if one owns it)",
     "session_paused": "a session was paused; before, reason",
     "session_interrupted": "a session was cut off; before, reason",
-    "session_completed": "a session's work is done; before",
-    "session_failed": "a session failed; before, error",
+    "session_completed": "a session's work is done; before, stopped (its agents that were only expected)",
+    "session_failed": "a session failed; before, error, stopped",
     "session_recovered": "a session was recovered by a plan; action, before, agents (expected again, or stopped; of the"
     " first 100), and checkpoint, reason or follow_on",
     "session_rolled_back": "a session went back to a checkpoint; checkpoint, saved (the one of what was there before),"

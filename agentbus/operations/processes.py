@@ -13,7 +13,6 @@ from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
-from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 
 
@@ -177,8 +176,8 @@ def leave(requests: Sequence[LeaveRequest], now: Now) -> Op[list[Outcome[list[st
             ended = [process for process, *_ in still]
             rows = yield Query("agent_of_processes", (ended,))
             agents = [agent for agent, *_ in rows]
-            yield from end(agents, "stopped", request.reason, None, now)
-            yield from _forget(ended, request.reason, now)
+            yield from end(agents, "stopped", request.reason, None, now, processes=ended)
+            yield from _forget(ended)
             outcomes.append(agents)
     return outcomes
 
@@ -213,8 +212,8 @@ def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, ali
             judged[silence.agent] = msgspec.structs.replace(known, progress=silence.progress)
         else:
             judged[silence.agent] = silence.evidence(verdict, now, pid=known.pid, alive=alive, beat_age=known.beat_age)
-    sessions = yield from end(list(judged), "failed", reason, None, now, judged)
-    sessions += yield from _forget(list(evidence), reason, now)
+    sessions = yield from end(list(judged), "failed", reason, None, now, judged, list(evidence))
+    yield from _forget(list(evidence))
     dead = [id for id, status, *_ in rows if status == "dead"]
     yield from record([
         event(now.wall, "process_dead", ("process", str(id)), None, reason=reason, evidence=evidence[id]) for id in dead
@@ -222,11 +221,9 @@ def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, ali
     return Struck(dead, list(judged), sessions)
 
 
-def _forget(processes: list[int], reason: str, now: Now) -> Op[list[str]]:
-    interrupted = yield from interrupt((), processes, reason, now)
+def _forget(processes: list[int]) -> Op[None]:
     yield Query("listener_clear", (processes,))
     yield Query("counter_take", ("topology", 1))
-    return interrupted
 
 
 def add_listeners(rows: Sequence[tuple[str, int]]) -> Op[None]:
@@ -244,6 +241,7 @@ def _new_boot(now: Now) -> Op[None]:
     if not rows:
         return
     yield Query("agent_forget_calls")
+    yield Query("session_forget_deadlines")
     dead = yield Query("process_of_other_boots", (now.boot,))
     if dead:
         request = LeaveRequest(tuple(process for (process,) in dead), True, "the machine was restarted")

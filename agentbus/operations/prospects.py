@@ -86,6 +86,7 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
         [row[0] for row in agents if row[2] in LIVE],
         standing.owned,
         [],
+        [],
     )
     basis = Basis(
         session.status,
@@ -103,6 +104,8 @@ def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | Non
     if found is None:
         return None
     record, basis = found
+    rows = yield Query("session_follow_ons", (session_id, _POINTS))
+    follow_ons = [follow_on for (follow_on,) in rows]
     rows = yield Query("checkpoint_latest_of", (session_id,))
     newest = {row[2]: CheckpointSummary(*row) for row in rows}
     rows = yield Query("message_open_counts", (session_id,))
@@ -113,25 +116,33 @@ def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | Non
         waiting, held = unfinished.get(agent.id, (0, 0))
         checkpoint = newest.get(agent.id)
         agents.append(msgspec.structs.replace(agent, checkpoint=checkpoint, waiting=waiting, held=held))
-    whole = msgspec.structs.replace(record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points])
+    whole = msgspec.structs.replace(
+        record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points], follow_ons=follow_ons
+    )
     return msgspec.structs.replace(whole, options=options(whole)), basis
 
 
-def refusal(record: RecoveryRecord, action: str) -> str | None:
-    """Why this cannot be done with a session as it is, in words that follow "cannot"; None if it can be."""
+def refusal(record: RecoveryRecord, action: str) -> tuple[str, str] | None:
+    """Why this cannot be done with a session as it is, in words that follow "cannot", and what to do instead; None if
+    it can be done."""
     session, words = record.session, _WORDS[action]
     if session.status in ENDED:
         if action != "follow_on":
-            return words
+            return words, "plan again: an ended session has at most a follow-on"
     elif action != "resume":
         if record.at_work:
-            return f"{words}: {', '.join(record.at_work[:3])} of it is at work"
+            return (
+                f"{words}: {', '.join(record.at_work[:3])} of it is at work",
+                "end its agents first, or wait for them",
+            )
         if session.status == "active" and record.owned:
-            return f"{words}: a live process is in its block"
+            advice = "leave that to the process, end the process, or wait until it is gone"
+            return f"{words}: a live process is in its block", advice
     if action == "complete" and record.missing:
-        return f"{words}: {', '.join(record.missing.values())} is missing"
+        advice = "save what is missing, then plan again; or end it with abandon(reason)"
+        return f"{words}: {', '.join(record.missing.values())} is missing", advice
     if action == "follow_on" and not record.documents:
-        return f"{words}: it has no documents"
+        return f"{words}: it has no documents", "save one first, then plan again"
     return None
 
 
@@ -158,7 +169,8 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
         elif action == "follow_on":
             ends = "" if session.status in ENDED or record.missing else ", and ends this one as completed"
             names = ", ".join(document.name for document in record.documents[:5])
-            found[action] = RecoveryOption(action, f"starts a new session with a copy of {names}{ends}")
+            new = f"another session (there is {record.follow_ons[0]})" if record.follow_ons else "a new session"
+            found[action] = RecoveryOption(action, f"starts {new} with a copy of {names}{ends}")
         elif action == "abandon":
             found[action] = RecoveryOption(action, "ends it as failed, with your reason")
     planned = _planning(session.operation) is not None and bool(record.present) and not record.missing

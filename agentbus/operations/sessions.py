@@ -20,12 +20,15 @@ from agentbus.errors import (
 )
 from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
 from agentbus.records import Page, SessionRecord
 
 ENDED = frozenset({"completed", "failed"})
+_NAMED = 100
+"""Agents that an event names."""
 _ACTIONS = {
     # The new status: from which it may come, and what that is called.
     "active": (frozenset({"paused", "interrupted"}), "continue it"),
@@ -272,7 +275,13 @@ def _change(request: ChangeRequest, standing: Standing, now: Now) -> Op[None]:
     facts: dict[str, Any] = {"before": standing.status}
     if request.reason is not None:
         facts["error" if request.status == "failed" else "reason"] = request.reason
+    expected = (yield Query("session_expected", (request.session,))) if request.status in ENDED else []
+    stopped = [agent for (agent,) in expected]
+    if stopped:
+        facts["stopped"] = stopped[:_NAMED]
     yield from record([event(now.wall, kind, ("session", request.session), None, **facts)])
+    # Nobody waits any more for those that did not come. After the session, so that their end does not interrupt it.
+    yield from end(stopped, "stopped", f"its session {request.status}", None, now)
 
 
 def _record(row: Row) -> SessionRecord:

@@ -79,11 +79,11 @@ def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
     others = [Other(Neighbour(*row[:5]), bool(row[5]), row[6]) for row in rows]
     suspicious = yield from _speaks_against("running", wanted.rules, now)
     guilty = yield from _speaks_against("suspect", wanted.rules, now)
-    sessions = yield Query("session_troubles")
+    sessions = yield Query("session_troubles", (now.awake,))
     lapsed = yield Query("message_lapsed_anywhere", (now.awake, 1))
     expiring = yield Query("mailbox_expiring", (now.wall, _MOST))
-    unattended = yield Query("mailbox_unattended", (_MOST,))
-    deep = yield Query("mailbox_deep", (wanted.deep, _MOST))
+    unattended = yield Query("mailbox_unattended", (now.wall, _MOST))
+    deep = yield Query("mailbox_deep", (wanted.deep, now.wall, _MOST))
     return Survey(
         now,
         others,

@@ -141,8 +141,11 @@ async def read_composite(engine: Engine, session: str, checkpoint: int, limit: i
             id=id, owner_kind=stored.owner_kind, owner=stored.owner, session=session, wanted=f"session {session!r}"
         )
     if stored.owner_kind != KIND:
-        action = "roll a session back to it; one made by session.checkpoint_all() is needed"
-        raise WrongState(what="checkpoint", name=id, status="a snapshot of your own", action=action)
+        advice = "take one made by session.checkpoint_all(); session.composites() lists them"
+        raise WrongState(
+            what="checkpoint", name=id, status="a snapshot of your own", action="roll a session back to it",
+            advice=advice,
+        )  # fmt: skip
     if len(stored.snapshot) > LARGE:
         composite = await anyio.to_thread.run_sync(_open, stored)
     else:

@@ -33,7 +33,8 @@ class Sweeper:
 
     def __init__(self, engine: Engine, rules: Rules, thresholds: Thresholds) -> None:
         self._engine = engine
-        self._rules = rules
+        self._host = presence.host_key()
+        self._rules = msgspec.structs.replace(rules, host=self._host)
         self._thresholds = thresholds
         self._told = Memory()
         self._seen: int | None = None
@@ -66,11 +67,10 @@ class Sweeper:
     async def _judge(self, around: Survey, counts: Counter[str]) -> bool:
         """Gather evidence of processes, and let it and what was seen be judged; whether there was anything to judge."""
         engine = self._engine
-        host = presence.host_key()
         gone, stalled, unseen = [], [], []
         for other in around.others:
             silent = not other.watched and around.now.awake - other.beat > self._rules.suspect_after
-            if other.neighbour.host != host:
+            if other.neighbour.host != self._host:
                 if silent:
                     unseen.append(other.neighbour)
             elif is_gone(other.neighbour):

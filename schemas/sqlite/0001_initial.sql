@@ -1,7 +1,7 @@
 -- The tables of agentbus, version 1.
 --
 -- Times are integer milliseconds: wall time in columns that people read (created, due, expires …), awake time
--- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until and lease_until.
+-- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until, resume_by and lease_until.
 -- Formats are enforced here, so that they hold even against someone writing with the sqlite3 shell.
 --
 -- length() and GLOB stop at a NUL, hence the instr().
@@ -25,7 +25,7 @@ CREATE TABLE counters (
 INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
 
 -- An operating-system process that has the bus open. One beat serves all its agents. A `watched` one has not: a visiting
--- agent named its pid, and it never beats.
+-- agent named its pid, and it never beats. `silent`: a sweep found it so since its last beat.
 CREATE TABLE processes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     host    TEXT    NOT NULL CHECK (host <> ''),
@@ -36,6 +36,7 @@ CREATE TABLE processes (
     watched INTEGER NOT NULL DEFAULT 0 CHECK (watched IN (0, 1)),
     status  TEXT    NOT NULL DEFAULT 'live' CHECK (status IN ('live', 'ended', 'dead')),
     beat    INTEGER NOT NULL CHECK (beat >= 0),
+    silent  INTEGER NOT NULL DEFAULT 0 CHECK (silent IN (0, 1)),
     created INTEGER NOT NULL CHECK (created >= 0),
     ended   INTEGER CHECK (ended >= 0),
     CHECK ((status = 'live') = (ended IS NULL))
@@ -67,7 +68,8 @@ CREATE TABLE vocabulary (
 ) STRICT, WITHOUT ROWID;
 
 -- One coordinated operation, owned by the process that is in its block. `expected` maps a producer to the document it
--- owes. `troubled`: an agent of it failed since it was started or last continued.
+-- owes. `troubled`: an agent of it failed since it was started or last continued. `resume_by`: it was resumed with nobody in
+-- it, and until then (awake time) somebody must come.
 CREATE TABLE sessions (
     id        TEXT    NOT NULL PRIMARY KEY
               CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -83,6 +85,7 @@ CREATE TABLE sessions (
     progress  INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
     process   INTEGER REFERENCES processes (id),
     troubled  INTEGER NOT NULL DEFAULT 0 CHECK (troubled IN (0, 1)),
+    resume_by INTEGER CHECK (resume_by >= 0),
     expected  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(expected) AND json_type(expected) = 'object'),
     metadata  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
     error     TEXT,
@@ -129,8 +132,8 @@ CREATE TABLE mailboxes (
     CHECK ((owner = '') = (kind IN ('pool', 'topic')))
 ) STRICT;
 
--- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: it is expected
--- again after a life that did not complete, and goes on from its newest checkpoint.
+-- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: its last
+-- life had begun and did not complete, so that the next one goes on from a checkpoint.
 CREATE TABLE agents (
     id           TEXT    NOT NULL PRIMARY KEY
                  CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'

@@ -150,7 +150,7 @@ async def test_after_a_resumption_an_agent_continues_with_its_state_checkpoint_a
     done = await (await bus.recovery.plan("s")).resume()
     assert done == Recovered("resume", "s", True, ["a", "b"])
     assert (await held(bus, "s")).status == "active"
-    assert [(await known(bus, agent)).status for agent in ("a", "b")] == ["pending", "pending"]
+    assert [(await known(bus, agent)).status for agent in ("a", "b")] == ["spawning", "spawning"]
     back = await bus.register("a", type="worker")
     assert (back.session, back.epoch) == ("s", 2)
     assert back.restored is not None
@@ -325,8 +325,7 @@ async def test_a_follow_on_has_copies_of_the_documents_and_says_where_they_came_
         await session.document("risks").save(["time"])
     plan = await bus.recovery.plan("s")
     done = await plan.follow_on("execution", expects={"e": "results"}, metadata={"mine": 1})
-    assert done.follow_on is not None
-    assert done.follow_on.startswith("execution-")
+    assert done.follow_on == "s-execution"
     assert (await held(bus, "s")).status == "completed"
     record = await held(bus, done.follow_on)
     assert (record.operation, record.milestone, record.status, record.process) == ("execution", "ms-1", "active", None)
@@ -449,7 +448,10 @@ async def test_bad_arguments_are_refused_before_anything_is_written(bus: Bus, en
         (plan.follow_on("o", expects=["x"]), errors.InvalidInput),  # type: ignore[arg-type]
         (plan.follow_on("o", metadata=[1]), errors.InvalidInput),  # type: ignore[arg-type]
         (plan.follow_on("o", metadata={"x": float("nan")}), errors.InvalidPayload),
-        (plan.follow_on("o", id="s"), errors.WrongState),
+        (plan.follow_on("o", id="s"), errors.SessionIdTaken),
+        (plan.resume(within=0), errors.OutOfRange),
+        (plan.resume(within="soon"), errors.OutOfRange),  # type: ignore[arg-type]
+        (plan.rollback(1, within=-1), errors.OutOfRange),
         (plan.rollback(), errors.InvalidInput),
     ]:
         with pytest.raises(expected):

@@ -18,11 +18,15 @@ SELECT id FROM processes WHERE status = 'live' AND boot <> $1;
 
 -- name: process_beat
 -- A process is alive.
-UPDATE processes SET beat = $1 WHERE id = $2 AND status = 'live';
+UPDATE processes SET beat = $1, silent = 0 WHERE id = $2 AND status = 'live';
+
+-- name: process_silent
+-- A sweep found a process silent that it cannot see.
+UPDATE processes SET silent = 1 WHERE id = $1 AND status = 'live';
 
 -- name: process_revive
 -- A process that counted as dead, and beats.
-UPDATE processes SET beat = $1, status = 'live', ended = NULL
+UPDATE processes SET beat = $1, silent = 0, status = 'live', ended = NULL
 WHERE id = $2 AND status = 'dead' AND boot = (SELECT value FROM meta WHERE key = 'boot')
 RETURNING id;
 

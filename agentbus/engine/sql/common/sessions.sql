@@ -18,13 +18,13 @@ WHERE sessions.id = $1;
 -- A session goes on in another process; NULL leaves what is there. The failures of before count no more.
 UPDATE sessions SET
     status = 'active', process = $1, milestone = coalesce($2, milestone), expected = $3,
-    metadata = coalesce($4, metadata), error = NULL, troubled = 0, updated = $5
+    metadata = coalesce($4, metadata), error = NULL, troubled = 0, resume_by = NULL, updated = $5
 WHERE id = $6;
 
 -- name: session_change
 -- A session changes its status; once it is active again, the failures of before count no more.
 UPDATE sessions SET
-    status = $1, error = $2, updated = $3, ended = $4, process = $5,
+    status = $1, error = $2, updated = $3, ended = $4, process = $5, resume_by = NULL,
     troubled = CASE WHEN $1 = 'active' THEN 0 ELSE troubled END
 WHERE id = $6;
 
@@ -36,6 +36,26 @@ UPDATE sessions SET process = NULL WHERE id = $1;
 -- An agent is at work in an interrupted session again.
 UPDATE sessions SET status = 'active', error = NULL, updated = $1 WHERE id = $2 AND status = 'interrupted'
 RETURNING id;
+
+-- name: session_attended
+-- Somebody came to a session that was resumed.
+UPDATE sessions SET resume_by = NULL WHERE id = $1 AND resume_by IS NOT NULL;
+
+-- name: session_await
+-- Somebody must come to a session until a time (awake).
+UPDATE sessions SET resume_by = $1 WHERE id = $2;
+
+-- name: session_forget_deadlines
+-- Awake time starts again after a reboot, and whoever was to come is gone.
+UPDATE sessions SET resume_by = 0 WHERE ended IS NULL AND resume_by IS NOT NULL;
+
+-- name: session_reason
+-- Why a session was interrupted.
+UPDATE sessions SET error = $1 WHERE id = $2;
+
+-- name: session_expected
+-- The agents of a session that are only expected.
+SELECT id FROM agents WHERE session = $1 AND status IN ('pending', 'spawning') ORDER BY id;
 
 -- name: session_progress
 -- How far a session is.
@@ -57,8 +77,8 @@ SELECT id, operation, milestone, status, progress, process, expected, metadata, 
 FROM sessions WHERE id = $1;
 
 -- name: session_troubles
--- Active sessions of which an agent failed or whose owner is gone: how many agents of each are live, how many failed, and
--- whether its owner is gone.
+-- Active sessions of which an agent failed, whose owner is gone, or to which nobody came until $1 (awake): how many agents of
+-- each are live, how many failed, and whether its owner is gone.
 SELECT sessions.id,
     (SELECT count(*) FROM agents
      WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
@@ -66,8 +86,12 @@ SELECT sessions.id,
     CASE WHEN owners.status <> 'live' THEN 1 ELSE 0 END
 FROM sessions LEFT JOIN processes AS owners ON owners.id = sessions.process
 WHERE sessions.status = 'active' AND sessions.ended IS NULL
-    AND (sessions.troubled = 1 OR owners.status <> 'live')
+    AND (sessions.troubled = 1 OR owners.status <> 'live' OR (sessions.process IS NULL AND sessions.resume_by <= $1))
 ORDER BY sessions.id;
+
+-- name: session_overdue
+-- Active sessions that were resumed, and to which nobody came until a time (awake).
+SELECT id FROM sessions WHERE ended IS NULL AND status = 'active' AND process IS NULL AND resume_by <= $1;
 
 -- name: session_counts
 -- How many agents of a session there are of each status.
