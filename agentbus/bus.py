@@ -50,8 +50,9 @@ from agentbus.pulse import Pulse
 from agentbus.records import EventRecord, RetentionPolicy, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
+from agentbus.services.asking import Ask
 from agentbus.services.presence import strike_off
-from agentbus.services.recovery import Ask, Recovery
+from agentbus.services.recovery import Recovery
 from agentbus.services.retention import Retention
 from agentbus.session import Session
 from agentbus.session_block import block
@@ -85,6 +86,7 @@ class Bus(Upkeep):
         retention: RetentionPolicy | None = None,
     ) -> None:
         self.engine = engine
+        engine.beat_every = beat_every
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
         self.checker = Checker(self.vocabulary)
@@ -363,7 +365,7 @@ async def _give_up(agent: Agent, error: BaseException) -> None:
         if isinstance(error, Exception):
             await agent.fail(error_text(error))
         else:
-            await agent.stop()
+            await agent._end("stopped", None)
     except (AgentFenced, Misuse):
         log.debug("%s had ended already", agent.id)
     except AgentBusError as problem:

@@ -171,8 +171,8 @@ class Handle:
         request = MembershipRequest(self.actor, self.engine.process, pools, topics, leave)
         self._adopt(await self.write(change_membership, request))
 
-    async def _end(self, status: str, error: str | None) -> None:
-        await self.write(finish, EndRequest(self.actor, status, error))
+    async def _end(self, status: str, error: str | None, *, on_purpose: bool = False) -> None:
+        await self.write(finish, EndRequest(self.actor, status, error, on_purpose))
         self.ended = True
         self._bus._forget(self)
 

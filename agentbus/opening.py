@@ -11,7 +11,7 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
 from agentbus.records import RetentionPolicy
-from agentbus.services.recovery import Ask, asking
+from agentbus.services.asking import Ask, asking
 
 
 def connect(

@@ -112,6 +112,12 @@ def test_an_error_without_facts_still_has_a_message(kind: type[AgentBusError]) -
     assert str(kind())
 
 
+@each
+def test_a_fix_with_a_gap_in_it_is_none(kind: type[AgentBusError]) -> None:
+    assert "?" not in (kind().fix or "")
+    assert not str(kind()).endswith("(?)")
+
+
 def pickled(error: AgentBusError) -> object:
     return pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 

@@ -105,7 +105,7 @@ SWEEPS = {
     "agent_of_status": "agents_by_process (process=? AND status=?)",
     "agent_suspects": "agents_by_process (process=? AND status=?)",
     "session_troubles": "sessions_open (status=?)",
-    "mailbox_expiring": "messages_expiring (mailbox=? AND expires>? AND expires<?)",
+    "mailbox_expiring": "messages_by_expiry (expires>? AND expires<?)",
     "mailbox_deep": "messages_due (mailbox=? AND due<?)",
     "mailbox_unattended": "(pool=?)",
     "message_expire_some": "messages_expiring (mailbox=? AND expires>? AND expires<?)",

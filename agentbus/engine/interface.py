@@ -22,6 +22,8 @@ class Engine(Protocol):
     clock: Clock
     hub: Hub
     process: int
+    beat_every: float
+    """Seconds between the beats of this process, as it tells the others when it enters."""
     directory: Path
     """Where this bus keeps files of its own on this machine."""
     waited_in_vain: float

@@ -90,11 +90,13 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class EndRequest(msgspec.Struct, frozen=True):
-    """An agent that ends its own life: completed, failed or stopped."""
+    """An agent that ends its life: completed, failed or stopped. ``on_purpose``: it was not cut off, and nobody shall
+    expect it again."""
 
     actor: Actor
     status: str
     error: str | None = None
+    on_purpose: bool = False
 
 
 class ProgressRequest(msgspec.Struct, frozen=True):
@@ -157,7 +159,10 @@ def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     refused = yield from fence(request.actor for request in requests)
     for request in requests:
         if request.actor not in refused:
-            yield from end([request.actor.agent], request.status, request.error, request.actor.agent, now)
+            agent = request.actor.agent
+            yield from end([agent], request.status, request.error, agent, now)
+            if request.on_purpose:
+                yield Query("agent_dismiss", (agent,))
     return [refused.get(request.actor) for request in requests]
 
 

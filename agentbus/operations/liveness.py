@@ -75,6 +75,7 @@ class _Process(msgspec.Struct, frozen=True):
     beat: int
     silent: int
     """Whether an earlier sweep found it so."""
+    every: int
 
 
 @operation(durable=True)
@@ -120,7 +121,7 @@ def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) ->
     silent = yield from _silent(request, now)
     lost = [
         id for id in request.unseen
-        if id in silent and silent[id].silent and now.awake - silent[id].beat > rules.fail_after
+        if id in silent and silent[id].silent and _exceeds(silent[id], rules.fail_after, now)
     ]  # fmt: skip
     if lost:
         # Not as long as one of its agents is running: it has yet to become suspect, or said that it would be busy.
@@ -132,7 +133,7 @@ def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) ->
         convicted.agents += struck.agents
         convicted.sessions += struck.sessions
     limit = rules.fail_stuck_after
-    stuck = [id for id in request.stalled if id in silent and limit is not None and now.awake - silent[id].beat > limit]
+    stuck = [id for id in request.stalled if id in silent and limit is not None and _exceeds(silent[id], limit, now)]
     if stuck and limit is not None:
         rows = yield Query("agent_of_status", (stuck, "suspect"))
         reason = f"its process is there, but was silent for longer than {_seconds(limit)}"
@@ -159,7 +160,17 @@ def _silent(request: JudgeRequest, now: Now) -> Op[dict[int, _Process]]:
     """Those of the silent processes that are so still: one may have beaten meanwhile."""
     processes = [*request.stalled, *request.unseen]
     rows = (yield Query("process_beats", (processes,))) if processes else []
-    return {row[0]: _Process(*row) for row in rows if now.awake - row[2] > request.rules.suspect_after}
+    found = [_Process(*row) for row in rows]
+    return {process.id: process for process in found if _exceeds(process, request.rules.suspect_after, now)}
+
+
+def patience(limit: int, every: int) -> int:
+    """How long a process may be silent: the limit, but at least two of its own beats."""
+    return max(limit, 2 * every)
+
+
+def _exceeds(process: _Process, limit: int, now: Now) -> bool:
+    return now.awake - process.beat > patience(limit, process.every)
 
 
 def _in_processes(

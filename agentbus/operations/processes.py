@@ -19,7 +19,8 @@ from agentbus.operations.leases import Held, take_back
 class EnterRequest(msgspec.Struct, frozen=True):
     """A process that opens the bus. ``started`` tells it from a later process with the same pid.
 
-    ``watched``: it does not open the bus; a visiting agent lives and dies with it.
+    ``watched``: it does not open the bus; a visiting agent lives and dies with it. ``every``: how many milliseconds are
+    between its beats.
     """
 
     host: str
@@ -27,6 +28,7 @@ class EnterRequest(msgspec.Struct, frozen=True):
     started: str
     bell: str | None
     watched: bool = False
+    every: int = 5000
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -87,7 +89,7 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
             "process_insert",
             (
                 request.host, now.boot, request.pid, request.started, request.bell, int(request.watched), now.awake,
-                now.wall,
+                now.wall, request.every,
             ),
         )  # fmt: skip
         rows = yield Query("process_neighbours", (process,))
@@ -121,11 +123,12 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
         revived = yield Query("process_revive", (now.awake, request.process))
         if revived:
             yield from record([event(now.wall, "process_back", ("process", str(request.process)), None)])
+            yield from _own_again(request.process, now)
         suspects = yield Query("agent_suspects", (request.process,))
         if suspects:
             active = {(agent, epoch) for agent, epoch, _ in request.calls}
             known = {(agent, epoch): decode(evidence) for agent, epoch, evidence in suspects}
-            yield from recover(
+            yield from acquit(
                 {
                     agent: evidence
                     for (agent, epoch), evidence in known.items()
@@ -137,7 +140,16 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     return outcomes
 
 
-def recover(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
+def _own_again(process: int, now: Now) -> Op[None]:
+    """Sessions that were interrupted only because their owner counted as dead, and that nobody went on with."""
+    rows = yield Query("session_own_again", (now.wall, process))
+    yield from record([
+        event(now.wall, "session_continued", ("session", session), None, before="interrupted", process=process)
+        for (session,) in rows
+    ])  # fmt: skip
+
+
+def acquit(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
     """These agents showed life; each with the evidence that had spoken against it."""
     # Those of a process that stood still had no chance to call: for them the count begins now.
     yield Each("agent_recover", [(now.awake, now.wall, agent) for agent in suspects])

@@ -24,6 +24,7 @@ from agentbus.records import (
     RecoveryRecord,
     RecoverySummary,
 )
+from agentbus.records.recovery import named
 
 _NAMED = 100
 """Sessions and agents that a summary names."""
@@ -76,8 +77,20 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
     record = RecoveryRecord(
         session,
         [
-            RecoveryAgent(id, type, status, progress, note, error, None, 0, 0, [])
-            for id, type, status, _, progress, note, error, _ in agents
+            RecoveryAgent(
+                id,
+                type,
+                status,
+                progress,
+                note,
+                error,
+                None,
+                0,
+                0,
+                [],
+                status == "failed" or (status == "stopped" and not on_purpose),
+            )
+            for id, type, status, _, progress, note, error, _, on_purpose in agents
         ],
         {producer: name for producer, name in session.expected.items() if name in saved},
         {producer: name for producer, name in session.expected.items() if name not in saved},
@@ -135,7 +148,7 @@ def refusal(record: RecoveryRecord, action: str) -> tuple[str, str] | None:
                 f"{words}: {', '.join(record.at_work[:3])} of it is at work",
                 "end its agents first, or wait for them",
             )
-        if session.status == "active" and record.owned:
+        if record.owned:
             advice = "leave that to the process, end the process, or wait until it is gone"
             return f"{words}: a live process is in its block", advice
     if action == "complete" and record.missing:
@@ -150,7 +163,7 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
     """What makes sense, the likeliest first."""
     session, found = record.session, dict[str, RecoveryOption]()
     possible = [action for action in _WORDS if refusal(record, action) is None]
-    back = [agent.id for agent in record.agents if agent.status in {"failed", "stopped"}]
+    back = [agent.id for agent in record.agents if agent.cut_off]
     for action in possible:
         if action == "resume" and session.status != "active":
             does = f"goes on with it{_expecting(back)}; each goes on with its state, checkpoint and mailbox"
@@ -178,9 +191,7 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
 
 
 def _expecting(agents: list[str]) -> str:
-    if not agents:
-        return ""
-    return f" and expects {', '.join(agents[:5])}{f' and {len(agents) - 5} more' if len(agents) > 5 else ''} again"
+    return f" and expects {named(agents)} again" if agents else ""
 
 
 def recovery_needed(_: None, now: Now) -> Op[bool]:

@@ -72,6 +72,7 @@ class RecoveryAgent(msgspec.Struct, frozen=True):
 
     ``checkpoint``: its newest one of this session, which it would go on from. ``waiting``: messages that wait in its
     mailboxes, or will. ``held``: messages from its mailboxes that are in somebody's hands. ``tasks``: its open tasks.
+    ``cut_off``: whether it failed, or stopped though nobody meant it to, so that a resumption expects it again.
 
     >>> [(agent.id, agent.checkpoint.name, agent.waiting) for agent in plan.agents if agent.checkpoint]
     ...                                                                               # doctest: +SKIP
@@ -88,6 +89,7 @@ class RecoveryAgent(msgspec.Struct, frozen=True):
     waiting: int
     held: int
     tasks: list[str]
+    cut_off: bool
 
     def __str__(self) -> str:
         parts = [f"{self.id} ({self.type}) {self.status} at {self.progress} %"]
@@ -95,8 +97,9 @@ class RecoveryAgent(msgspec.Struct, frozen=True):
             parts.append(self.error)
         if self.checkpoint is not None:
             parts.append(f"checkpoint {self.checkpoint.id} {self.checkpoint.name!r}")
-        if self.waiting or self.held:
-            parts.append(f"{self.waiting + self.held} messages unfinished")
+        unfinished = self.waiting + self.held
+        if unfinished:
+            parts.append(f"{unfinished} message{'s' * (unfinished > 1)} unfinished")
         return "; ".join(parts)
 
 

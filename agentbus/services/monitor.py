@@ -16,6 +16,7 @@ from types import TracebackType
 import anyio
 import msgspec
 
+from agentbus.disk import check_path, refusal
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, BusClosed, InvalidInput, Misuse, NotWritable
 from agentbus.records import Finding, Sweep
@@ -197,19 +198,17 @@ class Monitor:
 def open_log(engine: Engine, path: str | os.PathLike[str]) -> int:
     """The file to add lines to, made for this user only. Never a file of the store: closing it would drop its locks.
     Nothing that could make the event loop wait either, as a pipe does."""
+    place = check_path(path)
     try:
         with suppress(FileNotFoundError):
-            there = os.stat(path)
+            there = place.stat()
             if engine.holds(there.st_dev, there.st_ino):
-                raise InvalidInput(reason=f"{os.fspath(path)} is part of the bus; give the log a file of its own")
+                raise InvalidInput(reason=f"{place} is part of the bus; give the log a file of its own")
             if not stat.S_ISREG(there.st_mode):
-                raise NotWritable(path=str(path), reason="it is not a plain file")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        return os.open(path, flags, 0o600)
-    except (OSError, TypeError, ValueError) as error:
-        if isinstance(error, AgentBusError):
-            raise
-        raise NotWritable(path=str(path), reason=getattr(error, "strerror", None) or str(error)) from None
+                raise NotWritable(path=str(place), reason="it is not a plain file")
+        return os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise refusal(place, error) from None
 
 
 def _line(finding: Finding) -> bytes:

@@ -1,22 +1,18 @@
-"""``bus.recovery``: what was cut off, what can be done with it, and doing it; and what happens when a bus is opened."""
+"""``bus.recovery``: what was cut off, what can be done with it, and doing it; and what an opened bus says of it."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
 from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
-from agentbus.errors import AgentBusError, InvalidInput, OutOfRange, UnknownSession
-from agentbus.limits import check_expected, check_name, check_seconds, check_text, error_text, name_or_none
+from agentbus.errors import AgentBusError, InvalidInput, UnknownSession
+from agentbus.limits import check_expected, check_name, check_seconds, check_text, name_or_none
 from agentbus.operations.liveness import convict, overstayed
 from agentbus.operations.prospects import Basis, is_little, prospect, recovery_needed, summarize
 from agentbus.operations.recovery import RecoverRequest, recover
@@ -31,20 +27,13 @@ from agentbus.records import (
     SessionRecord,
 )
 from agentbus.records.recovery import named
-from agentbus.services.callbacks import being_cancelled, check_callback
+from agentbus.services.asking import Ask, answer
 from agentbus.services.composites import read_composite
-from agentbus.settings import switched_on
 
 log = logging.getLogger("agentbus.recovery")
 
-AUTO_RESUME = "AGENTBUS_AUTO_RESUME"
-
 WITHIN = 300.0
 """Seconds in which somebody must come to a session that was resumed, unless told otherwise."""
-
-Ask = Callable[[RecoveryRecord], bool | Awaitable[bool]]
-"""Decides whether a session shall be resumed. Runs on a thread, so that it may wait for a person; if it is async, on
-the event loop."""
 
 
 class Recovery:
@@ -114,7 +103,7 @@ class Recovery:
             plan = await self.plan(session)
             if plan.record.owned or plan.record.at_work or plan.options[:1] != _first(plan.options, "resume"):
                 return
-            if await _answer(ask, plan.record):
+            if await answer(ask, plan.record):
                 done = await plan.resume()
                 if done.changed:
                     log.warning("%s was resumed; it waits for %s", session, named(done.agents) or "anybody")
@@ -293,44 +282,6 @@ class RecoveryPlan:
         return await self._engine.write(recover, request)
 
 
-def asking(auto_resume: object) -> Ask | None:
-    """What ``connect(auto_resume=…)`` means: who decides, or None if nothing is to be resumed.
-
-    True asks on a terminal, and resumes without a question where there is none; a function is asked instead, with the
-    RecoveryRecord of each interrupted session.
-    """
-    if auto_resume is None:
-        auto_resume = switched_on(AUTO_RESUME)
-    if auto_resume is True:
-        return ask_on_terminal
-    if auto_resume is False:
-        return None
-    if not callable(auto_resume):
-        raise OutOfRange(what="auto_resume", value=auto_resume, allowed="True, False, or a function that decides")
-    check_callback(auto_resume, "auto_resume", "record")
-    return auto_resume
-
-
-async def _answer(ask: Ask, record: RecoveryRecord) -> bool:
-    """Whether a session shall be resumed. What is not a clear answer is logged, and no."""
-    session = record.session.id
-    try:
-        answer: object = await anyio.to_thread.run_sync(ask, record, abandon_on_cancel=True)
-        if inspect.isawaitable(answer):
-            answer = await answer
-    except (Exception, asyncio.CancelledError) as error:
-        if being_cancelled():
-            raise
-        # One line for each session; whoever needs the traceback can have it.
-        log.warning("%s was not resumed: auto_resume raised %s", session, " ".join(error_text(error).split()))
-        log.debug("auto_resume", exc_info=error)
-        return False
-    if not isinstance(answer, bool):
-        log.warning("%s was not resumed: auto_resume answered %.100r, it must be True or False", session, answer)
-        return False
-    return answer
-
-
 def _within(seconds: float | None) -> int | None:
     return None if seconds is None else check_seconds(seconds, "within")
 
@@ -341,18 +292,6 @@ def _follow_on_id(session: str, operation: str) -> str:
     if len(name) <= 128:
         return name
     return f"{session[:55]}-{operation[:55]}-{sha256(name.encode()).hexdigest()[:16]}"
-
-
-def ask_on_terminal(record: RecoveryRecord) -> bool:
-    """Ask whoever sits there; yes where nobody does."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    session = record.session
-    print(f"Session {session.id} ({session.operation}, {session.progress} %) was interrupted.", file=sys.stderr)
-    print("Resume it? [Y/n] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    # Without a line the terminal is gone, or somebody pressed Ctrl-D: that is no yes.
-    return answer.strip().lower() in {"", "y", "yes"} if answer else False
 
 
 def describe(summary: RecoverySummary) -> str:

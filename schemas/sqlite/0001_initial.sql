@@ -25,7 +25,8 @@ CREATE TABLE counters (
 INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
 
 -- An operating-system process that has the bus open. One beat serves all its agents. A `watched` one has not: a visiting
--- agent named its pid, and it never beats. `silent`: a sweep found it so since its last beat.
+-- agent named its pid, and it never beats. `every`: how long
+-- it is between its beats. `silent`: a sweep found it so since its last beat.
 CREATE TABLE processes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     host    TEXT    NOT NULL CHECK (host <> ''),
@@ -36,6 +37,7 @@ CREATE TABLE processes (
     watched INTEGER NOT NULL DEFAULT 0 CHECK (watched IN (0, 1)),
     status  TEXT    NOT NULL DEFAULT 'live' CHECK (status IN ('live', 'ended', 'dead')),
     beat    INTEGER NOT NULL CHECK (beat >= 0),
+    every   INTEGER NOT NULL DEFAULT 5000 CHECK (every > 0),
     silent  INTEGER NOT NULL DEFAULT 0 CHECK (silent IN (0, 1)),
     created INTEGER NOT NULL CHECK (created >= 0),
     ended   INTEGER CHECK (ended >= 0),
@@ -133,7 +135,8 @@ CREATE TABLE mailboxes (
 ) STRICT;
 
 -- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: its last
--- life had begun and did not complete, so that the next one goes on from a checkpoint.
+-- life had begun and did not complete, so that the next one goes on from a checkpoint (2: it was stopped on purpose, and
+-- nobody expects it again).
 CREATE TABLE agents (
     id           TEXT    NOT NULL PRIMARY KEY
                  CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -158,7 +161,7 @@ CREATE TABLE agents (
     note         TEXT,
     process      INTEGER REFERENCES processes (id),
     epoch        INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0),
-    cut_off      INTEGER NOT NULL DEFAULT 0 CHECK (cut_off IN (0, 1)),
+    cut_off      INTEGER NOT NULL DEFAULT 0 CHECK (cut_off IN (0, 1, 2)),
     patience     INTEGER CHECK (patience > 0),
     last_call    INTEGER CHECK (last_call >= 0),
     busy_until   INTEGER CHECK (busy_until >= 0),
@@ -242,6 +245,8 @@ CREATE INDEX messages_due ON messages (mailbox, due) WHERE status = 'scheduled';
 CREATE INDEX messages_leased ON messages (mailbox, lease_until, holder) WHERE status = 'leased';
 CREATE INDEX messages_expiring ON messages (mailbox, expires)
     WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
+-- For the sweep: what is too old, in whichever mailbox.
+CREATE INDEX messages_by_expiry ON messages (expires) WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
 -- The copies of one publication share their message_id, one per mailbox.
 CREATE UNIQUE INDEX messages_by_message_id ON messages (message_id, mailbox) WHERE message_id IS NOT NULL;
 -- Also replies that were read: whoever sends its request again after a crash gets the same reply again.
@@ -362,6 +367,14 @@ CREATE TABLE documents (
     value    TEXT    NOT NULL CHECK (json_valid(value)),
     UNIQUE (session, name, version)
 ) STRICT;
+
+-- A document that a rollback removed keeps its last version: should it be saved again, versions go on counting.
+CREATE TABLE document_floors (
+    session TEXT    NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+    name    TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128),
+    version INTEGER NOT NULL CHECK (version >= 1),
+    PRIMARY KEY (session, name)
+) STRICT, WITHOUT ROWID;
 
 -- The audit trail: who changed what, when. Not one per message.
 CREATE TABLE events (

@@ -368,7 +368,7 @@ async def test_a_plan_is_a_text_for_people(bus: Bus, engine: Engine) -> None:
         await a.fail("no more memory")
     assert str(await bus.recovery.plan("s")) == (
         "session s (execution, 0 %) is interrupted: a failed: no more memory\n"
-        f"  a (worker) failed at 40 %; no more memory; checkpoint {checkpoint.id} 'half'; 1 messages unfinished\n"
+        f"  a (worker) failed at 40 %; no more memory; checkpoint {checkpoint.id} 'half'; 1 message unfinished\n"
         "there: risks of y\n"
         "missing: scope of x\n"
         "resume: goes on with it and expects a again; each goes on with its state, checkpoint and mailbox\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -393,6 +394,63 @@ async def test_a_session_that_somebody_is_at_work_in_cannot_be_ended(bus: Bus, e
         await member(bus, "a")
         with pytest.raises(WrongState, match="a of it is at work"):
             await (await bus.recovery.plan("s")).complete()
+
+
+async def test_an_interrupted_session_whose_owner_is_in_its_block_is_not_ended_under_it(bus: Bus) -> None:
+    async with bus.session("execution", id="s") as session:
+        await session.document("d").save(1)
+        point = await session.checkpoint_all("p")
+        await (await member(bus, "a")).fail("crashed")
+        assert (await session.record()).status == "interrupted"
+        plan = await bus.recovery.plan("s")
+        assert actions(plan) == ["resume"]
+        for action in (plan.complete, lambda: plan.abandon("x"), lambda: plan.rollback(point.id)):
+            with pytest.raises(WrongState, match="a live process is in its block"):
+                await action()
+
+
+async def test_one_that_was_stopped_on_purpose_is_not_expected_again(bus: Bus, engine: Engine) -> None:
+    async with cut_off(engine) as (owner, _):
+        await (await member(owner, "meant")).stop("no longer needed")
+        await (await member(owner, "broken")).fail("crashed")
+        await member(owner, "cut")
+        with pytest.raises(KeyboardInterrupt):
+            async with owner.agent("pressed", type="worker", session="s"):
+                raise KeyboardInterrupt
+    plan = await bus.recovery.plan("s")
+    assert [agent.id for agent in plan.agents if not agent.cut_off] == ["meant"]
+    assert "expects broken, cut, pressed again" in plan.options[0].does
+    assert (await plan.resume()).agents == ["broken", "cut", "pressed"]
+    assert [(await known(bus, agent)).error for agent in ("meant", "broken")] == ["no longer needed", None]
+
+
+async def test_every_refusal_says_what_to_do(bus: Bus, engine: Engine) -> None:
+    async with cut_off(engine, "missing", expects={"x": "scope"}) as (_, session):
+        own = await session.checkpoint("own", 1)
+    async with bus.session("execution", id="ended"):
+        pass
+    async with bus.session("execution", id="owned") as owned:
+        await owned.document("d").save(1)
+        await interrupted(engine, "working", "w")
+        await member(bus, "w", "working")
+        attempts = {
+            name: await bus.recovery.plan(name) for name in ("missing", "ended", "owned", "working")
+        }  # fmt: skip
+        calls: list[Callable[[], Any]] = [
+            attempts["missing"].complete,
+            lambda: attempts["missing"].follow_on("o"),
+            lambda: attempts["missing"].rollback(own.id),
+            lambda: attempts["ended"].abandon("x"),
+            lambda: attempts["ended"].follow_on("o"),
+            attempts["ended"].resume,
+            lambda: attempts["owned"].abandon("x"),
+            attempts["working"].complete,
+        ]
+        for call in calls:
+            with pytest.raises(WrongState) as refused:
+                await call()
+            assert refused.value.fix, str(refused.value)
+            assert "?" not in refused.value.fix
 
 
 @pytest.mark.parametrize("change", ["agent", "document", "progress", "ended", "abandoned", "expected"])

@@ -11,9 +11,10 @@ import pytest
 import agentbus
 from agentbus import Bus, errors
 from agentbus.records import RecoveryRecord
-from agentbus.services import recovery
+from agentbus.services.asking import ask_on_terminal
 from tests.conformance.cut_off import cut_off, interrupted, kinds, member
 from tests.conformance.helpers import held, known, running, take, worker
+from tests.conformance.strangers import ELSEWHERE, resident, stranger
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -381,7 +382,7 @@ async def test_on_a_terminal_it_asks(
     terminal = Terminal(answer, terminal=True)
     monkeypatch.setattr("sys.stdin", terminal)
     monkeypatch.setattr("sys.stderr", terminal)
-    assert recovery.ask_on_terminal(record) is yes
+    assert ask_on_terminal(record) is yes
     assert "Session s (execution, 0 %) was interrupted." in "".join(terminal.written)
 
 
@@ -395,7 +396,7 @@ async def test_where_there_is_no_terminal_nobody_is_asked(
     loud: Any = type("Loud", (), {"isatty": lambda self: True})()
     monkeypatch.setattr("sys.stdin", loud if input else silent)
     monkeypatch.setattr("sys.stderr", loud if output else silent)
-    assert recovery.ask_on_terminal(record)
+    assert ask_on_terminal(record)
 
 
 # Silence
@@ -446,6 +447,17 @@ async def test_whatever_happens_in_a_session_breaks_the_silence(bus: Bus, clock:
                 await a.busy(3600)
                 clock.stall(1200)
         assert await stale(bus) == []
+
+
+async def test_that_an_agent_is_suspected_or_judged_is_nothing_that_it_did(bus: Bus, clock: FakeClock) -> None:
+    async with bus.session("execution", id="s"):
+        await resident(bus, "a", await stranger(bus, host=ELSEWHERE), session="s")
+        await member(bus, "b")
+        clock.stall(1200)
+        for statuses in (["suspect", "running"], ["failed", "running"]):
+            await bus.sweep()
+            assert [(await known(bus, agent)).status for agent in "ab"] == statuses
+            assert await stale(bus) == ["s"]
 
 
 async def test_an_agent_that_waits_for_a_message_is_no_silence(bus: Bus, clock: FakeClock) -> None:

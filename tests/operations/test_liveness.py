@@ -22,7 +22,7 @@ NOBODY: tuple[Answer, ...] = (("agent_overdue", []), ("agent_absent", []))
 
 def beat(age: int, process: int = 3, *, silent: bool = True) -> Row:
     """A row of process_beats, of a process that beat so long ago; and whether an earlier sweep found it silent."""
-    return process, 41, NOW.awake - age, int(silent)
+    return process, 41, NOW.awake - age, int(silent), 5000
 
 
 def judged(played: Played[Any]) -> dict[str, dict[str, Any]]:
@@ -165,7 +165,7 @@ def test_where_nothing_lapsed_and_nothing_is_too_old_tidying_writes_nothing() ->
 
 
 def test_a_survey_of_a_quiet_bus_finds_nothing_and_names_the_other_processes() -> None:
-    other: Row = (4, "host", 41, "77", None, 1, 40_000)
+    other: Row = (4, "host", 41, "77", None, 1, 40_000, 5000)
     played = play(
         survey(SurveyRequest(3, STRICT, 100), NOW),
         ("process_others", [other]), ("agent_silent", []), ("agent_overdue", []), ("agent_silent", []),

@@ -36,7 +36,7 @@ def test_a_process_gets_a_number_and_hears_of_its_neighbours() -> None:
     neighbours: Answer = ("process_neighbours", [(1, "host", 40, "66", None)])
     played = play(enter.run([ME], NOW), SAME_BOOT, ("process_insert", [(3,)]), neighbours)
     assert played.outcomes == [Entry(3, [Neighbour(1, "host", 40, "66", None)])]
-    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", 0, NOW.awake, NOW.wall)]
+    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", 0, NOW.awake, NOW.wall, 5000)]
     assert played.parameters("process_neighbours") == (3,)
 
 

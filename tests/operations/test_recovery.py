@@ -61,7 +61,7 @@ def found(
 
 
 def agent(id: str = "a", status: str = "failed", epoch: int = 1, checkpoint: int | None = None) -> Row:
-    return id, "worker", status, epoch, 10, None, "crashed", checkpoint
+    return id, "worker", status, epoch, 10, None, "crashed", checkpoint, 0
 
 
 def basis(status: str = "interrupted", agents: tuple[Row, ...] = (), documents: tuple[Row, ...] = ()) -> Basis:
@@ -207,15 +207,17 @@ def test_an_id_that_is_taken_starts_no_follow_on() -> None:
 CONTENT: list[Answer] = [
     ("agent_of_session", [agent("a", "running", checkpoint=3)]),
     ("document_newest", [("d", 2, None, 7, "new", '{"x": 2}')]),
-    ("state_there", [("a", "k", "user_data", None, 9, "2")]),
+    ("state_there", [("a", "k", "user_data", None, 9, "a", "2")]),
     ("participant_of_session", [("m", "one", 0, 5, 6, 1, '"yes"')]),
     ("message_open_of", [(4, None, "b", "a", "note", "queued")]),
 ]
+SIZE: Answer = ("session_size", [(40,)])
 OPEN: Answer = ("session_status", [("interrupted",)])
 PAST = Composite(
     "s", "execution", 10,
     [KeptDocument("d", 1, "a", 7, "old", Raw(b'{"x": 1}'))],
-    [KeptEntry("a", "k", "user_data", None, 8, Raw(b"1")), KeptEntry("a", "gone", "user_data", NOW.wall, 8, Raw(b"1"))],
+    [KeptEntry("a", "k", "user_data", None, 8, "a", Raw(b"1")),
+     KeptEntry("a", "gone", "user_data", NOW.wall, 8, "a", Raw(b"1"))],
     [], [KeptAgent("a", "worker", "running", 0, None, 2), KeptAgent("moved", "worker", "running", 0, None, 1)], [],
 )  # fmt: skip
 
@@ -226,7 +228,7 @@ def saves(*answers: Answer, **options: Any) -> Played[Any]:
 
 
 def test_a_composite_holds_stored_json_to_the_byte() -> None:
-    played = saves(OPEN, ("session_get", [session_row()]), *CONTENT, ("checkpoint_insert", [(9,)]), notes="why")
+    played = saves(OPEN, SIZE, ("session_get", [session_row()]), *CONTENT, ("checkpoint_insert", [(9,)]), notes="why")
     (row,) = played.written("checkpoint_insert")
     kind, owner, name, session, created, checksum, size, files, notes, _, text = row
     assert (kind, owner, name, session, created, files, notes) == ("composite", "s", "n", "s", NOW.wall, 0, "why")
@@ -234,15 +236,15 @@ def test_a_composite_holds_stored_json_to_the_byte() -> None:
     assert '"value":{"x": 2}' in text, "spaces and all"
     (composed,) = played.outcomes
     assert (composed.id, composed.size) == (9, size)
-    again = saves(OPEN, ("session_get", [session_row()]), *CONTENT, unless=composed.digest)
+    again = saves(OPEN, SIZE, ("session_get", [session_row()]), *CONTENT, unless=composed.digest)
     assert again.outcomes == [type(composed)(composed.digest)]
     assert again.statements == []
     other = [*CONTENT[:4], ("message_open_of", [])]
-    assert saves(OPEN, ("session_get", [session_row()]), *other, unless=composed.digest).statements == []
+    assert saves(OPEN, SIZE, ("session_get", [session_row()]), *other, unless=composed.digest).statements == []
 
 
 def test_a_composite_that_is_too_large_writes_nothing() -> None:
-    played = saves(OPEN, ("session_get", [session_row()]), *CONTENT, limit=50)
+    played = saves(OPEN, SIZE, ("session_get", [session_row()]), *CONTENT, limit=50)
     assert isinstance(played.outcomes[0], SnapshotTooLarge)
     assert played.statements == []
 
@@ -253,7 +255,7 @@ def rolls(*answers: Answer, limit: int = 10_000) -> Played[Any]:
 
 def test_a_rollback_saves_what_is_there_before_it_changes_anything() -> None:
     played = rolls(
-        ("checkpoint_owner", [("composite", "s")]), ("session_get", [session_row()]), *CONTENT,
+        ("checkpoint_owner", [("composite", "s")]), SIZE, ("session_get", [session_row()]), *CONTENT,
         ("checkpoint_insert", [(9,)]), ("document_insert", [(1, 3)]),
         ("state_standing", [("a", "k", 11, "user_data", 4, None, 1, 9)]), ("counter_take", [(20,)]),
         ("checkpoint_again", [(10,)]), ("message_still_open", []),
@@ -269,7 +271,9 @@ def test_a_rollback_saves_what_is_there_before_it_changes_anything() -> None:
 
 
 def test_a_rollback_that_cannot_save_what_is_there_changes_nothing() -> None:
-    played = rolls(("checkpoint_owner", [("composite", "s")]), ("session_get", [session_row()]), *CONTENT, limit=50)
+    played = rolls(
+        ("checkpoint_owner", [("composite", "s")]), SIZE, ("session_get", [session_row()]), *CONTENT, limit=50
+    )
     assert isinstance(played.outcomes[0], SnapshotTooLarge)
     assert played.statements == []
 

@@ -49,6 +49,7 @@ class SQLiteEngine:
         self.clock = clock
         self.hub = Hub(clock)
         self.process = 0
+        self.beat_every = 5.0
         self.directory = place.directory
         self.waited_in_vain = float("-inf")
         self._home = place
@@ -91,7 +92,8 @@ class SQLiteEngine:
         self._eye = await connection.run(lambda: open_reader(self._home, 0))
         self._listen()
         bell = None if self._bell is None else self._bell.path
-        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), bell)
+        every = max(1, round(self.beat_every * 1000))
+        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), bell, every=every)
         entry = await self.write(enter, me, orphaned=self._entered)
         self._entered(entry)
         if self._bell is not None:

@@ -39,7 +39,8 @@ INSERT INTO agents (
 )
 VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12 + (SELECT epoch FROM mailboxes WHERE id = $10),
-    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'), coalesce($22, $24), $23
+    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'),
+    coalesce(CAST($22 AS bigint), $24), $23
 )
 ON CONFLICT (id) DO UPDATE SET
     type = excluded.type,
@@ -70,11 +71,12 @@ ON CONFLICT (id) DO UPDATE SET
     ended = NULL;
 
 -- name: agent_expect_again
--- The agents of a session that failed or stopped are expected to come back: by $4 (awake), unless that is NULL.
+-- The agents of a session that failed, or stopped though nobody meant them to, are expected to come back: by $4 (awake),
+-- unless that is NULL.
 UPDATE agents SET
     status = CASE WHEN CAST($4 AS bigint) IS NULL THEN 'pending' ELSE 'spawning' END,
-    process = NULL, last_call = $3, busy_until = $4, updated = $1, ended = NULL
-WHERE session = $2 AND status IN ('failed', 'stopped')
+    process = NULL, last_call = $3, busy_until = $4, updated = $1, ended = NULL, error = NULL, evidence = NULL
+WHERE session = $2 AND (status = 'failed' OR (status = 'stopped' AND cut_off <> 2))
 RETURNING id;
 
 -- name: agent_cut_off
@@ -82,9 +84,10 @@ RETURNING id;
 SELECT cut_off FROM agents WHERE id = $1;
 
 -- name: agent_of_session
--- The agents of a session, each with its newest checkpoint of it.
+-- The agents of a session, each with its newest checkpoint of it, and whether it was stopped on purpose.
 SELECT id, type, status, epoch, progress, note, error,
-    (SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id AND session = $1)
+    (SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id AND session = $1),
+    CASE WHEN cut_off = 2 THEN 1 ELSE 0 END
 FROM agents
 WHERE agents.session = $1
 ORDER BY id;
@@ -112,6 +115,10 @@ UPDATE agents SET
     status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL, evidence = $4,
     cut_off = CASE WHEN status IN ('pending', 'spawning') THEN cut_off WHEN $1 = 'completed' THEN 0 ELSE 1 END
 WHERE id = $5;
+
+-- name: agent_dismiss
+-- An agent was stopped on purpose.
+UPDATE agents SET cut_off = 2 WHERE id = $1 AND cut_off = 1;
 
 -- name: agent_suspect
 -- Something speaks against an agent.

@@ -46,27 +46,9 @@ GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
 ORDER BY count(*) DESC, mailboxes.id
 LIMIT $1;
 
--- name: mailbox_expiring
--- Mailboxes in which something is too old. Each is found by one step along the index: there may be many messages.
-WITH RECURSIVE boxes (mailbox) AS (
-    SELECT min(mailbox) FROM messages WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled')
-    UNION ALL
-    SELECT (
-        SELECT min(mailbox) FROM messages
-        WHERE mailbox > boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
-    )
-    FROM boxes WHERE boxes.mailbox IS NOT NULL
-)
-SELECT mailbox FROM boxes
-WHERE EXISTS (
-    SELECT 1 FROM messages
-    WHERE messages.mailbox = boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
-        AND expires <= $1
-)
-LIMIT $2;
-
 -- name: mailbox_deep
--- Mailboxes in which more than $1 messages wait, also such as are due at $2 and that nobody came for; found in the same way.
+-- Mailboxes in which more than $1 messages wait, also such as are due at $2 and that nobody came for. Each
+-- mailbox is found by one step along the index: there may be many messages.
 WITH RECURSIVE boxes (mailbox) AS (
     SELECT min(mailbox) FROM messages WHERE status = 'queued'
     UNION ALL

@@ -1,6 +1,7 @@
 -- name: process_insert
 -- A process opens the bus.
-INSERT INTO processes (host, boot, pid, started, bell, watched, beat, created) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO processes (host, boot, pid, started, bell, watched, beat, created, every)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 RETURNING id;
 
 -- name: process_neighbours
@@ -9,8 +10,8 @@ SELECT id, host, pid, started, bell FROM processes
 WHERE status = 'live' AND id <> $1 AND host = (SELECT host FROM processes WHERE id = $1);
 
 -- name: process_others
--- Every other process that counts as live, and when it last beat.
-SELECT id, host, pid, started, bell, watched, beat FROM processes WHERE status = 'live' AND id <> $1 ORDER BY id;
+-- Every other process that counts as live, when it last beat, and how often it does.
+SELECT id, host, pid, started, bell, watched, beat, every FROM processes WHERE status = 'live' AND id <> $1 ORDER BY id;
 
 -- name: process_of_other_boots
 -- Live processes that belong to another boot.

@@ -49,6 +49,12 @@ UPDATE sessions SET resume_by = $1 WHERE id = $2;
 -- Awake time starts again after a reboot, and whoever was to come is gone.
 UPDATE sessions SET resume_by = 0 WHERE ended IS NULL AND resume_by IS NOT NULL;
 
+-- name: session_own_again
+-- The owner of interrupted sessions is there after all; those of which an agent failed stay as they are.
+UPDATE sessions SET status = 'active', error = NULL, updated = $1
+WHERE ended IS NULL AND process = $2 AND status = 'interrupted' AND troubled = 0
+RETURNING id;
+
 -- name: session_reason
 -- Why a session was interrupted.
 UPDATE sessions SET error = $1 WHERE id = $2;
@@ -99,7 +105,7 @@ SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 
 -- name: session_stale
 -- Open sessions in which nobody did anything since $1 (wall) and $2 (awake), the longest silent first. An agent that said
--- it would be silent until later than $3 (awake) is at work.
+-- it would be silent until later than $3 (awake) is at work; that one was judged is nothing that it did.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
     status = 'active' AND troubled = 1
         AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
@@ -108,7 +114,7 @@ WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted') AND update
     AND NOT EXISTS (
         SELECT 1 FROM agents
         WHERE agents.session = sessions.id AND (
-            agents.updated > $1
+            (agents.updated > $1 AND agents.evidence IS NULL)
             OR (agents.status IN ('running', 'suspect', 'spawning') AND (agents.last_call > $2 OR agents.busy_until > $3))
         )
     )
@@ -153,6 +159,22 @@ DELETE FROM participants WHERE session = $1;
 -- One who took part in a meeting, and may have finished.
 INSERT INTO participants (session, meeting, member, position, created, finished, checksum, result)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: session_size
+-- How many characters the values have that belong to a session ($2: its scope) at a time: its composite has more bytes.
+SELECT CAST(
+    coalesce((
+        SELECT sum(length(documents.value))
+        FROM (SELECT name, max(version) AS version FROM documents WHERE session = $1 GROUP BY name) AS newest
+        JOIN documents ON documents.session = $1 AND documents.name = newest.name AND documents.version = newest.version
+    ), 0)
+    + coalesce((SELECT sum(length(value)) FROM state WHERE scope = $2 AND (expires IS NULL OR expires > $3)), 0)
+    + coalesce((
+        SELECT sum(length(state.value)) FROM agents JOIN state ON state.scope = agents.id
+        WHERE agents.session = $1 AND (state.expires IS NULL OR state.expires > $3)
+    ), 0)
+    + coalesce((SELECT sum(length(result)) FROM participants WHERE session = $1), 0)
+AS bigint);
 
 -- name: recovery_beyond
 -- A row if a summary has to look at more than $1: agents that did not complete, and interruptions.

@@ -31,7 +31,7 @@ LIMIT $5;
 
 -- name: state_there
 -- Every entry of these scopes that is there, in their order. Differs: lists by json_each.
-SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.value
+SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.author, state.value
 FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
 WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2)
 ORDER BY wanted.key, state.key;
