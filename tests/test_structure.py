@@ -242,6 +242,13 @@ def test_every_public_name_is_explained_with_an_example(name: str, value: object
     assert ">>>" in text, f"{name} has no example"
 
 
+def test_whoever_says_that_a_state_is_wrong_says_what_to_do() -> None:
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "WrongState":
+                assert "advice" in {keyword.arg for keyword in node.keywords}, f"{module}:{node.lineno}"
+
+
 def sleeps(file: Path) -> Iterator[str]:
     """Calls that sleep for a fixed time long enough to be a wait for something."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

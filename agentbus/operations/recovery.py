@@ -9,7 +9,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, SessionIdTaken, UnknownSession, WrongState
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, carry_out, operation
 from agentbus.operations.composites import RollbackRequest, roll_back
 from agentbus.operations.events import event, record
 from agentbus.operations.prospects import Basis, outline, refusal
@@ -109,7 +109,7 @@ def _resume(standing: RecoveryRecord, within: int | None, now: Now) -> Op[list[s
     """The session goes on, and waits for its agents whose life was cut off; if it had none, for anybody."""
     session = standing.session
     if session.status != "active":
-        yield from _change(ChangeRequest(session.id, "active"), now)
+        yield from carry_out(change_session, ChangeRequest(session.id, "active"), now)
     deadline = None if within is None else now.awake + within
     rows = yield Query("agent_expect_again", (now.wall, session.id, now.awake, deadline))
     if not rows and deadline is not None:
@@ -119,7 +119,7 @@ def _resume(standing: RecoveryRecord, within: int | None, now: Now) -> Op[list[s
 
 def _close(standing: RecoveryRecord, status: str, reason: str | None, now: Now) -> Op[list[str]]:
     """The session ends, and with it the wait for its agents that did not come."""
-    yield from _change(ChangeRequest(standing.session.id, status, reason), now)
+    yield from carry_out(change_session, ChangeRequest(standing.session.id, status, reason), now)
     return [agent.id for agent in standing.agents if agent.status in {"pending", "spawning"}]
 
 
@@ -134,17 +134,9 @@ def _follow_on(request: BeginRequest, standing: RecoveryRecord, now: Now) -> Op[
     metadata = plain({**decode(request.metadata or "{}"), "follows": origin})
     milestone = request.milestone or session.milestone
     new = msgspec.structs.replace(request, milestone=milestone, metadata=metadata)
-    for outcome in (yield from begin_session.run([new], now)):
-        if isinstance(outcome, AgentBusError):
-            raise outcome
+    yield from carry_out(begin_session, new, now)
     yield Query("document_copy", (request.session, now.wall, session.id))
     return request.session
-
-
-def _change(request: ChangeRequest, now: Now) -> Op[None]:
-    for outcome in (yield from change_session.run([request], now)):
-        if isinstance(outcome, AgentBusError):
-            raise outcome
 
 
 def _note(request: RecoverRequest, standing: RecoveryRecord, done: Recovered, now: Now) -> Op[None]:
