@@ -10,7 +10,6 @@ from agentbus.clock import Clock, SystemClock
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
-from agentbus.records import RetentionPolicy
 from agentbus.services.recovery import Ask, asking
 
 
@@ -24,15 +23,13 @@ def connect(
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
     auto_resume: bool | Ask | None = None,
-    retention: RetentionPolicy | None = None,
 ) -> Bus:
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
     made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
     of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
-    interrupted are resumed: on a terminal it asks, a function of yours decides instead. ``retention`` says how long
-    things are kept.
+    interrupted are resumed: on a terminal it asks, a function of yours decides instead.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
@@ -51,5 +48,4 @@ def connect(
         max_snapshot=max_snapshot,
         beat_every=beat_every,
         ask=asking(auto_resume),
-        retention=retention,
     )

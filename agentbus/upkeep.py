@@ -14,7 +14,7 @@ from agentbus.records import BackupRecord, Check, ImportReport, Sweep
 from agentbus.services import doctor
 from agentbus.services.findings import Thresholds
 from agentbus.services.monitor import Callback, Chore, Monitor, check_callback
-from agentbus.services.retention import Retention, import_archive
+from agentbus.services.retention import Retention, apply_when_due, import_archive
 from agentbus.services.sweeping import Sweeper
 from agentbus.settings import switched_on
 
@@ -22,7 +22,8 @@ log = logging.getLogger("agentbus")
 
 KEEP_BACKUPS = 10
 _MOST = 1_000_000_000
-_APPLY_RETENTION_EVERY = 3600.0
+_LOOK_FOR_RETENTION_EVERY = 60.0
+"""Seconds between two looks whether it is time to apply retention."""
 
 
 class Upkeep:
@@ -45,7 +46,8 @@ class Upkeep:
     ) -> Monitor:
         """A monitor for the length of a block: every ``interval`` seconds it sweeps, as ``sweep`` does, and tells what
         it finds to ``on_finding`` (which may be async), to whoever iterates over ``monitor.findings()``, to the logger
-        ``agentbus.monitor`` and to ``log_file``; every hour it applies ``bus.retention``. Any number of them may run.
+        ``agentbus.monitor`` and to ``log_file``. About once an hour, but not in its first ``interval``, it applies
+        ``bus.retention``, unless somebody else did. Any number of monitors may run.
 
         >>> async with bus.monitor(fail_stuck_after=600, log_file="monitor.log", on_finding=print):   # doctest: +SKIP
         ...     await work()
@@ -54,7 +56,7 @@ class Upkeep:
         sweeper = self._sweeper(suspect_after, fail_after, fail_stuck_after, deep_queue)
         if on_finding is not None:
             check_callback(on_finding)
-        chore = Chore("retention", _APPLY_RETENTION_EVERY, self.retention.apply)
+        chore = Chore("retention", _LOOK_FOR_RETENTION_EVERY, lambda: apply_when_due(self.engine))
         return Monitor(
             self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, chores=(chore,)
         )

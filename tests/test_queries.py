@@ -50,6 +50,7 @@ LOOKS = (
     "agent_get",
     "session_get",
     "mailbox_pending",
+    "meta_get",
     "recovery_beyond",
     "recovery_incomplete",
     "recovery_interrupted",

@@ -16,6 +16,9 @@ from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 
+CREATED = "created"
+"""The fact that says when a bus was first opened."""
+
 
 class EnterRequest(msgspec.Struct, frozen=True):
     """A process that opens the bus. ``started`` tells it from a later process with the same pid.
@@ -242,6 +245,7 @@ def _new_boot(now: Now) -> Op[None]:
         return
     yield Query("meta_set", ("boot", now.boot))
     if not rows:
+        yield Query("meta_set", (CREATED, str(now.wall)))
         return
     yield Query("agent_forget_calls")
     dead = yield Query("process_of_other_boots", (now.boot,))

@@ -14,7 +14,7 @@ from agentbus.operations.budget import Budget
 from agentbus.operations.deletion import Rest, bury_letters, remove_agents
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
-from agentbus.operations.retention import Piece, read_marks
+from agentbus.operations.retention import OWN_EVENT, Piece, read_marks
 from agentbus.operations.state import clear_state
 
 
@@ -67,7 +67,7 @@ def remove(requests: Sequence[RemoveRequest], now: Now) -> Op[list[Outcome[Remov
                 gone += yield from removal(pieces, step)
         if gone:
             facts = {"archive": request.archive, "counts": dict(Counter(piece.kind for piece in gone))}
-            yield from record([event(now.wall, "retention_applied", ("bus", "retention"), None, **facts)])
+            yield from record([event(now.wall, OWN_EVENT, ("bus", "retention"), None, **facts)])
         outcomes.append(Removed(gone, step.rest))
     return outcomes
 
@@ -94,7 +94,7 @@ def _remove_checkpoints(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]
 
 
 def _has_ended(kind: object, owner: object) -> Op[bool]:
-    if kind == "session":
+    if kind in {"session", "composite"}:
         rows = yield Query("session_ended", (owner,))
         return bool(rows) and rows[0][0] is not None
     found = yield from standings([str(owner)])

@@ -19,6 +19,7 @@ _DAY = 24 * 3600 * 1000
 _PAGE = 1000
 _GROUPS = 50
 _AGENTS = 200
+OWN_EVENT = "retention_applied"
 _NEVER = -1
 """A wall time before everything."""
 
@@ -130,7 +131,7 @@ def find_sessions(wanted: Wanted, now: Now) -> Op[Found]:
     pieces: list[Piece] = []
     if not LIVE & {status for _, status in members}:
         marks = yield from read_marks(agents)
-        for kind, owners in (("agent", agents), ("session", [session])):
+        for kind, owners in (("agent", agents), ("session", [session]), ("composite", [session])):
             rows = yield Query("checkpoint_sizes", (kind, owners))
             pieces += [Piece("checkpoint", id, bytes, (kind, owner)) for id, owner, bytes in rows]
         rows = yield Query("document_sizes", (session,))
@@ -141,9 +142,10 @@ def find_sessions(wanted: Wanted, now: Now) -> Op[Found]:
 
 
 def find_events(wanted: Wanted, now: Now) -> Op[Found]:
+    """Events of long ago; each says whether retention itself wrote it."""
     limit = before(now, wanted.policy.events)
     rows = yield Query("event_ages", (wanted.cursor or 0, _PAGE))
-    pieces = [Piece("event", id, size) for id, at, size in rows if at <= limit]
+    pieces = [Piece("event", id, size, (kind == OWN_EVENT,)) for id, at, size, kind in rows if at <= limit]
     return Found(pieces, rows[-1][0] if pieces and len(rows) == _PAGE else None)
 
 

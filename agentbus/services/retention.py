@@ -19,6 +19,7 @@ import anyio.to_thread
 from agentbus.disk import check_path
 from agentbus.engine.interface import Engine
 from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
+from agentbus.limits import check_options
 from agentbus.operations import archives
 from agentbus.operations.archives import (
     ArchivedSession,
@@ -30,6 +31,14 @@ from agentbus.operations.archives import (
     restore,
 )
 from agentbus.operations.deletion import Rest
+from agentbus.operations.policy import (
+    ChangePolicyRequest,
+    TurnRequest,
+    change_policy,
+    is_due,
+    read_policy,
+    take_turn,
+)
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
 from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
@@ -44,6 +53,8 @@ _WEIGHTS = {"agent": 5, "session": 50, "process": 50}
 _SHOWN = 100
 _TOGETHER = 200
 """Lines that are imported in one transaction."""
+EVERY = 3600 * 1000
+"""Milliseconds after which the policy is applied again, if a monitor runs."""
 
 _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
     "checkpoint": archives.load_checkpoints,
@@ -58,27 +69,32 @@ _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
 
 
 class Retention:
-    """``bus.retention``: how long things are kept. The monitor applies it now and then; anybody may.
+    """``bus.retention``: how long things are kept. Every monitor sees to it that the policy is applied about once an
+    hour; anybody may apply it. Without either, nothing goes.
 
-    >>> bus.retention.policy = RetentionPolicy(messages=24 * 3600)                    # doctest: +SKIP
+    >>> await bus.retention.change(messages=24 * 3600, events=None)                   # doctest: +SKIP
     """
 
-    def __init__(self, engine: Engine, policy: RetentionPolicy | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.policy = RetentionPolicy() if policy is None else policy
 
-    @property
-    def policy(self) -> RetentionPolicy:
-        """What is kept, and for how long.
+    async def policy(self) -> RetentionPolicy:
+        """What is kept, and for how long, on this bus: the defaults, but for what was changed.
 
-        >>> bus.retention.policy.checkpoints_last                                     # doctest: +SKIP
+        >>> (await bus.retention.policy()).checkpoints_last                           # doctest: +SKIP
         24
         """
-        return self._policy
+        return await self._engine.read(read_policy, None)
 
-    @policy.setter
-    def policy(self, policy: RetentionPolicy) -> None:
-        self._policy = _checked(policy)
+    async def change(self, **changes: Any) -> RetentionPolicy:
+        """Keep some things for another time, from now on and for every process; what is not named stays as it is. The
+        names are those of ``RetentionPolicy``; gives the policy that holds then.
+
+        >>> await bus.retention.change(messages=3 * 24 * 3600, events=None)           # doctest: +SKIP
+        """
+        check_options(changes, RetentionPolicy.__struct_fields__)
+        RetentionPolicy(**changes)
+        return await self._engine.write(change_policy, ChangePolicyRequest(changes))
 
     async def apply(self, *, dry_run: bool = False, policy: RetentionPolicy | None = None) -> RetentionReport:
         """Archive what is old enough in ``archive/`` of the bus, then remove it; ``dry_run`` only says what would go.
@@ -89,18 +105,32 @@ class Retention:
         >>> report.removed                                                            # doctest: +SKIP
         {'message': 1200, 'event': 310}
         """
-        run = _Run(self._engine, self._policy if policy is None else _checked(policy), dry_run)
-        try:
-            for find in TIERS:
-                await run.tier(find)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(run.archive.close)
-        report = run.report()
-        if report.removed and not dry_run:
-            counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
-            log.info("removed what was old enough: %s; archived in %s", counts, report.archive)
-        return report
+        if policy is not None and not isinstance(policy, RetentionPolicy):
+            raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
+        if policy is None and not dry_run:
+            await self._engine.write(take_turn, TurnRequest(0))
+        return await _apply(self._engine, await self.policy() if policy is None else policy, dry_run)
+
+
+async def apply_when_due(engine: Engine) -> None:
+    """Apply the policy of the bus, unless somebody did within the last hour: of all monitors, one does."""
+    if await engine.look(is_due, EVERY) and await engine.write(take_turn, TurnRequest(EVERY)):
+        await _apply(engine, await engine.read(read_policy, None), dry_run=False)
+
+
+async def _apply(engine: Engine, policy: RetentionPolicy, dry_run: bool) -> RetentionReport:
+    run = _Run(engine, policy, dry_run)
+    try:
+        for find in TIERS:
+            await run.tier(find)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(run.archive.close)
+    report = run.report()
+    if report.removed and not dry_run:
+        counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
+        log.info("removed what was old enough: %s; archived in %s", counts, report.archive)
+    return report
 
 
 class _Run:
@@ -120,6 +150,9 @@ class _Run:
         while True:
             found = await self._engine.read(find, Wanted(self._policy, cursor))
             pieces = [piece for piece in found.pieces if self._may_go(piece)]
+            if not self._gone and all(piece.kind == "event" and piece.mark[0] for piece in pieces):
+                # Events of earlier runs are no reason for another: its own event would be one for the next, for ever.
+                pieces = []
             if self._dry_run:
                 self._note(pieces)
             else:
@@ -232,9 +265,3 @@ def _take(lines: Iterator[tuple[int, Line | str, int]], sessions: bool) -> list[
             if len(taken) == _TOGETHER or size > _BYTES:
                 break
     return taken
-
-
-def _checked(policy: object) -> RetentionPolicy:
-    if not isinstance(policy, RetentionPolicy):
-        raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
-    return policy

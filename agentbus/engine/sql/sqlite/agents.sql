@@ -97,7 +97,7 @@ LIMIT $8;
 SELECT agents.id, status, epoch, ended,
     coalesce((SELECT max(change) FROM state WHERE scope = agents.id), 0),
     EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id),
-    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = agents.session)
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = agents.session)
 FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value;
 
 -- name: agent_awaited
