@@ -21,7 +21,8 @@
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
-    │   └── UnknownFile               a checkpoint shall refer to it
+    │   ├── UnknownFile               a checkpoint shall refer to it
+    │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
@@ -92,6 +93,7 @@ from agentbus.errors.calls import (
     LeaseLost,
     MessageIdConflict,
     Misuse,
+    NoSuchFile,
     NotFound,
     OutOfRange,
     PayloadMismatch,
@@ -168,6 +170,7 @@ __all__ = [
     "LockTimeout",
     "MessageIdConflict",
     "Misuse",
+    "NoSuchFile",
     "NotADatabase",
     "NotFound",
     "NotWritable",

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from agentbus.codec import check
-from agentbus.disk import make_private, refusal, stamp, sync
+from agentbus.disk import make_private, refusal, require_file, stamp, sync
 from agentbus.errors import DamagedArchive, DamagedPayload
 from agentbus.operations.archives import (
     FORMAT,
@@ -127,7 +127,7 @@ def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, 
 def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap]:
     """An archive as bytes."""
     try:
-        found = os.stat(path)
+        found = require_file(path)
         if holds(found.st_dev, found.st_ino):
             # Closing any descriptor of a database would drop the locks that SQLite has on it in this process.
             raise DamagedArchive(path=str(path), reason="it is part of a bus that is open")
