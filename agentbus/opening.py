@@ -1,4 +1,5 @@
-"""``agentbus.connect``: from a place and settings to a bus."""
+"""From a place and settings to a bus: ``agentbus.connect``; or to what can be seen of it from outside:
+``agentbus.doctor``."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from typing import Literal
 from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.closed import ClosedSQLite
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
+from agentbus.records import Check
+from agentbus.services.doctor import examine
 from agentbus.services.recovery import Ask, asking
 
 
@@ -49,3 +53,14 @@ def connect(
         beat_every=beat_every,
         ask=asking(auto_resume),
     )
+
+
+async def doctor(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None) -> list[Check]:
+    """Look at a bus without opening it, also at one that cannot be opened: damaged, locked, of a newer agentbus, or not
+    there. ``url`` is as for ``connect``. Nothing is made and nothing is changed; what is wrong is said, never raised.
+
+    >>> for check in await agentbus.doctor(".agentbus"):                              # doctest: +SKIP
+    ...     if check.status != "ok":
+    ...         print(check.status, check.name, check.text, check.fix or "")
+    """
+    return await examine(ClosedSQLite(home.find(url), clock or SystemClock()))

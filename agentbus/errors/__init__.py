@@ -60,6 +60,7 @@
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
+        │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
         └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
@@ -132,6 +133,7 @@ from agentbus.errors.store import (
     DatabaseGone,
     DiskFull,
     FormatRefused,
+    LockedElsewhere,
     LockTimeout,
     NotADatabase,
     NotWritable,
@@ -168,6 +170,7 @@ __all__ = [
     "InvalidUrl",
     "LeaseLost",
     "LockTimeout",
+    "LockedElsewhere",
     "MessageIdConflict",
     "Misuse",
     "NoSuchFile",

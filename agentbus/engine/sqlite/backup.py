@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import shutil
 import sqlite3
@@ -20,12 +19,11 @@ from urllib.parse import quote
 
 from agentbus.disk import make_private, refusal, stamp, sync
 from agentbus.engine.sqlite.connection import open_reader, translated
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.home import Home, backups
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
 from agentbus.records import BackupRecord
 
-_NAME = re.compile(r"bus-[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}\.db").fullmatch
 UNFINISHED = ".unfinished"
 LOCK = "backup.lock"
 _PARTS = ("-journal", "-wal", "-shm")
@@ -60,7 +58,7 @@ def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float)
                 for leftover in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
                     leftover.unlink(missing_ok=True)
             if path is None:
-                _prune(home.backups, keep, target.name)
+                _prune(home, keep, target)
     except OSError as error:
         raise refusal(target, error) from error
     return BackupRecord(str(target), size, wall)
@@ -176,7 +174,7 @@ def _sweep(directory: Path, mark: str) -> None:
                 file.unlink()
 
 
-def _prune(directory: Path, keep: int, newest: str) -> None:
-    names = sorted(file.name for file in directory.iterdir() if _NAME(file.name) and file.name != newest)
-    for name in names[: max(0, len(names) + 1 - keep)]:
-        (directory / name).unlink(missing_ok=True)
+def _prune(home: Home, keep: int, newest: Path) -> None:
+    others = [backup.path for backup in backups(home) if backup.path != newest]
+    for path in others[keep - 1 :]:
+        path.unlink(missing_ok=True)
