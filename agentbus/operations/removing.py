@@ -14,7 +14,7 @@ from agentbus.operations.budget import Budget
 from agentbus.operations.deletion import Rest, bury_letters, remove_agents
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
-from agentbus.operations.retention import OWN_EVENT, Piece, read_marks
+from agentbus.operations.retention import Piece, read_marks
 from agentbus.operations.state import clear_state
 
 
@@ -67,7 +67,7 @@ def remove(requests: Sequence[RemoveRequest], now: Now) -> Op[list[Outcome[Remov
                 gone += yield from removal(pieces, step)
         if gone:
             facts = {"archive": request.archive, "counts": dict(Counter(piece.kind for piece in gone))}
-            yield from record([event(now.wall, OWN_EVENT, ("bus", "retention"), None, **facts)])
+            yield from record([event(now.wall, "retention_applied", ("bus", "retention"), None, **facts)])
         outcomes.append(Removed(gone, step.rest))
     return outcomes
 
@@ -118,9 +118,9 @@ def _remove_agents(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]:
     going: list[Piece] = []
     for piece in pieces:
         mark = marks.get(piece.key)
-        if mark is None or mark.status in LIVE or (mark.epoch, mark.ended, mark.change) != piece.mark[:3]:
+        if mark is None or mark.status in LIVE or mark.as_it_is != piece.mark[1:]:
             continue
-        alone = piece.mark[3]
+        alone = piece.mark[0]
         if mark.checkpoints or (alone and mark.needed):
             continue
         yield from step.clear(piece.key)

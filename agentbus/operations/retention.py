@@ -19,7 +19,6 @@ _DAY = 24 * 3600 * 1000
 _PAGE = 1000
 _GROUPS = 50
 _AGENTS = 200
-OWN_EVENT = "retention_applied"
 _NEVER = -1
 """A wall time before everything."""
 
@@ -145,7 +144,7 @@ def find_events(wanted: Wanted, now: Now) -> Op[Found]:
     """Events of long ago; each says whether retention itself wrote it."""
     limit = before(now, wanted.policy.events)
     rows = yield Query("event_ages", (wanted.cursor or 0, _PAGE))
-    pieces = [Piece("event", id, size, (kind == OWN_EVENT,)) for id, at, size, kind in rows if at <= limit]
+    pieces = [Piece("event", id, size, (kind == "retention_applied",)) for id, at, size, kind in rows if at <= limit]
     return Found(pieces, rows[-1][0] if pieces and len(rows) == _PAGE else None)
 
 
@@ -188,6 +187,7 @@ class AgentMark(msgspec.Struct, frozen=True):
     status: str
     epoch: int
     ended: int | None
+    updated: int
     change: int
     """The last change of its state."""
     checkpoints: bool
@@ -196,6 +196,10 @@ class AgentMark(msgspec.Struct, frozen=True):
     """Whether its session has one, which may speak of it."""
     awaited: bool = False
     """Whether a message waits for it."""
+
+    @property
+    def as_it_is(self) -> tuple[Any, ...]:
+        return self.epoch, self.ended, self.updated, self.change
 
     @property
     def needed(self) -> bool:
@@ -215,10 +219,7 @@ def _agent_pieces(marks: Iterable[AgentMark], alone: bool) -> Op[list[Piece]]:
     going = list(marks)
     rows = yield Query("state_sizes", ([mark.id for mark in going],))
     sizes: dict[str, int] = dict(rows)
-    return [
-        Piece("agent", mark.id, 500 + sizes.get(mark.id, 0), (mark.epoch, mark.ended, mark.change, alone))
-        for mark in going
-    ]
+    return [Piece("agent", mark.id, 500 + sizes.get(mark.id, 0), (alone, *mark.as_it_is)) for mark in going]
 
 
 def _excess(most: int | None) -> Op[list[int]]:

@@ -14,23 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import anyio.to_thread
-
 from agentbus.disk import check_path
 from agentbus.engine.interface import Engine
 from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
 from agentbus.limits import check_options
 from agentbus.operations import archives
-from agentbus.operations.archives import (
-    ArchivedSession,
-    ImportedRequest,
-    Line,
-    RestoreRequest,
-    kind_of,
-    note_import,
-    restore,
-)
+from agentbus.operations.archives import ArchivedSession, Line, kind_of
 from agentbus.operations.deletion import Rest
+from agentbus.operations.importing import ImportedRequest, RestoreRequest, note_import, restore
 from agentbus.operations.policy import (
     ChangePolicyRequest,
     TurnRequest,
@@ -43,6 +34,7 @@ from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
 from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
 from agentbus.services.archive import ArchiveWriter, read
+from agentbus.services.threads import to_its_end
 
 log = logging.getLogger("agentbus.retention")
 
@@ -124,8 +116,7 @@ async def _apply(engine: Engine, policy: RetentionPolicy, dry_run: bool) -> Rete
         for find in TIERS:
             await run.tier(find)
     finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(run.archive.close)
+        await to_its_end(run.archive.close)
     report = run.report()
     if report.removed and not dry_run:
         counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
@@ -193,7 +184,7 @@ class _Run:
             keys = [piece.key for piece in portion if piece.kind == kind]
             if keys:
                 lines += await self._engine.read(load, keys)
-        await anyio.to_thread.run_sync(self.archive.write, lines)
+        await to_its_end(self.archive.write, lines)
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
         self._note(removed.pieces)
         self._rest = removed.rest
@@ -223,20 +214,22 @@ async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> Import
     """Put back what an archive has and the bus has not: first the sessions, to which other lines belong."""
     place = check_path(path)
     imported: Counter[str] = Counter()
-    problems: list[tuple[int, str]] = []
+    problems = _Problems()
     present = 0
     for sessions in (True, False):
         lines = read(place, engine.holds)
         try:
-            while taken := await anyio.to_thread.run_sync(_take, lines, sessions):
+            while taken := await to_its_end(_take, lines, sessions):
                 wanted = [(number, line, size) for number, line, size in taken if not isinstance(line, str)]
-                problems += [(number, line) for number, line, _ in taken if isinstance(line, str)]
+                for number, line, _ in taken:
+                    if isinstance(line, str):
+                        problems.add(number, line)
                 # A request each: one that is refused must not hold up its neighbours. The writer puts them together.
                 writes = [engine.write(restore, RestoreRequest(line, size)) for _, line, size in wanted]
                 outcomes = await asyncio.gather(*writes, return_exceptions=True)
                 for (number, line, _), outcome in zip(wanted, outcomes, strict=True):
                     if isinstance(outcome, _REFUSALS):
-                        problems.append((number, str(outcome)))
+                        problems.add(number, str(outcome))
                     elif isinstance(outcome, BaseException):
                         raise outcome
                     else:
@@ -247,8 +240,24 @@ async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> Import
     counts = {kind: count for kind, count in imported.items() if count}
     if counts:
         await engine.write(note_import, ImportedRequest(place.name, counts))
-    shown = [RefusedLine(number, reason) for number, reason in sorted(problems)[:_SHOWN]]
-    return ImportReport(str(place), counts, present, len(problems), shown)
+    return ImportReport(str(place), counts, present, problems.count, problems.first())
+
+
+class _Problems:
+    """Lines that were refused: all are counted, the first are kept."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._kept: list[tuple[int, str]] = []
+
+    def add(self, line: int, reason: str) -> None:
+        self.count += 1
+        self._kept.append((line, reason))
+        if len(self._kept) > 2 * _SHOWN:
+            self._kept = sorted(self._kept)[:_SHOWN]
+
+    def first(self) -> list[RefusedLine]:
+        return [RefusedLine(line, reason) for line, reason in sorted(self._kept)[:_SHOWN]]
 
 
 _REFUSALS = (ArchiveDiffers, FormatRefused, UnknownSession, UnknownType, WrongState)

@@ -183,3 +183,7 @@ VALUES (
     coalesce((SELECT epoch FROM mailboxes WHERE id = $25 AND epoch > $17), $17),
     $18, $19, $20, $21, $22, $23, $24, $25, $26
 );
+
+-- name: agent_made
+-- When an agent that has not ended was first known.
+SELECT created FROM agents WHERE id = $1 AND ended IS NULL;

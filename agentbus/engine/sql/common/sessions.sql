@@ -216,3 +216,7 @@ SELECT id, expected FROM sessions
 WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
 ORDER BY created DESC, id DESC
 LIMIT $1;
+
+-- name: session_made
+-- When a session began.
+SELECT created FROM sessions WHERE id = $1;
