@@ -39,7 +39,6 @@ bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
 	@$(BIN)/python -m benchmarks.state
 	@$(BIN)/python -m benchmarks.recovery
-	@$(BIN)/python -m benchmarks.recovery
 
 schemas: $(VENV)/.installed
 	@$(BIN)/python -m agentbus.interfaces.schemas

@@ -372,6 +372,12 @@ def test_checkpoints_and_events_are_found_by_an_index_and_in_its_order(name: str
     assert [step for step in steps if "TEMP B-TREE" in step] == []
 
 
+@pytest.mark.parametrize("name", ["process_remove", "process_references"])
+def test_a_process_goes_without_a_look_at_every_agent(name: str, store: sqlite3.Connection) -> None:
+    # The foreign keys are in the plan too.
+    assert [step for step in scans(plan(store, name)) if re.match(r"SCAN (agents|sessions)\b", step)] == []
+
+
 def test_a_plan_that_scans_would_be_noticed(store: sqlite3.Connection) -> None:
     steps = [row[3] for row in store.execute("EXPLAIN QUERY PLAN SELECT * FROM messages WHERE sender = 'a'")]
     assert scans(steps) == ["SCAN messages"]

@@ -207,18 +207,19 @@ def load_documents(ids: Sequence[int], now: Now) -> Op[list[Line]]:
     return [ArchivedDocument(*row) for row in rows]
 
 
-def load_agents(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Agents with their state."""
-    rows = yield Query("agent_archive", (list(ids),))
-    entries = yield from _load_state(ids)
+def load_agents(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
+    """Agents with their state, as far as it was changed after a change."""
+    rows = yield Query("agent_archive", ([id for id, _ in wanted],))
+    entries = yield from _load_state(wanted)
     return [*(ArchivedAgent(*row) for row in rows), *entries]
 
 
-def load_sessions(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Sessions with their participants and their state."""
-    rows = yield Query("session_archive", (list(ids),))
-    members = yield Query("participant_archive", (list(ids),))
-    entries = yield from _load_state([session_scope(id) for id in ids])
+def load_sessions(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
+    """Sessions with their participants, and with their state as far as it was changed after a change."""
+    ids = [id for id, _ in wanted]
+    rows = yield Query("session_archive", (ids,))
+    members = yield Query("participant_archive", (ids,))
+    entries = yield from _load_state([(session_scope(id), after) for id, after in wanted])
     return [*(ArchivedSession(*row) for row in rows), *(ArchivedParticipant(*row) for row in members), *entries]
 
 
@@ -237,6 +238,6 @@ def load_tombstones(ids: Sequence[int], now: Now) -> Op[list[Line]]:
     return [ArchivedState(*row) for row in rows]
 
 
-def _load_state(scopes: Sequence[str]) -> Op[list[Line]]:
+def _load_state(scopes: Sequence[tuple[str, int]]) -> Op[list[Line]]:
     rows = yield Query("state_archive", (list(scopes),))
     return [ArchivedState(*row) for row in rows]

@@ -151,7 +151,7 @@ class Sweep(msgspec.Struct, frozen=True):
     struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
 
     >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
-    >>> sweep.counts["failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
+    >>> sweep.counts["agents_failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
     (1, ['planner-1 failed: its process died'])
     """
 

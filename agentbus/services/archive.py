@@ -42,6 +42,8 @@ from agentbus.records import FileReference
 FOLDER = "archive"
 _MAGIC = b"\x1f\x8b\x08"
 _CHUNK = 1024 * 1024
+_FIRST_CHUNK = 256
+"""Enough to see that it is no member; zlib copies what it did not take."""
 _MOST = 2 * 1024 * 1024 * 1024
 """Bytes of one portion; more than that is a trap."""
 _MOST_UNREADABLE = 1000
@@ -173,11 +175,12 @@ def _members(data: mmap.mmap) -> Iterator[bytes | None]:
 def _member(data: memoryview, start: int) -> tuple[bytes | None, int]:
     inflater = zlib.decompressobj(wbits=31)
     parts: list[bytes] = []
-    size, place = 0, start
+    size, place, step = 0, start, _FIRST_CHUNK
     try:
         while not inflater.eof:
-            chunk = inflater.unconsumed_tail or data[place : place + _CHUNK]
+            chunk = inflater.unconsumed_tail or data[place : place + step]
             place += 0 if inflater.unconsumed_tail else len(chunk)
+            step = _CHUNK
             part = inflater.decompress(chunk, _CHUNK)
             size += len(part)
             if (not chunk and not part) or size > _MOST:

@@ -115,7 +115,8 @@ async def _payloads(store: Patient, kind: str) -> tuple[str, str, str | None]:
         match = "does not match its checksum" if len(damaged) == 1 else "do not match their checksums"
         text = f"{len(damaged)} of {whole.removeprefix('all ')} {match}: {', '.join(damaged[:5])}"
         return "error", text, "check the disk, and restore what is missing from a backup"
-    return "ok", f"{whole} match their checksums" if count else "there are none", None
+    rest = "" if cursor is None else "; older ones were not looked at"
+    return "ok", f"{whole} match their checksums{rest}" if count else "there are none", None
 
 
 def _compare(page: examining.Page, hashed: Callable[[bytes], int | str]) -> tuple[list[str], int]:

@@ -32,6 +32,7 @@ from agentbus.operations.policy import (
 )
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
+from agentbus.operations.state import last_change
 from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
 from agentbus.services.archive import ArchiveWriter, read
 from agentbus.services.threads import to_its_end
@@ -40,7 +41,8 @@ log = logging.getLogger("agentbus.retention")
 
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
-_WEIGHTS = {"agent": 5, "session": 50, "process": 50}
+_WITH_STATE = ("agent", "session")
+_WEIGHTS = {"agent": 5, "session": 50}
 """What takes longer to remove than a row."""
 _SHOWN = 100
 _TOGETHER = 200
@@ -134,6 +136,8 @@ class _Run:
         self._gone: dict[str, set[Any]] = {}
         self._kept: set[tuple[str, Any]] = set()
         self._rest: Rest | None = None
+        self._archived: dict[tuple[str, str], int] = {}
+        """The change up to which the state of agents and sessions is in the archive."""
         self.archive = ArchiveWriter(engine.directory, engine.clock.now().wall)
 
     async def tier(self, find: Callable[[Wanted, Any], Any]) -> None:
@@ -180,12 +184,18 @@ class _Run:
 
     async def _let_go(self, portion: tuple[Piece, ...]) -> None:
         lines: list[Line] = []
+        # Before the entries are read: whatever is changed later has a higher number.
+        change = await self._engine.read(last_change, None)
         for kind, load in _LOADING.items():
             keys = [piece.key for piece in portion if piece.kind == kind]
+            if kind in _WITH_STATE:
+                # Of what goes in several steps, the state is archived once.
+                keys = [(key, self._archived.get((kind, key), 0)) for key in keys]
             if keys:
                 lines += await self._engine.read(load, keys)
         await to_its_end(self.archive.write, lines)
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
+        self._archived.update({(piece.kind, piece.key): change for piece in portion if piece.kind in _WITH_STATE})
         self._note(removed.pieces)
         self._rest = removed.rest
         if removed.rest is None:

@@ -97,6 +97,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_open ON sessions (status, updated) WHERE ended IS NULL;
 CREATE INDEX sessions_by_process ON sessions (process) WHERE ended IS NULL;
+-- For retention: whether a process may go, which SQLite asks too, is not to be found by looking at every session.
+CREATE INDEX sessions_naming ON sessions (process) WHERE process IS NOT NULL;
 CREATE INDEX sessions_by_age ON sessions (created, id);
 
 -- Who of a list has finished, so that a meeting that was cut off goes on with the remaining ones. A row for each member:
@@ -177,6 +179,8 @@ CREATE TABLE agents (
 -- Every call is fenced: this index alone answers whether it may act, and where its mailboxes are.
 CREATE INDEX agents_standing ON agents (id, status, epoch, mailbox, replies);
 CREATE INDEX agents_by_process ON agents (process, status) WHERE ended IS NULL;
+-- For retention, as for sessions.
+CREATE INDEX agents_naming ON agents (process) WHERE process IS NOT NULL;
 -- For the sweep, which must not look at every agent: those that were silent for longest, and whose patience is over.
 CREATE INDEX agents_by_call ON agents (status, last_call, busy_until) WHERE ended IS NULL;
 CREATE INDEX agents_visiting ON agents (last_call + patience) WHERE kind = 'visiting' AND ended IS NULL;

@@ -72,6 +72,19 @@ async def test_the_newest_backups_stay(bus: Bus, clock: FakeClock) -> None:
     assert (await bus.backup(keep=1)).path.endswith(made(bus)[0])
 
 
+async def test_a_clock_that_was_set_back_costs_no_new_backup(bus: Bus, clock: FakeClock) -> None:
+    async def named() -> str:
+        clock.advance(1)
+        return Path((await bus.backup(keep=3)).path).name
+
+    old = [await named() for _ in range(3)]
+    clock.jump(-365 * 24 * 3600)
+    new = [await named() for _ in range(2)]
+    assert made(bus) == sorted([*new, old[-1]])
+    new.append(await named())
+    assert made(bus) == sorted(new)
+
+
 async def test_a_backup_can_be_put_anywhere_where_nothing_is(bus: Bus, tmp_path: Path) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", 1)

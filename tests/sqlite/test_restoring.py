@@ -174,6 +174,11 @@ def damaged(backup: Path, how: str) -> None:
             other.execute("CREATE TABLE t (x)")
         other.close()
         return
+    elif how == "lacking":
+        with sqlite3.connect(backup) as other:
+            other.execute("DROP TABLE participants")
+        other.close()
+        return
     elif how == "references":
         with sqlite3.connect(backup) as other:
             other.execute("INSERT INTO documents (session, name, version, checksum, created, value)"
@@ -183,7 +188,7 @@ def damaged(backup: Path, how: str) -> None:
     backup.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["empty", "text", "cut off", "pages", "other database", "references"])
+@pytest.mark.parametrize("how", ["empty", "text", "cut off", "pages", "other database", "lacking", "references"])
 async def test_a_damaged_backup_is_refused_and_the_bus_stays(tmp_path: Path, how: str) -> None:
     path = tmp_path / "bus"
     backup = await backed_up(path, *range(200))

@@ -58,7 +58,7 @@ def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float)
                 for leftover in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
                     leftover.unlink(missing_ok=True)
             if path is None:
-                _prune(home, keep, target)
+                _prune(home, keep, target, stamp(wall))
     except OSError as error:
         raise refusal(target, error) from error
     return BackupRecord(str(target), size, wall)
@@ -174,7 +174,9 @@ def _sweep(directory: Path, mark: str) -> None:
                 file.unlink()
 
 
-def _prune(home: Home, keep: int, newest: Path) -> None:
-    others = [backup.path for backup in backups(home) if backup.path != newest]
-    for path in others[keep - 1 :]:
-        path.unlink(missing_ok=True)
+def _prune(home: Home, keep: int, newest: Path, moment: str) -> None:
+    others = [backup for backup in backups(home) if backup.path != newest]
+    # Those of the future are of a time before the clock was set back: the oldest of all.
+    others.sort(key=lambda backup: backup.moment > moment)
+    for backup in others[keep - 1 :]:
+        backup.path.unlink(missing_ok=True)

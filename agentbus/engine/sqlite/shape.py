@@ -12,12 +12,18 @@ from agentbus.engine.sqlite.connection import migrations
 from agentbus.errors import DamagedBackup
 
 
+def missing(connection: sqlite3.Connection) -> list[str]:
+    """Tables, indexes and triggers that are not there."""
+    found = _shape(connection)
+    return [thing for thing in _expected() if thing not in found]
+
+
 def differences(connection: sqlite3.Connection) -> list[str]:
     """What is missing, changed, or a trigger that does not belong there. Tables and indexes of somebody else do no
     harm."""
     expected, found = _expected(), _shape(connection)
     wrong = {
-        "missing": [thing for thing in expected if thing not in found],
+        "missing": missing(connection),
         "changed": [thing for thing, sql in expected.items() if found.get(thing, sql) != sql],
         "added": [thing for thing in found if thing not in expected and thing.startswith("trigger ")],
     }
