@@ -96,8 +96,10 @@ class Upkeep:
     async def import_archive(self, path: str | os.PathLike[str]) -> ImportReport:
         """Put back what an archive of ``bus.retention`` has and the bus has not. Twice is the same as once.
 
-        Lines that are damaged, or that belong to another bus, are reported and left out. What comes back is as old as
-        it was: the next retention takes it again, so import into a bus of its own to look at it for longer.
+        Lines are reported and left out that are damaged, whose id or name is something else here by now, or that
+        belong to an earlier session of the same name, or an earlier life of an agent that is alive. An empty bus takes
+        the archive of any other. What comes back is as old as it was, and goes with the next retention: to look at it
+        for longer, import it into a bus of its own.
 
         >>> await bus.import_archive(".agentbus/archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")   # doctest: +SKIP
         """
@@ -117,7 +119,8 @@ class Upkeep:
         return await self.engine.backup(None if path is None else check_path(path), keep)
 
     async def doctor(self) -> list[Check]:
-        """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing.
+        """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing, and
+        holds nobody up. ``agentbus.doctor`` does the same for a bus that is not, or cannot be, opened.
 
         >>> for check in await bus.doctor():                                          # doctest: +SKIP
         ...     print(check.status, check.name, check.text, check.fix or "")

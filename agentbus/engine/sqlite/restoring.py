@@ -44,8 +44,8 @@ def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *
     """Put a backup in the place of a bus, or where none is yet; gives the directory.
 
     Refused while anybody has that bus open. The backup is copied and verified first, then takes the bus's place in one
-    step. What was there is kept as ``backups/replaced-….db``. Whatever was running when the backup was made counts as
-    interrupted.
+    step; one that is refused leaves nothing behind. What was there is kept as ``backups/replaced-….db``. Whatever was
+    running when the backup was made counts as interrupted.
 
     >>> agentbus.restore_backup(".agentbus/backups/bus-….db", ".agentbus")            # doctest: +SKIP
     """
