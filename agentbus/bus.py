@@ -47,7 +47,7 @@ from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import farewell, parting, unheeded
 from agentbus.pulse import Pulse
-from agentbus.records import EventRecord, RetentionPolicy, Stats, TypeRecord
+from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile
 from agentbus.renewal import Renewer
 from agentbus.services.asking import Ask
@@ -83,7 +83,6 @@ class Bus(Upkeep):
         max_snapshot: int,
         beat_every: float,
         ask: Ask | None = None,
-        retention: RetentionPolicy | None = None,
     ) -> None:
         self.engine = engine
         engine.beat_every = beat_every
@@ -96,7 +95,7 @@ class Bus(Upkeep):
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
         self.recovery = Recovery(engine, max_payload, max_snapshot)
-        self.retention = Retention(engine, retention)
+        self.retention = Retention(engine)
         self.listening = Listening(engine)
         self.beat_every = beat_every
         self._ask = ask

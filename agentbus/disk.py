@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NotWritable
+from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NoSuchFile, NotWritable
 
 
 def check_path(path: object) -> Path:
@@ -20,6 +21,17 @@ def check_path(path: object) -> Path:
         return Path(text).expanduser().absolute()
     except (TypeError, UnicodeError, RuntimeError, OSError):
         raise InvalidInput(reason=f"{path!r:.80} is not a path") from None
+
+
+def require_file(path: Path) -> os.stat_result:
+    """What is known of a file that shall be read; an error if it is not there."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchFile(path=str(path), reason="there is no such file") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise NoSuchFile(path=str(path), reason="that is a directory")
+    return found
 
 
 def stamp(wall: int) -> str:

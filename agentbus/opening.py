@@ -1,4 +1,5 @@
-"""``agentbus.connect``: from a place and settings to a bus."""
+"""From a place and settings to a bus: ``agentbus.connect``; or to what can be seen of it from outside:
+``agentbus.doctor``."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from typing import Literal
 from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.closed import ClosedSQLite
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
-from agentbus.records import RetentionPolicy
+from agentbus.records import Check
 from agentbus.services.asking import Ask, asking
+from agentbus.services.doctor import examine
 
 
 def connect(
@@ -24,14 +27,13 @@ def connect(
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
     auto_resume: bool | Ask | None = None,
-    retention: RetentionPolicy | None = None,
 ) -> Bus:
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
     made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut. ``retention`` says how long things are kept. Every ``beat_every`` seconds the
-    process says that it is alive, and looks after its neighbours.
+    of any process, but not a power cut. Every ``beat_every`` seconds the process says
+    that it is alive, and looks after its neighbours.
 
     With ``auto_resume=True`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were interrupted are resumed if that is
     their likeliest option: on a terminal it asks first. A function of yours decides instead: it gets the
@@ -56,5 +58,15 @@ def connect(
         max_snapshot=max_snapshot,
         beat_every=beat_every,
         ask=asking(auto_resume),
-        retention=retention,
     )
+
+
+async def doctor(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None) -> list[Check]:
+    """Look at a bus without opening it, also at one that cannot be opened: damaged, locked, of a newer agentbus, or not
+    there. ``url`` is as for ``connect``. Nothing is made and nothing is changed; what is wrong is said, never raised.
+
+    >>> for check in await agentbus.doctor(".agentbus"):                              # doctest: +SKIP
+    ...     if check.status != "ok":
+    ...         print(check.status, check.name, check.text, check.fix or "")
+    """
+    return await examine(ClosedSQLite(home.find(url), clock or SystemClock()))

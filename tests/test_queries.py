@@ -50,6 +50,7 @@ LOOKS = (
     "agent_get",
     "session_get",
     "mailbox_pending",
+    "meta_get",
     "recovery_beyond",
     "recovery_incomplete",
     "recovery_interrupted",
@@ -374,6 +375,12 @@ def test_checkpoints_and_events_are_found_by_an_index_and_in_its_order(name: str
     steps = plan(store, name)
     assert [step for step in scans(steps) if name != "event_last"] == []
     assert [step for step in steps if "TEMP B-TREE" in step] == []
+
+
+@pytest.mark.parametrize("name", ["process_remove", "process_references"])
+def test_a_process_goes_without_a_look_at_every_agent(name: str, store: sqlite3.Connection) -> None:
+    # The foreign keys are in the plan too.
+    assert [step for step in scans(plan(store, name)) if re.match(r"SCAN (agents|sessions)\b", step)] == []
 
 
 def test_a_plan_that_scans_would_be_noticed(store: sqlite3.Connection) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from agentbus.clock import Clock, Now
 from agentbus.engine.hub import Hub
 from agentbus.operations import Op, Operation
+from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import Entry
 from agentbus.records import BackupRecord, Check
 
@@ -57,8 +58,11 @@ class Engine(Protocol):
         or at a path where nothing is yet. An engine that has tools of its own for that raises BackupFailed and names
         them."""
 
-    async def examine(self) -> list[Check]:
-        """Look at the store and its surroundings, without holding anybody up."""
+    async def examine(self) -> list[Check | Unseen]:
+        """Look at the store and its surroundings, without holding anybody up; what could not be looked at, and why."""
+
+    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Answer a question about what may be damaged: it takes as long as it takes, beside everything else."""
 
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""

@@ -21,7 +21,8 @@
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
-    │   └── UnknownFile               a checkpoint shall refer to it
+    │   ├── UnknownFile               a checkpoint shall refer to it
+    │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
@@ -60,6 +61,7 @@
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
+        │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
         └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
@@ -93,6 +95,7 @@ from agentbus.errors.calls import (
     LeaseLost,
     MessageIdConflict,
     Misuse,
+    NoSuchFile,
     NotFound,
     OutOfRange,
     PayloadMismatch,
@@ -132,6 +135,7 @@ from agentbus.errors.store import (
     DatabaseGone,
     DiskFull,
     FormatRefused,
+    LockedElsewhere,
     LockTimeout,
     NotADatabase,
     NotWritable,
@@ -168,8 +172,10 @@ __all__ = [
     "InvalidUrl",
     "LeaseLost",
     "LockTimeout",
+    "LockedElsewhere",
     "MessageIdConflict",
     "Misuse",
+    "NoSuchFile",
     "NotADatabase",
     "NotFound",
     "NotWritable",

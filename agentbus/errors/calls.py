@@ -177,6 +177,14 @@ class UnknownFile(NotFound):
     fix_text = "write it first, or say with root= where it is"
 
 
+class NoSuchFile(NotFound):
+    """A backup or an archive is not where it should be."""
+
+    code = "no_such_file"
+    text = "{path}: {reason}"
+    fix_text = "give the path of a file: a bus has its backups in backups/, its archives in archive/"
+
+
 class Conflict(AgentBusError):
     """The right call at the wrong moment."""
 

@@ -15,6 +15,9 @@ from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.leases import Held, take_back
 
+CREATED = "created"
+"""The fact that says when a bus was first opened."""
+
 
 class EnterRequest(msgspec.Struct, frozen=True):
     """A process that opens the bus. ``started`` tells it from a later process with the same pid.
@@ -251,6 +254,7 @@ def _new_boot(now: Now) -> Op[None]:
         return
     yield Query("meta_set", ("boot", now.boot))
     if not rows:
+        yield Query("meta_set", (CREATED, str(now.wall)))
         return
     yield Query("agent_forget_calls")
     yield Query("session_forget_deadlines")

@@ -7,6 +7,7 @@ whose rows are still in the database. Everything here blocks: callers with an ev
 from __future__ import annotations
 
 import gzip
+import io
 import mmap
 import os
 import secrets
@@ -16,28 +17,37 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from agentbus.codec import check
-from agentbus.disk import make_private, refusal, stamp, sync
-from agentbus.errors import DamagedArchive, DamagedPayload
+from agentbus.codec import check, decode_as, recheck
+from agentbus.disk import make_private, refusal, require_file, stamp, sync
+from agentbus.errors import DamagedArchive, DamagedPayload, InvalidInput
 from agentbus.operations.archives import (
     FORMAT,
+    ArchivedAgent,
     ArchivedCheckpoint,
     ArchivedDocument,
+    ArchivedEvent,
     ArchivedMessage,
     ArchivedParticipant,
+    ArchivedSession,
     ArchivedState,
     Header,
     Line,
 )
+from agentbus.records import FileReference
 
 FOLDER = "archive"
 _MAGIC = b"\x1f\x8b\x08"
 _CHUNK = 1024 * 1024
+_FIRST_CHUNK = 256
+"""Enough to see that it is no member; zlib copies what it did not take."""
 _MOST = 2 * 1024 * 1024 * 1024
 """Bytes of one portion; more than that is a trap."""
+_MOST_UNREADABLE = 1000
+"""Lines of one portion; after that many, nobody learns anything from the rest."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Header | Line).decode
@@ -101,7 +111,8 @@ def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, 
             if member is None:
                 yield 0, "a part of the file is damaged or cut off, its lines cannot be read", 0
                 continue
-            for text in member.splitlines():
+            unreadable = 0
+            for text in io.BytesIO(member):
                 number += 1
                 try:
                     line = _decode(text)
@@ -111,10 +122,14 @@ def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, 
                         readable = True
                         continue
                     _verify(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, DamagedPayload) as error:
+                except _DAMAGED as error:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one") from None
-                    yield number, str(error), len(text)
+                    unreadable += 1
+                    if unreadable > _MOST_UNREADABLE:
+                        yield number, "so many lines are damaged that the rest of this part is left out", 0
+                        break
+                    yield number, "nested too deep" if isinstance(error, RecursionError) else str(error), len(text)
                 else:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one")
@@ -127,7 +142,7 @@ def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, 
 def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap]:
     """An archive as bytes."""
     try:
-        found = os.stat(path)
+        found = require_file(path)
         if holds(found.st_dev, found.st_ino):
             # Closing any descriptor of a database would drop the locks that SQLite has on it in this process.
             raise DamagedArchive(path=str(path), reason="it is part of a bus that is open")
@@ -145,26 +160,27 @@ def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap
 
 
 def _members(data: mmap.mmap) -> Iterator[bytes | None]:
-    """The gzip members of a file, each whole and with the right checksum; None for one that is not."""
+    """The gzip members of a file, each whole and with the right checksum; None for a stretch that has none."""
     start = 0
-    while start < len(data):
-        member, end = _member(data, start)
-        yield member
-        if member is None:
-            end = data.find(_MAGIC, start + 1)
-            if end < 0:
-                return
-        start = end
+    damaged = False
+    with memoryview(data) as view:
+        while start >= 0 and start < len(data):
+            member, end = _member(view, start)
+            if member is not None or not damaged:
+                yield member
+            damaged = member is None
+            start = data.find(_MAGIC, start + 1) if member is None else end
 
 
-def _member(data: mmap.mmap, start: int) -> tuple[bytes | None, int]:
+def _member(data: memoryview, start: int) -> tuple[bytes | None, int]:
     inflater = zlib.decompressobj(wbits=31)
     parts: list[bytes] = []
-    size, place = 0, start
+    size, place, step = 0, start, _FIRST_CHUNK
     try:
         while not inflater.eof:
-            chunk = inflater.unconsumed_tail or data[place : place + _CHUNK]
+            chunk = inflater.unconsumed_tail or data[place : place + step]
             place += 0 if inflater.unconsumed_tail else len(chunk)
+            step = _CHUNK
             part = inflater.decompress(chunk, _CHUNK)
             size += len(part)
             if (not chunk and not part) or size > _MOST:
@@ -175,8 +191,30 @@ def _member(data: mmap.mmap, start: int) -> tuple[bytes | None, int]:
     return b"".join(parts), place - len(inflater.unused_data)
 
 
+_DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DamagedPayload, InvalidInput)
+_KINDS: dict[type[Line], dict[str, Any]] = {
+    ArchivedAgent: {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]},
+    ArchivedSession: {"expected": dict[str, str], "metadata": dict[str, Any]},
+    ArchivedCheckpoint: {"files": list[FileReference]},
+    ArchivedEvent: {"facts": dict[str, Any]},
+}
+"""What the texts of a line must be when they are read as JSON."""
+_PAYLOADS = ("payload", "value", "result", "snapshot")
+
+
 def _verify(line: Line) -> None:
-    """Payload bytes must match the checksum that they were stored with."""
+    """A line must be what the bus itself could have written; payload bytes must match their checksums."""
+    for name in line.__struct_fields__:
+        text = getattr(line, name)
+        if not isinstance(text, str):
+            continue
+        if "\0" in text:
+            raise InvalidInput(reason=f"there is a NUL in its {name}")
+        if name in _PAYLOADS:
+            recheck(text)
+        elif (kind := _KINDS.get(type(line), {}).get(name)) is not None:
+            recheck(text)
+            decode_as(text, kind, name)
     if isinstance(line, ArchivedMessage):
         check(line.payload, line.checksum, f"message {line.id}")
     elif isinstance(line, ArchivedState) and line.value is not None and line.checksum is not None:

@@ -33,7 +33,8 @@ Callback = Callable[[Finding], object]
 
 
 class Chore(msgspec.Struct, frozen=True):
-    """Something that is done now and then while a monitor runs: with its first sweep, then every so many seconds."""
+    """Something that is done now and then while a monitor runs: once its first interval is over, then every so many
+    seconds."""
 
     name: str
     every: float
@@ -154,6 +155,7 @@ class Monitor:
 
     async def _do_now_and_then(self, chore: Chore) -> None:
         pause = self._engine.hub.listen(())
+        await pause.wait(self._interval)
         while True:
             try:
                 await chore.do()

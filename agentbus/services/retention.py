@@ -14,36 +14,41 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import anyio.to_thread
-
 from agentbus.disk import check_path
 from agentbus.engine.interface import Engine
 from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
+from agentbus.limits import check_options
 from agentbus.operations import archives
-from agentbus.operations.archives import (
-    ArchivedSession,
-    ImportedRequest,
-    Line,
-    RestoreRequest,
-    kind_of,
-    note_import,
-    restore,
-)
+from agentbus.operations.archives import ArchivedSession, Line, kind_of
 from agentbus.operations.deletion import Rest
+from agentbus.operations.importing import ImportedRequest, RestoreRequest, note_import, restore
+from agentbus.operations.policy import (
+    ChangePolicyRequest,
+    TurnRequest,
+    change_policy,
+    is_due,
+    read_policy,
+    take_turn,
+)
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
+from agentbus.operations.state import last_change
 from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
 from agentbus.services.archive import ArchiveWriter, read
+from agentbus.services.threads import to_its_end
 
 log = logging.getLogger("agentbus.retention")
 
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
-_WEIGHTS = {"agent": 5, "session": 50, "process": 50}
+_WITH_STATE = ("agent", "session")
+_WEIGHTS = {"agent": 5, "session": 50}
 """What takes longer to remove than a row."""
 _SHOWN = 100
 _TOGETHER = 200
 """Lines that are imported in one transaction."""
+EVERY = 3600 * 1000
+"""Milliseconds after which the policy is applied again, if a monitor runs."""
 
 _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
     "checkpoint": archives.load_checkpoints,
@@ -58,27 +63,32 @@ _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
 
 
 class Retention:
-    """``bus.retention``: how long things are kept. The monitor applies it now and then; anybody may.
+    """``bus.retention``: how long things are kept. Every monitor sees to it that the policy is applied about once an
+    hour; anybody may apply it. Without either, nothing goes.
 
-    >>> bus.retention.policy = RetentionPolicy(messages=24 * 3600)                    # doctest: +SKIP
+    >>> await bus.retention.change(messages=24 * 3600, events=None)                   # doctest: +SKIP
     """
 
-    def __init__(self, engine: Engine, policy: RetentionPolicy | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.policy = RetentionPolicy() if policy is None else policy
 
-    @property
-    def policy(self) -> RetentionPolicy:
-        """What is kept, and for how long.
+    async def policy(self) -> RetentionPolicy:
+        """What is kept, and for how long, on this bus: the defaults, but for what was changed.
 
-        >>> bus.retention.policy.checkpoints_last                                     # doctest: +SKIP
+        >>> (await bus.retention.policy()).checkpoints_last                           # doctest: +SKIP
         24
         """
-        return self._policy
+        return await self._engine.read(read_policy, None)
 
-    @policy.setter
-    def policy(self, policy: RetentionPolicy) -> None:
-        self._policy = _checked(policy)
+    async def change(self, **changes: Any) -> RetentionPolicy:
+        """Keep some things for another time, from now on and for every process; what is not named stays as it is. The
+        names are those of ``RetentionPolicy``; gives the policy that holds then.
+
+        >>> await bus.retention.change(messages=3 * 24 * 3600, events=None)           # doctest: +SKIP
+        """
+        check_options(changes, RetentionPolicy.__struct_fields__)
+        RetentionPolicy(**changes)
+        return await self._engine.write(change_policy, ChangePolicyRequest(changes))
 
     async def apply(self, *, dry_run: bool = False, policy: RetentionPolicy | None = None) -> RetentionReport:
         """Archive what is old enough in ``archive/`` of the bus, then remove it; ``dry_run`` only says what would go.
@@ -89,18 +99,31 @@ class Retention:
         >>> report.removed                                                            # doctest: +SKIP
         {'message': 1200, 'event': 310}
         """
-        run = _Run(self._engine, self._policy if policy is None else _checked(policy), dry_run)
-        try:
-            for find in TIERS:
-                await run.tier(find)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(run.archive.close)
-        report = run.report()
-        if report.removed and not dry_run:
-            counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
-            log.info("removed what was old enough: %s; archived in %s", counts, report.archive)
-        return report
+        if policy is not None and not isinstance(policy, RetentionPolicy):
+            raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
+        if policy is None and not dry_run:
+            await self._engine.write(take_turn, TurnRequest(0))
+        return await _apply(self._engine, await self.policy() if policy is None else policy, dry_run)
+
+
+async def apply_when_due(engine: Engine) -> None:
+    """Apply the policy of the bus, unless somebody did within the last hour: of all monitors, one does."""
+    if await engine.look(is_due, EVERY) and await engine.write(take_turn, TurnRequest(EVERY)):
+        await _apply(engine, await engine.read(read_policy, None), dry_run=False)
+
+
+async def _apply(engine: Engine, policy: RetentionPolicy, dry_run: bool) -> RetentionReport:
+    run = _Run(engine, policy, dry_run)
+    try:
+        for find in TIERS:
+            await run.tier(find)
+    finally:
+        await to_its_end(run.archive.close)
+    report = run.report()
+    if report.removed and not dry_run:
+        counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
+        log.info("removed what was old enough: %s; archived in %s", counts, report.archive)
+    return report
 
 
 class _Run:
@@ -113,6 +136,8 @@ class _Run:
         self._gone: dict[str, set[Any]] = {}
         self._kept: set[tuple[str, Any]] = set()
         self._rest: Rest | None = None
+        self._archived: dict[tuple[str, str], int] = {}
+        """The change up to which the state of agents and sessions is in the archive."""
         self.archive = ArchiveWriter(engine.directory, engine.clock.now().wall)
 
     async def tier(self, find: Callable[[Wanted, Any], Any]) -> None:
@@ -120,6 +145,9 @@ class _Run:
         while True:
             found = await self._engine.read(find, Wanted(self._policy, cursor))
             pieces = [piece for piece in found.pieces if self._may_go(piece)]
+            if not self._gone and all(piece.kind == "event" and piece.mark[0] for piece in pieces):
+                # Events of earlier runs are no reason for another: its own event would be one for the next, for ever.
+                pieces = []
             if self._dry_run:
                 self._note(pieces)
             else:
@@ -156,12 +184,18 @@ class _Run:
 
     async def _let_go(self, portion: tuple[Piece, ...]) -> None:
         lines: list[Line] = []
+        # Before the entries are read: whatever is changed later has a higher number.
+        change = await self._engine.read(last_change, None)
         for kind, load in _LOADING.items():
             keys = [piece.key for piece in portion if piece.kind == kind]
+            if kind in _WITH_STATE:
+                # Of what goes in several steps, the state is archived once.
+                keys = [(key, self._archived.get((kind, key), 0)) for key in keys]
             if keys:
                 lines += await self._engine.read(load, keys)
-        await anyio.to_thread.run_sync(self.archive.write, lines)
+        await to_its_end(self.archive.write, lines)
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
+        self._archived.update({(piece.kind, piece.key): change for piece in portion if piece.kind in _WITH_STATE})
         self._note(removed.pieces)
         self._rest = removed.rest
         if removed.rest is None:
@@ -190,20 +224,22 @@ async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> Import
     """Put back what an archive has and the bus has not: first the sessions, to which other lines belong."""
     place = check_path(path)
     imported: Counter[str] = Counter()
-    problems: list[tuple[int, str]] = []
+    problems = _Problems()
     present = 0
     for sessions in (True, False):
         lines = read(place, engine.holds)
         try:
-            while taken := await anyio.to_thread.run_sync(_take, lines, sessions):
+            while taken := await to_its_end(_take, lines, sessions):
                 wanted = [(number, line, size) for number, line, size in taken if not isinstance(line, str)]
-                problems += [(number, line) for number, line, _ in taken if isinstance(line, str)]
+                for number, line, _ in taken:
+                    if isinstance(line, str):
+                        problems.add(number, line)
                 # A request each: one that is refused must not hold up its neighbours. The writer puts them together.
                 writes = [engine.write(restore, RestoreRequest(line, size)) for _, line, size in wanted]
                 outcomes = await asyncio.gather(*writes, return_exceptions=True)
                 for (number, line, _), outcome in zip(wanted, outcomes, strict=True):
                     if isinstance(outcome, _REFUSALS):
-                        problems.append((number, str(outcome)))
+                        problems.add(number, str(outcome))
                     elif isinstance(outcome, BaseException):
                         raise outcome
                     else:
@@ -214,8 +250,24 @@ async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> Import
     counts = {kind: count for kind, count in imported.items() if count}
     if counts:
         await engine.write(note_import, ImportedRequest(place.name, counts))
-    shown = [RefusedLine(number, reason) for number, reason in sorted(problems)[:_SHOWN]]
-    return ImportReport(str(place), counts, present, len(problems), shown)
+    return ImportReport(str(place), counts, present, problems.count, problems.first())
+
+
+class _Problems:
+    """Lines that were refused: all are counted, the first are kept."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._kept: list[tuple[int, str]] = []
+
+    def add(self, line: int, reason: str) -> None:
+        self.count += 1
+        self._kept.append((line, reason))
+        if len(self._kept) > 2 * _SHOWN:
+            self._kept = sorted(self._kept)[:_SHOWN]
+
+    def first(self) -> list[RefusedLine]:
+        return [RefusedLine(line, reason) for line, reason in sorted(self._kept)[:_SHOWN]]
 
 
 _REFUSALS = (ArchiveDiffers, FormatRefused, UnknownSession, UnknownType, WrongState)
@@ -232,9 +284,3 @@ def _take(lines: Iterator[tuple[int, Line | str, int]], sessions: bool) -> list[
             if len(taken) == _TOGETHER or size > _BYTES:
                 break
     return taken
-
-
-def _checked(policy: object) -> RetentionPolicy:
-    if not isinstance(policy, RetentionPolicy):
-        raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
-    return policy

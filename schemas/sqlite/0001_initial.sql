@@ -8,10 +8,13 @@
 -- Tables written all the time say `x = 'a' OR x = 'b'`, most frequent first: for three constants or more SQLite builds a
 -- b-tree of `x IN ('a', 'b', 'c')` anew for every statement, which cost 4 of 12 microseconds of an insert.
 
--- Facts about the bus itself: the boot in which it was last opened.
+-- Facts about the bus itself: when it was first opened, and the boot in which it was last; what was changed of the
+-- retention policy, and when that was last applied (wall time).
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
-    value TEXT NOT NULL
+    value TEXT NOT NULL,
+    CHECK (key <> 'retention' OR (json_valid(value) AND json_type(value) = 'object')),
+    CHECK (key NOT IN ('created', 'retention_applied') OR value NOT GLOB '*[^0-9]*' AND value <> '')
 ) STRICT, WITHOUT ROWID;
 
 -- Numbers that only grow. message: the last message id given out (ids are never reused, even after a purge).
@@ -99,6 +102,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_open ON sessions (status, updated) WHERE ended IS NULL;
 CREATE INDEX sessions_by_process ON sessions (process) WHERE ended IS NULL;
+-- For retention: whether a process may go, which SQLite asks too, is not to be found by looking at every session.
+CREATE INDEX sessions_naming ON sessions (process) WHERE process IS NOT NULL;
 CREATE INDEX sessions_by_age ON sessions (created, id);
 
 -- Who of a list has finished, so that a meeting that was cut off goes on with the remaining ones. A row for each member:
@@ -180,6 +185,8 @@ CREATE TABLE agents (
 -- Every call is fenced: this index alone answers whether it may act, and where its mailboxes are.
 CREATE INDEX agents_standing ON agents (id, status, epoch, mailbox, replies);
 CREATE INDEX agents_by_process ON agents (process, status) WHERE ended IS NULL;
+-- For retention, as for sessions.
+CREATE INDEX agents_naming ON agents (process) WHERE process IS NOT NULL;
 -- For the sweep, which must not look at every agent: those that were silent for longest, and whose patience is over.
 CREATE INDEX agents_by_call ON agents (status, last_call, busy_until) WHERE ended IS NULL;
 CREATE INDEX agents_visiting ON agents (last_call + patience) WHERE kind = 'visiting' AND ended IS NULL;

@@ -42,7 +42,7 @@ def test_a_process_gets_a_number_and_hears_of_its_neighbours() -> None:
 
 def test_the_first_process_ever_notes_the_boot_and_voids_nothing() -> None:
     played = play(enter.run([ME], NOW), ("meta_get", []), *NUMBER)
-    assert played.written("meta_set") == [("boot", NOW.boot)]
+    assert played.written("meta_set") == [("boot", NOW.boot), ("created", str(NOW.wall))]
     assert played.wrote == ["meta_set", "process_insert"]
 
 

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
 from agentbus.disk import make_private, refusal, stamp, sync
 from agentbus.engine.sqlite.connection import open_reader, translated
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.home import Home, backups
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
 from agentbus.records import BackupRecord
 
-_NAME = re.compile(r"bus-[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}\.db").fullmatch
-_UNFINISHED = ".unfinished"
+UNFINISHED = ".unfinished"
+LOCK = "backup.lock"
+_PARTS = ("-journal", "-wal", "-shm")
 _SPARE = 1024 * 1024
 """Bytes that must be left when a backup is done: the bus itself needs room too."""
 
@@ -33,18 +34,19 @@ _SPARE = 1024 * 1024
 def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float) -> BackupRecord:
     """A backup in ``backups/``, of which the newest ``keep`` stay; or at a path where nothing is yet."""
     name = f"bus-{stamp(wall)}-{secrets.token_hex(4)}.db"
-    target = home.backups / name if path is None else path / name if path.is_dir() else path
-    if os.path.lexists(target):
-        raise BackupFailed(path=str(target), reason="there is something of this name already")
+    target = home.backups / name if path is None else path
     try:
         if path is None:
             make_private(home.backups)
-        elif not target.parent.is_dir():
-            raise BackupFailed(path=str(target), reason="there is no such directory")
-        # One at a time: what is unfinished then belongs to nobody who lives.
+        else:
+            target = path / name if path.is_dir() else path
+            _refuse_place(home, target)
+        if os.path.lexists(target):
+            raise BackupFailed(path=str(target), reason="there is something of this name already")
+        # One at a time: what is unfinished and has our mark then belongs to nobody who lives.
         with _alone(home, timeout):
-            _sweep(target.parent)
-            unfinished = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{_UNFINISHED}")
+            _sweep(target.parent, mark(home))
+            unfinished = target.with_name(f"{mark(home)}{secrets.token_hex(4)}{UNFINISHED}")
             try:
                 _fits(home, target.parent)
                 os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -56,10 +58,15 @@ def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float)
                 for leftover in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
                     leftover.unlink(missing_ok=True)
             if path is None:
-                _prune(home.backups, keep, target.name)
+                _prune(home, keep, target, stamp(wall))
     except OSError as error:
         raise refusal(target, error) from error
     return BackupRecord(str(target), size, wall)
+
+
+def mark(home: Home) -> str:
+    """How the names of unfinished backups of this bus begin, wherever they are made."""
+    return f".agentbus-{sha256(os.fsencode(home.directory)).hexdigest()[:8]}-"
 
 
 def verify(connection: sqlite3.Connection) -> str | None:
@@ -137,7 +144,7 @@ def _fits(home: Home, directory: Path) -> None:
 
 @contextmanager
 def _alone(home: Home, timeout: float) -> Iterator[None]:
-    lock = FileLock(home.directory / "backup.lock", timeout)
+    lock = FileLock(home.directory / LOCK, timeout)
     try:
         with lock.held():
             yield
@@ -145,14 +152,31 @@ def _alone(home: Home, timeout: float) -> Iterator[None]:
         lock.close()
 
 
-def _sweep(directory: Path) -> None:
-    """What a backup left behind that was killed in the middle."""
-    for file in directory.glob(f".*{_UNFINISHED}*"):
-        with suppress(OSError):
-            file.unlink()
+def _refuse_place(home: Home, target: Path) -> None:
+    """A backup beside a database can be taken for a part of it."""
+    folder = target.parent
+    if not folder.is_dir():
+        raise BackupFailed(path=str(target), reason="there is no such directory")
+    inside = folder.resolve()
+    if inside != home.backups.resolve() and (
+        inside.is_relative_to(home.directory.resolve()) or os.path.lexists(folder / home.database.name)
+    ):
+        raise BackupFailed(path=str(target), reason="it would be among the files of a bus; choose another directory")
+    if target.name.endswith(_PARTS):
+        raise BackupFailed(path=str(target), reason=f"SQLite takes files that end in {', '.join(_PARTS)} for its own")
 
 
-def _prune(directory: Path, keep: int, newest: str) -> None:
-    names = sorted(file.name for file in directory.iterdir() if _NAME(file.name) and file.name != newest)
-    for name in names[: max(0, len(names) + 1 - keep)]:
-        (directory / name).unlink(missing_ok=True)
+def _sweep(directory: Path, mark: str) -> None:
+    """What a backup of this bus left behind that was killed in the middle. Nobody else's files."""
+    for ending in (UNFINISHED, f"{UNFINISHED}-journal"):
+        for file in directory.glob(f"{mark}????????{ending}"):
+            with suppress(OSError):
+                file.unlink()
+
+
+def _prune(home: Home, keep: int, newest: Path, moment: str) -> None:
+    others = [backup for backup in backups(home) if backup.path != newest]
+    # Those of the future are of a time before the clock was set back: the oldest of all.
+    others.sort(key=lambda backup: backup.moment > moment)
+    for backup in others[keep - 1 :]:
+        backup.path.unlink(missing_ok=True)

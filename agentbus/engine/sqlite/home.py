@@ -30,6 +30,9 @@ _NO_SHARED_MEMORY = (
 # A socket's path may have some 104 bytes on macOS and 108 on Linux.
 _SOCKET_PATH = 100
 _SOCKET_NAME = 24
+_MOMENT = r"([0-9]{8}T[0-9]{6}\.[0-9]{3}Z)-[0-9a-f]{8}"
+_BACKUP = re.compile(rf"bus-{_MOMENT}\.db").fullmatch
+_ARCHIVE = re.compile(rf"{_MOMENT}\.jsonl\.gz").fullmatch
 
 
 class Home(msgspec.Struct, frozen=True):
@@ -46,12 +49,20 @@ class Home(msgspec.Struct, frozen=True):
         return self.directory / "bus.db-wal"
 
     @property
+    def journal(self) -> Path:
+        return self.directory / "bus.db-journal"
+
+    @property
     def lock(self) -> Path:
         return self.directory / "bus.lock"
 
     @property
     def backups(self) -> Path:
         return self.directory / "backups"
+
+    @property
+    def archive(self) -> Path:
+        return self.directory / "archive"
 
     @property
     def bells(self) -> Path:
@@ -64,6 +75,47 @@ class Home(msgspec.Struct, frozen=True):
         if len(os.fsencode(runtime)) > _SOCKET_PATH - _SOCKET_NAME - 40:
             runtime = "/tmp"  # noqa: S108 - the directory below it is ours alone, or refused
         return Path(runtime) / f"agentbus-{os.getuid()}" / digest
+
+
+class Relic(msgspec.Struct, frozen=True):
+    """A backup or an archive that a bus has beside it, and the moment that its name tells."""
+
+    path: Path
+    moment: str
+    backup: bool
+
+    def advice(self, home: Home) -> str:
+        """What to do with it when the bus itself is gone."""
+        if self.backup:
+            return (
+                f"there is a backup: close the bus everywhere, then "
+                f"agentbus.restore_backup({str(self.path)!r}, {str(home.directory)!r})"
+            )
+        return f"there is no backup, but an archive of what was old: await bus.import_archive({str(self.path)!r})"
+
+
+def backups(home: Home) -> list[Relic]:
+    """The backups of a bus, newest first, as their names say."""
+    found = ((path, _BACKUP(path.name)) for path in _entries(home.backups))
+    return sorted((Relic(path, name[1], True) for path, name in found if name), key=_moment, reverse=True)
+
+
+def newest_relic(home: Home) -> Relic | None:
+    """The newest backup; if there is none, the newest archive."""
+    found = ((path, _ARCHIVE(path.name)) for path in _entries(home.archive))
+    archives = sorted((Relic(path, name[1], False) for path, name in found if name), key=_moment)
+    return next(iter([*backups(home), *archives[-1:]]), None)
+
+
+def _moment(relic: Relic) -> str:
+    return relic.moment
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def find(url: str | os.PathLike[str] | None) -> Home:

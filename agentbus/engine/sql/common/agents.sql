@@ -192,3 +192,7 @@ VALUES (
     $18, $19, $20, $21, $22, $23, $24, $25, $26,
     CASE WHEN $14 IN ('failed', 'stopped') THEN 1 ELSE 0 END
 );
+
+-- name: agent_made
+-- When an agent that has not ended was first known.
+SELECT created FROM agents WHERE id = $1 AND ended IS NULL;

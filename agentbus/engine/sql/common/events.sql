@@ -26,7 +26,7 @@ SELECT coalesce(max(id), 0) FROM events;
 
 -- name: event_ages
 -- The audit trail after an event, as retention sees it.
-SELECT id, at, length(facts) + 200 FROM events WHERE id > $1 ORDER BY id LIMIT $2;
+SELECT id, at, length(facts) + 200, kind FROM events WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: event_restore
 -- An event from an archive.

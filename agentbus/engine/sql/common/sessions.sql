@@ -228,7 +228,7 @@ SELECT ended FROM sessions WHERE id = $1;
 SELECT ended,
     CASE WHEN EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id)
         OR EXISTS (SELECT 1 FROM documents WHERE documents.session = sessions.id)
-        OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = sessions.id)
+        OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = sessions.id)
     THEN 1 ELSE 0 END
 FROM sessions WHERE id = $1;
 
@@ -262,3 +262,7 @@ SELECT id, expected FROM sessions
 WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
 ORDER BY created DESC, id DESC
 LIMIT $1;
+
+-- name: session_made
+-- When a session began.
+SELECT created FROM sessions WHERE id = $1;

@@ -95,10 +95,10 @@ LIMIT $8;
 -- name: agent_marks
 -- What must not have changed when agents go: their life, their state, and whether they or their sessions have checkpoints.
 -- Differs: lists by json_each.
-SELECT agents.id, status, epoch, ended,
+SELECT agents.id, status, epoch, ended, updated,
     coalesce((SELECT max(change) FROM state WHERE scope = agents.id), 0),
     EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id),
-    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = agents.session)
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = agents.session)
 FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value;
 
 -- name: agent_awaited

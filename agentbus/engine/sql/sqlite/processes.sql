@@ -31,6 +31,6 @@ SELECT process, 'session', id FROM sessions WHERE process IN (SELECT value FROM 
 -- Processes that are archived go, unless an agent or a session names them. Differs: lists by json_each.
 DELETE FROM processes
 WHERE id IN (SELECT value FROM json_each($1)) AND status <> 'live'
-    AND id NOT IN (SELECT process FROM agents WHERE process IS NOT NULL)
-    AND id NOT IN (SELECT process FROM sessions WHERE process IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.process = processes.id)
+    AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.process = processes.id)
 RETURNING id;

@@ -113,3 +113,8 @@ FROM json_each($1) AS wanted CROSS JOIN sessions ON sessions.id = wanted.value;
 -- Who took part in sessions. Differs: lists by json_each.
 SELECT session, meeting, member, position, created, finished, checksum, result
 FROM json_each($1) AS wanted CROSS JOIN participants ON participants.session = wanted.value;
+
+-- name: participant_payloads
+-- Stored results of participants with their checksums, newest first, before the cursor. Differs: numbered by rowid.
+SELECT rowid, checksum, result, member, session FROM participants
+WHERE result IS NOT NULL AND rowid < $1 ORDER BY rowid DESC LIMIT $2;
