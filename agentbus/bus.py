@@ -37,11 +37,11 @@ from agentbus.operations.agents import (
     DeclareRequest,
     EndRequest,
     RegisterRequest,
-    Registration,
     declare,
     finish,
     register,
 )
+from agentbus.operations.lives import Registration
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types

@@ -79,6 +79,13 @@ class ListenRequest(msgspec.Struct, frozen=True):
 
 
 @operation(durable=False)
+def notice_boot(requests: Sequence[None], now: Now) -> Op[list[Outcome[None]]]:
+    """Somebody who does not enter finds that the machine was restarted."""
+    yield from _new_boot(now)
+    return [None] * len(requests)
+
+
+@operation(durable=False)
 def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]]:
     """Take a number. The first to open the bus after a reboot voids what the last boot left behind."""
     outcomes: list[Outcome[Entry]] = []

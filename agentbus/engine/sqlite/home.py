@@ -99,6 +99,11 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     return Home(path)
 
 
+def is_there(home: Home) -> bool:
+    """Whether somebody made a bus there."""
+    return home.database.exists()
+
+
 def prepare(home: Home) -> None:
     """Make the directory and the empty database, for this user only, where they do not exist."""
     try:

@@ -1,0 +1,57 @@
+"""The bus as a place: making one, and how it stands."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.output import Result, Said
+
+
+def init(call: Call) -> Result:
+    """Make a bus, unless there is one."""
+    import os
+
+    from agentbus.engine.sqlite import home
+    from agentbus.interfaces.cli.settings import open_here
+
+    url = call.settings["url"] or os.path.join(os.getcwd(), home.NAME)
+    call.settings.values["url"] = url
+    place = home.find(url)
+    made = not home.is_there(place)
+    open_here(call.settings, create=True).close()
+    path = str(place.directory)
+    if not made:
+        call.note(f"there was a bus in {path} already")
+    return Said({"path": path, "made": made}, path)
+
+
+def status(call: Call) -> Result:
+    """How the bus stands."""
+    from agentbus.interfaces.cli.standing import Standing, settings_of, standing
+
+    shown = settings_of(call.settings)
+    return Standing(standing(call.bus), shown)
+
+
+def _status(parser: ArgumentParser) -> Any:
+    parser.add_argument("--watch", action="store_true", help="go on, refreshed in place, until Ctrl-C")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between two looks (1)")
+
+
+COMMANDS = {
+    "init": Command(
+        init,
+        "Make a bus in .agentbus/ here, or where --url says.",
+        "agentbus init",
+        output="plain output: its directory",
+    ),
+    "status": Command(
+        status,
+        "Show how the bus stands: agents, queues, sessions, settings.",
+        "agentbus status --json",
+        _status,
+        output="plain output: subject, name, value",
+    ),
+}
