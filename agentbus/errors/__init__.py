@@ -47,6 +47,7 @@
     │   ├── BusForked
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
+        ├── NoBus                     there is none at this place
         ├── NotADatabase
         │   ├── DamagedPayload        the stored bytes do not match their checksum
         │   └── DamagedBackup         not a backup of a bus, or a damaged one

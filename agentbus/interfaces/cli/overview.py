@@ -27,13 +27,6 @@ _SESSIONS = (
     ("progress", "percent"),
     ("updated", "time"),
 )
-    ("id", ""),
-    ("operation", ""),
-    ("milestone", ""),
-    ("status", "status"),
-    ("progress", "percent"),
-    ("updated", "time"),
-)
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 
 
