@@ -67,7 +67,6 @@ class BlockingBus:
         self.max_snapshot = max_snapshot
         self.lease = check_seconds(lease, "lease")
         self.engine = cast("Engine", Immediate(store))
-        self._visitors: dict[str, BlockingAgent] = {}
         if store.read(last_boot, None) != store.clock.now().boot:
             from agentbus.operations.processes import notice_boot
 
@@ -82,12 +81,8 @@ class BlockingBus:
         self.close()
 
     def close(self) -> None:
-        """Let go of everything. An agent that only looked has called as well."""
-        try:
-            for agent in self._visitors.values():
-                agent.called()
-        finally:
-            self.store.close()
+        """Let go of everything."""
+        self.store.close()
 
     @staticmethod
     def do(work: Awaitable[T]) -> T:
@@ -115,9 +110,7 @@ class BlockingBus:
         life = self.read(life_of, id)
         if life is None:
             raise UnknownAgent(agent=id)
-        agent = BlockingAgent(self, life, life.epoch if epoch is None else epoch)
-        self._visitors[id] = agent
-        return agent
+        return BlockingAgent(self, life, life.epoch if epoch is None else epoch)
 
     def register(
         self,
@@ -137,9 +130,7 @@ class BlockingBus:
         """
         from agentbus.blocking.registering import register
 
-        agent = register(self, id, type, session, pools, topics, takeover, pid, about)
-        self._visitors[agent.id] = agent
-        return agent
+        return register(self, id, type, session, pools, topics, takeover, pid, about)
 
     @cached_property
     def agents(self) -> Registry:

@@ -66,9 +66,14 @@ class Call:
         except (NotFound, InvalidInput):
             return None
 
-    @property
-    def opened(self) -> bool:
-        return "bus" in self.__dict__
+    def close(self, *, visit: bool) -> None:
+        """Let go of the bus. ``visit``: an agent that only looked has called as well."""
+        if "bus" in self.__dict__:
+            try:
+                if visit and self.visitor is not None:
+                    self.visitor.called()
+            finally:
+                self.bus.close()
 
     def emit(self, result: Result) -> None:
         """Print something now: when this returns, it is out."""

@@ -78,8 +78,16 @@ _FIXES = {
 }
 
 
+def missing(error: AgentBusError) -> AgentBusError:
+    """The error of one who only looked: what was asked for is not there, and that is all."""
+    error.__dict__["exit_code"] = NOTHING
+    return error
+
+
 def exit_code(error: AgentBusError) -> int:
     """What a shell is told."""
+    if "exit_code" in error.__dict__:
+        return int(error.__dict__["exit_code"])
     if isinstance(error, RequestTimedOut | NothingThere):
         return NOTHING
     if isinstance(error, InvalidInput):

@@ -70,14 +70,15 @@ def _run(words: list[str]) -> int:
     call = Call(name, arguments, gathered(arguments))
     try:
         result = command.run(call)
-        if isinstance(result, int):
-            return result
-        emit(result, json=arguments.json)
-        return result.code
-    finally:
-        if call.opened:
-            _ = call.visitor
-            call.bus.close()
+        if not isinstance(result, int):
+            emit(result, json=arguments.json)
+            result = result.code
+    except BaseException as error:
+        # Whoever called in vain has called, unless nobody can write now.
+        call.close(visit=isinstance(error, AgentBusError) and not error.transient)
+        raise
+    call.close(visit=True)
+    return result
 
 
 def parser(name: str, command: Command) -> Parser:

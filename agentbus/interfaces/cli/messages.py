@@ -104,6 +104,73 @@ def _messages(parser: ArgumentParser) -> None:
     parser.add_argument("message", nargs="+", help="a lease that `receive` printed, or a message_id")
 
 
+def nack(call: Call) -> Result:
+    call.me.nack(*call.arguments.message, delay=call.arguments.delay, error=call.arguments.error)
+    return _settled(call, "given back")
+
+
+def _nack(parser: ArgumentParser) -> None:
+    _messages(parser)
+    parser.add_argument("--delay", type=number, metavar="S", help="seconds until it can be received again (grows)")
+    parser.add_argument("--error", metavar="TEXT", help="why, for whoever looks at it later")
+
+
+def reject(call: Call) -> Result:
+    call.me.reject(*call.arguments.message, error=call.arguments.error)
+    return _settled(call, "dead")
+
+
+def _reject(parser: ArgumentParser) -> None:
+    _messages(parser)
+    parser.add_argument("--error", required=True, metavar="TEXT", help="why trying again would not help")
+
+
+def reply(call: Call) -> Result:
+    given = call.arguments
+    receipt = call.me.reply(
+        given.message,
+        given.type,
+        json_value(given.payload),
+        ack=not given.keep,
+        priority=given.priority,
+        message_id=given.id,
+    )
+    return _receipt(receipt)
+
+
+def _reply(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("message", help="a lease that `receive` printed, or a message_id")
+    add("type", help="the reply's type")
+    add("payload", nargs="?", help=JSON_HELP)
+    add("--keep", action="store_true", help="only answer: the message is not acknowledged")
+    add("--priority", type=int, metavar="N", help="0 to 9 (5)")
+    add("--id", metavar="ID", help="your own id for the reply: calling again with the same id sends it once")
+
+
+def request(call: Call) -> Result:
+    given = call.arguments
+    payload = json_value(given.payload)
+    with ending_cleanly():
+        answer = call.me.request(_recipient(given), given.type, payload, timeout=given.timeout, **_options(given))
+    return Rows([answer], ("message_id", "type", "sender", "payload:json"), paged=False, whole=True, one=True)
+
+
+def _requesting(parser: ArgumentParser) -> None:
+    _sending(parser)
+    parser.add_argument("--timeout", type=number, default=30, metavar="S", help="seconds to wait for the reply (30)")
+
+
+def wait(call: Call) -> Result:
+    with ending_cleanly():
+        found = call.me.wait(call.arguments.timeout)
+    return Said({"pending": found}, code=0 if found else NOTHING)
+
+
+def _waiting(parser: ArgumentParser) -> None:
+    parser.add_argument("--timeout", type=number, metavar="S", help="give up after so many seconds (never)")
+
+
 COMMANDS = {
     "send": Command(
         send,
@@ -122,5 +189,26 @@ COMMANDS = {
     "ack": Command(
         ack, "Acknowledge messages: they are done. All, or none.", "agentbus ack m-7#1", _messages,
         output="plain output: nothing",
+    ),
+    "nack": Command(
+        nack, "Give messages back, to be tried again. All, or none.", "agentbus nack m-7#1 --delay 30", _nack,
+        output="plain output: nothing",
+    ),
+    "reject": Command(
+        reject, "Make dead letters of messages: trying again would not help. All, or none.",
+        "agentbus reject m-7#1 --error 'it names a file that never was'", _reject, output="plain output: nothing",
+    ),
+    "reply": Command(
+        reply, "Answer a message, and acknowledge it in the same commit.",
+        "agentbus reply m-7#1 coordination_response '{\"ready\": true}'", _reply, output="plain output: message_id",
+    ),
+    "request": Command(
+        request, "Send a message and wait for its reply. Exit code 4 if none comes in time.",
+        "agentbus request exec-001 coordination_request '{\"q\": \"ready?\"}' --timeout 60", _requesting,
+        output="plain output: message_id, type, sender, payload (JSON)",
+    ),
+    "wait": Command(
+        wait, "Wait until there is something for you; nothing is taken. Exit code 4 if nothing comes in time.",
+        "agentbus wait --timeout 600 && agentbus receive --json", _waiting, output="plain output: nothing",
     ),
 }  # fmt: skip

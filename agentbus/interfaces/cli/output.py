@@ -65,8 +65,9 @@ class Text(Result):
 
 
 class Rows(Result):
-    """Records of one kind, of which some fields are shown. A field of which people want to see something else is
-    named ``field:kind``; the kinds are status, time (when it was), seconds, percent, json, title."""
+    """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
+
+    A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it was), seconds, percent, json, title."""
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Rows(Result):
         cursor: str | None = None,
         paged: bool = True,
         whole: bool = False,
+        one: bool = False,
         code: int = 0,
         empty: str = "there are none",
     ) -> None:
@@ -84,11 +86,14 @@ class Rows(Result):
         self._cursor = cursor
         self._paged = paged
         self._whole = whole
+        self._one = one
         self._empty = empty
         self.code = code
 
     def data(self) -> Any:
         rows = self._rows if self._whole else [{name: row.get(name) for name, _ in self._columns} for row in self._rows]
+        if self._one:
+            return rows[0]
         return {"items": rows, "cursor": self._cursor} if self._paged else rows
 
     def lines(self) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
 from agentbus.interfaces.cli.tables import grid, span
@@ -33,6 +36,14 @@ _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 def show(found: dict[str, Any], settings: dict[str, Any]) -> None:
     """Print it once."""
     Console().print(drawn(found, settings))
+
+
+def live(look: Callable[[], dict[str, Any]], pause: float) -> NoReturn:
+    """Draw it again and again in place, until Ctrl-C."""
+    with Live(drawn(look()), refresh_per_second=4, screen=False, transient=False) as screen:
+        while True:
+            time.sleep(pause)
+            screen.update(drawn(look()))
 
 
 def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None) -> RenderableType:

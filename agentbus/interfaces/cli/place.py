@@ -27,12 +27,34 @@ def init(call: Call) -> Result:
     return Said({"path": path, "made": made}, path)
 
 
-def status(call: Call) -> Result:
+def status(call: Call) -> Result | int:
     """How the bus stands."""
     from agentbus.interfaces.cli.standing import Standing, settings_of, standing
 
     shown = settings_of(call.settings)
+    if call.arguments.watch:
+        return _watch(call, shown)
     return Standing(standing(call.bus), shown)
+
+
+def _watch(call: Call, shown: dict[str, Any]) -> int:
+    """Look again and again: on a terminal in place, down a pipe one look after the other."""
+    import time
+
+    from agentbus.interfaces.cli.command import ending_cleanly
+    from agentbus.interfaces.cli.output import is_terminal
+    from agentbus.interfaces.cli.standing import Standing, standing
+    from agentbus.limits import check_seconds
+
+    pause = check_seconds(call.arguments.interval, "interval") / 1000
+    with ending_cleanly():
+        if is_terminal() and not call.arguments.json:
+            from agentbus.interfaces.cli.overview import live
+
+            return live(lambda: standing(call.bus), pause)
+        while True:
+            call.emit(Standing(standing(call.bus), shown))
+            time.sleep(pause)
 
 
 def _status(parser: ArgumentParser) -> Any:

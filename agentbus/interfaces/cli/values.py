@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from typing import Any
 
 import msgspec
@@ -64,3 +64,9 @@ def number(text: str) -> int | float:
         return float(text)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def paging(parser: ArgumentParser) -> None:
+    """The options of everything that lists."""
+    parser.add_argument("--limit", type=int, default=100, metavar="N", help="so many at most (100)")
+    parser.add_argument("--cursor", metavar="TEXT", help="go on after what was listed before: the cursor that it gave")
