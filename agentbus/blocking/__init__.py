@@ -235,7 +235,7 @@ def open_bus(
     check_seconds(lock_timeout, "lock_timeout", zero=True)
     place = home.find(url)
     if not create and not home.is_there(place):
-        raise NoBus(path=str(place.directory))
+        raise NoBus(path=place.root)
     store = BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
     try:
         return BlockingBus(store, **options)

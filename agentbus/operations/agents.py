@@ -12,6 +12,7 @@ from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.checkpoints import restored
+from agentbus.operations.closed import not_open
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
@@ -19,7 +20,6 @@ from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.lives import Registration, life_of
 from agentbus.operations.processes import Neighbour, add_listeners
-from agentbus.operations.sessions import not_open
 
 
 class Profile(msgspec.Struct, frozen=True):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Op, Query
-from agentbus.records import CheckpointSummary
+
+if TYPE_CHECKING:
+    from agentbus.records import CheckpointSummary
 
 
 class Registration(msgspec.Struct, frozen=True):

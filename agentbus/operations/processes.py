@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.returning import recover
 
 
 class EnterRequest(msgspec.Struct, frozen=True):
@@ -143,16 +144,6 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
             )
         outcomes.append(bool(revived))
     return outcomes
-
-
-def recover(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
-    """These agents showed life; each with the evidence that had spoken against it."""
-    # Those of a process that stood still had no chance to call: for them the count begins now.
-    yield Each("agent_recover", [(now.awake, now.wall, agent) for agent in suspects])
-    yield from record([
-        event(now.wall, "agent_recovered", ("agent", agent), None, evidence=evidence)
-        for agent, evidence in suspects.items()
-    ])  # fmt: skip
 
 
 @operation(durable=False)

@@ -10,11 +10,12 @@ from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, UnknownSession, WrongState
 from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import RollbackRequest, roll_back
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.prospects import Basis, outline, refusal
-from agentbus.operations.sessions import ENDED, BeginRequest, ChangeRequest, begin_session, change_session
+from agentbus.operations.sessions import BeginRequest, ChangeRequest, begin_session, change_session
 from agentbus.records import Recovered, RecoveryRecord, Rollback
 
 _NAMED = 100

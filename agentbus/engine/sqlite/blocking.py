@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
 from agentbus.engine.blocking import Attendance
-from agentbus.engine.queries import bound, load
+from agentbus.engine.queries import Queries, bound
 from agentbus.engine.sqlite import forking, home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
@@ -31,7 +31,7 @@ class BlockingSQLite:
         self._pid = os.getpid()
         self._generation = forking.generation()
         self._home = place
-        self._queries = load("sqlite")
+        self._queries = Queries("sqlite")
         lock = FileLock(place.lock, lock_timeout)
         try:
             self._connection = open_writer(place, lock)
@@ -76,7 +76,7 @@ class BlockingSQLite:
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the database and of its log."""
-        return _size(str(self._home.database)), _size(str(self._home.log))
+        return _size(self._home.file), _size(f"{self._home.file}-wal")
 
     def close(self) -> None:
         transactor, self._transactor = self._transactor, None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from functools import cache
-from pathlib import Path
 
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.home import Home
@@ -38,7 +36,7 @@ _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid
 def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
     """A connection that may write, on a database of the current schema."""
     require_sqlite(sqlite3.sqlite_version_info)
-    if forking.is_inherited(identity(home.database)):
+    if forking.is_inherited(identity(home.file)):
         raise BusForked(parent=os.getppid())
     with lock.held():
         connection = _connect(home, lock.timeout)
@@ -73,10 +71,12 @@ def open_reader(home: Home, busy: float) -> sqlite3.Connection:
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
     """Bring the schema up to date: each step one exclusive transaction, so that a kill leaves the old or the new."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    steps = migrations()
-    newest = max(steps)
+    newest = newest_schema()
     if found > newest:
-        raise SchemaTooNew(path=str(home.database), found=found, known=newest)
+        raise SchemaTooNew(path=home.file, found=found, known=newest)
+    if found == newest:
+        return
+    steps = migrations()
     for version in range(found + 1, newest + 1):
         try:
             connection.executescript(f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;")
@@ -88,16 +88,28 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
 
 @cache
 def migrations() -> dict[int, str]:
-    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
-    package = Path(__file__).parents[2]
-    inside = package / "_schemas" / "sqlite"
-    folder = inside if inside.is_dir() else package.parent / "schemas" / "sqlite"
+    """The texts of the schema's numbered files."""
     steps: dict[int, str] = {}
-    for file in sorted(folder.glob("[0-9]*.sql")):
-        number = re.match(r"\d+", file.name)
-        if number is not None:
-            steps[int(number[0])] = file.read_text(encoding="utf-8")
+    for version, path in _files().items():
+        with open(path, encoding="utf-8") as file:
+            steps[version] = file.read()
     return steps
+
+
+def newest_schema() -> int:
+    """The schema that this program knows."""
+    return max(_files())
+
+
+@cache
+def _files() -> dict[int, str]:
+    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
+    package = __file__.rsplit("/", 3)[0]
+    folder = f"{package}/_schemas/sqlite"
+    if not os.path.isdir(folder):
+        folder = f"{os.path.dirname(package)}/schemas/sqlite"
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".sql"))
+    return {int(name.partition("_")[0]): f"{folder}/{name}" for name in names}
 
 
 def require_sqlite(found: tuple[int, ...]) -> None:
@@ -107,7 +119,7 @@ def require_sqlite(found: tuple[int, ...]) -> None:
 
 def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) -> AgentBusError:
     """SQLite's error in the bus's words, by its code and never by its text."""
-    path = str(home.database)
+    path = home.file
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     # Shared memory that cannot grow is SQLite's other way to say that the disk is full.
@@ -129,7 +141,7 @@ def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) ->
 def _connect(home: Home, busy: float) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
-            home.database, timeout=busy, isolation_level=None, check_same_thread=False, cached_statements=256
+            home.file, timeout=busy, isolation_level=None, check_same_thread=False, cached_statements=256
         )
     except sqlite3.Error as error:
         raise translated(error, home) from error

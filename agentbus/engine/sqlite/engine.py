@@ -17,7 +17,7 @@ import anyio.to_thread
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
 from agentbus.engine.hub import Hub
-from agentbus.engine.queries import bound, load
+from agentbus.engine.queries import Queries, bound
 from agentbus.engine.sqlite import bells, forking, home
 from agentbus.engine.sqlite.backup import back_up
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
@@ -54,7 +54,7 @@ class SQLiteEngine:
         self._home = place
         self._disk = durability == "disk"
         self._lock_timeout = lock_timeout
-        self._queries = load("sqlite")
+        self._queries = Queries("sqlite")
         self._pid = os.getpid()
         self._generation = forking.generation()
         self._loop: asyncio.AbstractEventLoop | None = None

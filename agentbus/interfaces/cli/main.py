@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
@@ -20,8 +21,13 @@ from agentbus.interfaces.cli.table import COMMANDS, DEFAULTS
 if TYPE_CHECKING:
     from argparse import Namespace
 
+# Our words are English. Looking for a translation of argparse's takes as long as building a parser.
+argparse._ = str  # type: ignore[attr-defined]
+
 _WITH_VALUE = ("--url", "--agent")
 _HELP = ("-h", "--help")
+_WIDTH = 100
+"""Characters of a line of help."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return failures.INTERRUPTED
     except BrokenPipeError:
-        return _closed()
+        return closed()
     except SystemExit as end:
         # Help, or a signal.
         return end.code if isinstance(end.code, int) else failures.DONE
@@ -87,7 +93,7 @@ def parser(name: str, command: Command) -> Parser:
         prog=f"agentbus {name}",
         description=command.purpose,
         epilog="\n".join(filter(None, ["example:", f"  {command.example}", command.output and f"\n{command.output}"])),
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
         allow_abbrev=False,
         add_help=False,
     )
@@ -103,6 +109,14 @@ def parser(name: str, command: Command) -> Parser:
     common.add_argument("--debug", action="store_true", help="show where an error came from")
     common.add_argument("-h", "--help", action="help", default=SUPPRESS, help="show this help")
     return found
+
+
+class _Formatter(RawDescriptionHelpFormatter):
+    """Of a fixed width: argparse makes a formatter for every argument, and the module that knows the terminal's width
+    takes longer to import than the parser to build."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_WIDTH)
 
 
 class Parser(ArgumentParser):
@@ -219,11 +233,11 @@ def _failed(error: AgentBusError, json: bool) -> int:
             fix = failures.fix(error)
             print(f"agentbus: {error.args[0]}" + (f"\n  {fix}" if fix else ""), file=sys.stderr)
     except BrokenPipeError:
-        return _closed()
+        return closed()
     return failures.exit_code(error)
 
 
-def _closed() -> int:
+def closed() -> int:
     """Nobody reads what we say any more: what is left in the buffers must not be tried again at the exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

@@ -67,7 +67,9 @@ class Text(Result):
 class Rows(Result):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
-    A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it was), seconds, percent, json, title."""
+    A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
+    was), percent and json.
+    """
 
     def __init__(
         self,

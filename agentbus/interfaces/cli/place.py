@@ -21,7 +21,7 @@ def init(call: Call) -> Result:
     place = home.find(url)
     made = not home.is_there(place)
     open_here(call.settings, create=True).close()
-    path = str(place.directory)
+    path = place.root
     if not made:
         call.note(f"there was a bus in {path} already")
     return Said({"path": path, "made": made}, path)

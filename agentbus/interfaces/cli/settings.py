@@ -80,8 +80,9 @@ def _from_file(url: str | None) -> dict[str, Any]:
     from agentbus.errors import InvalidUrl
 
     try:
-        path = home.find(url).directory / FILE
-        text = path.read_text(encoding="utf-8")
+        path = f"{home.find(url).root}/{FILE}"
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except (OSError, InvalidUrl):
         return {}
     except UnicodeDecodeError as error:

@@ -38,7 +38,7 @@ def settings_of(settings: Settings) -> dict[str, Any]:
     """Each setting, and where it came from."""
     from agentbus.engine.sqlite import home
 
-    place = {"value": str(home.find(settings["url"]).directory), "source": settings.sources["url"]}
+    place = {"value": home.find(settings["url"]).root, "source": settings.sources["url"]}
     found = {name: {"value": value, "source": settings.sources[name]} for name, value in settings.values.items()}
     return {**found, "url": place}
 
