@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
+from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
@@ -23,9 +23,6 @@ from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
 from agentbus.operations import Each, Op, Operation, Query, Rows
-
-if TYPE_CHECKING:
-    from logging import Logger
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -161,7 +158,7 @@ class Transactor:
         return [], True
 
     def _committed(self, calls: Sequence[Call], channels: list[str], begun: float) -> tuple[list[str], bool]:
-        if (log := _log()) is not None and log.isEnabledFor(10):
+        if (log := engine_log()) is not None and log.isEnabledFor(10):
             names = ", ".join(sorted({call.operation.name for call in calls}))
             log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
         return channels, self._ring(channels)
@@ -359,7 +356,7 @@ class Transactor:
         try:
             return self._ringer.ring(bells)
         except OSError as error:
-            if (log := _log()) is not None:
+            if (log := engine_log()) is not None:
                 log.warning("nobody was rung: %s", error)
             return True
 
@@ -381,12 +378,6 @@ class Transactor:
         self.gone = _identity(self._path) != self._file
         if self.gone:
             raise DatabaseGone(path=self._path)
-
-
-def _log() -> Logger | None:
-    """The log, in a program that has one: nobody would see what is written to another, and its import takes long."""
-    logging = sys.modules.get("logging")
-    return None if logging is None else cast("Logger", logging.getLogger("agentbus.engine"))
 
 
 def _identity(path: str) -> forking.File | None:
