@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @contextmanager
 def received(agent: BlockingAgent, most: int, timeout: float, duration: int) -> Iterator[list[Delivery]]:
     """Up to ``most`` messages; a block that raises gives them back."""
-    from agentbus.blocking.waiting import undisturbed
+    from agentbus.engine.signals import undisturbed
 
     patience = check_seconds(timeout, "timeout", zero=True)
     boxes = Boxes(agent)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from agentbus.engine.blocking import Attendance, BlockingEngine
 
@@ -45,16 +44,3 @@ class Listening:
         with self._store.attend() as attendance:
             attendance.listen((channel,))
             yield Ear(attendance, self._awake)
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Hold back what would interrupt this, until it is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from agentbus.blocking import open_bus
+
 COMMAND = str(Path(sys.executable).with_name("agentbus"))
 PATIENCE = 30.0
 
@@ -68,6 +70,11 @@ class Shell:
         assert kind == ("error" if "error" in envelope else "data")
         return value
 
+    def register(self, agent: str, **options: Any) -> str:
+        """Register a worker, without starting a process for it."""
+        with open_bus(self.directory / ".agentbus") as bus:
+            return bus.register(agent, **{"type": "worker", **options}).identity
+
     def start(self, *words: str, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
         """Start what takes a while. Whoever starts it ends it."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
@@ -89,5 +96,5 @@ def nowhere() -> Iterator[Shell]:
 @pytest.fixture
 def shell(nowhere: Shell) -> Shell:
     """A directory with a fresh bus."""
-    nowhere.say("init")
+    open_bus(nowhere.directory / ".agentbus", create=True).close()
     return nowhere

@@ -32,7 +32,7 @@ def test_a_visiting_agent_lives_and_ends(shell: Shell) -> None:
 
 @pytest.mark.parametrize(("words", "status"), [(("fail", "no way"), "failed"), (("stop",), "stopped")])
 def test_a_life_may_end_otherwise(shell: Shell, words: tuple[str, ...], status: str) -> None:
-    shell.say("register", "w1", "--type", "worker")
+    shell.register("w1")
     shell.say(*words, agent="w1")
     assert status_of(shell, "w1") == status
     error = shell.json("heartbeat", agent="w1", code=1)
@@ -41,7 +41,7 @@ def test_a_life_may_end_otherwise(shell: Shell, words: tuple[str, ...], status: 
 
 
 def test_an_identity_is_an_id_and_a_life(shell: Shell) -> None:
-    first = shell.say("register", "w1", "--type", "worker")
+    first = shell.register("w1")
     error = shell.json("register", "w1", "--type", "worker", code=1)
     assert error["code"] == "agent_exists"
     assert "--takeover" in error["fix"]
@@ -64,7 +64,7 @@ def test_somebody_must_call(shell: Shell) -> None:
 
 
 def test_every_call_shows_life_also_one_that_only_looks_or_fails(shell: Shell) -> None:
-    me = shell.say("register", "w1", "--type", "worker")
+    me = shell.register("w1")
     calls = [shell.json("agents", "show", "w1")["last_call"]]
     for words in (("agents", "list"), ("state", "get", "nothing"), ("send", "nobody", "note", "1"), ("status",)):
         shell.run(*words, agent=me)
@@ -77,8 +77,8 @@ def test_every_call_shows_life_also_one_that_only_looks_or_fails(shell: Shell) -
 
 
 def test_agents_are_listed_found_and_deleted(shell: Shell) -> None:
-    shell.say("register", "a", "--type", "worker", "--capability", "python")
-    shell.say("register", "b", "--type", "planner")
+    shell.register("a", capabilities=["python"])
+    shell.register("b", type="planner")
     listed = shell.json("agents", "list", "--type", "worker")
     assert [item["id"] for item in listed["items"]] == ["a"]
     assert "prompt" not in listed["items"][0]
@@ -114,7 +114,7 @@ async def sweep(shell: Shell) -> None:
 async def test_an_agent_with_a_pid_lives_as_long_as_that_process(shell: Shell) -> None:
     with stranger() as process:
         shell.say("register", "w1", "--type", "worker", "--pid", str(process.pid), "--patience", "0.01")
-        shell.say("register", "w2", "--type", "worker")
+        shell.register("w2")
         shell.say("send", "w1", "note", "1", agent="w2")
         assert shell.say("receive", agent="w1")
         # Its process is there: however long it is silent, it is only suspect.

@@ -14,7 +14,7 @@ from tests.cli.conftest import Shell
 
 @pytest.fixture
 def agent(shell: Shell) -> Shell:
-    shell.say("register", "a", "--type", "worker")
+    shell.register("a")
     return shell
 
 

@@ -15,7 +15,7 @@ from tests.cli.conftest import Shell
 def pair(shell: Shell) -> Shell:
     """Two agents, a and b, in a pool."""
     for agent in ("a", "b"):
-        shell.say("register", agent, "--type", "worker", "--pool", "pool", "--topic", "news")
+        shell.register(agent, pools=["pool"], topics=["news"])
     return shell
 
 
@@ -171,7 +171,7 @@ def test_payloads_are_checked_against_the_schema_of_their_type(pair: Shell) -> N
 
 
 def test_an_unknown_recipient_or_type_says_what_was_meant(pair: Shell) -> None:
-    pair.say("register", "executor-1", "--type", "executor")
+    pair.register("executor-1", type="executor")
     error = pair.json("send", "executor-2", "note", agent="a", code=1)
     assert (error["code"], "executor-1" in error["message"]) == ("unknown_recipient", True)
     error = pair.json("send", "b", "nota", agent="a", code=2)

@@ -6,7 +6,7 @@ from tests.cli.conftest import Shell
 
 
 def test_a_bus_is_found_from_below(shell: Shell) -> None:
-    shell.say("register", "a", "--type", "worker")
+    shell.register("a")
     below = shell.directory / "deep" / "down"
     below.mkdir(parents=True)
     inner = Shell(below)
@@ -51,7 +51,7 @@ def test_the_file_may_name_another_bus(shell: Shell) -> None:
 
 
 def test_status_shows_what_is_going_on(shell: Shell) -> None:
-    shell.say("register", "a", "--type", "worker")
+    shell.register("a")
     shell.say("send", "a", "note", "1", agent="a")
     data = shell.json("status")
     assert data["counts"] == {"agents": {"running": 1}, "messages": {"queued": 1}}

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agentbus.engine import presence
+from agentbus.engine.signals import undisturbed
 from agentbus.engine.sqlite import bells, home
 from agentbus.errors import AgentBusError, NotWritable
 from agentbus.operations.processes import (
@@ -34,30 +35,35 @@ BEAT = 5.0
 @contextmanager
 def attend(engine: BlockingSQLite, place: home.Home, connection: sqlite3.Connection) -> Iterator[Attending]:
     """Enter as a process, hang up a bell, and leave at the end, whatever ends it."""
-    bell = _bell(place)
-    attending = Attending(engine, bell, connection)
+    attending = Attending(engine, connection)
     try:
+        with undisturbed():
+            attending.hang_up(place)
         attending.enter()
         yield attending
     finally:
-        try:
+        with undisturbed():
             attending.leave()
-        finally:
-            if bell is not None:
-                bell.close()
 
 
 class Attending:
     """A process that waits. Where it can have no bell, it looks at the database's version instead."""
 
-    def __init__(self, engine: BlockingSQLite, bell: bells.Bell | None, connection: sqlite3.Connection) -> None:
+    def __init__(self, engine: BlockingSQLite, connection: sqlite3.Connection) -> None:
         self.process = 0
         self._engine = engine
-        self._bell = bell
+        self._bell: bells.Bell | None = None
         self._connection = connection
         self._channels: tuple[str, ...] = ()
         self._beaten = 0.0
         self._version = 0
+
+    def hang_up(self, place: home.Home) -> None:
+        """The bell, where there can be one."""
+        with suppress(NotWritable, OSError, UnicodeEncodeError):
+            directory = home.prepare_bells(place)
+            str(directory).encode()
+            self._bell = bells.Bell(directory)
 
     def enter(self) -> None:
         pid = os.getpid()
@@ -68,11 +74,14 @@ class Attending:
         self._beaten = time.monotonic()
 
     def leave(self) -> None:
+        """Nobody rings it any more."""
         if self.process:
             with suppress(AgentBusError):
                 # Nobody lives in this process: a power cut that undoes it undoes nothing of worth.
                 self._engine.write(leave, LeaveRequest((self.process,), False, "it has waited"), durable=False)
-            self._engine.entered(0)
+                self._engine.entered(0)
+        if self._bell is not None:
+            self._bell.close()
 
     def listen(self, channels: Sequence[str]) -> None:
         """Be rung for these from now on, and for nothing else."""
@@ -122,12 +131,3 @@ class Attending:
     def _look(self) -> int:
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         return int(version)
-
-
-def _bell(place: home.Home) -> bells.Bell | None:
-    try:
-        directory = home.prepare_bells(place)
-        str(directory).encode()
-        return bells.Bell(directory)
-    except (NotWritable, OSError, UnicodeEncodeError):
-        return None
