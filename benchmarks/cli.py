@@ -7,6 +7,7 @@ Bytecode is compiled before, as an installer does.
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import subprocess
 import sys
@@ -24,6 +25,8 @@ BASE = "base"
 MOST = 1.5
 """How many times as long as the base a command may take."""
 STARTS = 30
+LOOPS = 50
+EACH = 20
 _IMPORTS = "import sqlite3, argparse, socket, msgspec"
 _CALLS = {
     "send": ("send", "worker-1", "note", '{"n": 1}'),
@@ -39,7 +42,7 @@ COMMAND = Command(
     choices=(*_CALLS,),
     quick="fewer starts",
     rate="calls/s",
-    titles={"start": "one call"},
+    titles={"start": "one call", "crowd": "many at once"},
     notes=(),
 )
 
@@ -72,7 +75,27 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
             begun = time.perf_counter()
             run(words)
             series[name].values.append((time.perf_counter() - begun) * 1000)
+    progress.say(f"{LOOPS} shell loops")
+    results.add(Series("crowd", "loops", "s", title=f"{LOOPS} shell loops, {EACH} sends each")).values.append(
+        _crowd(agent, environment, 2 if options.quick else EACH)
+    )
     return {"starts": starts}
+
+
+def _crowd(agent: str, environment: dict[str, str], each: int) -> float:
+    """Loops that send at once; how long that takes. Whatever is lost, or told of an error, ends the benchmark."""
+    run = _Runner(environment)
+    run([agent, "register", "target", "--type", "worker"])
+    begun = time.perf_counter()
+    loop = f'for n in $(seq {each}); do "{agent}" send target note "$n" || exit 1; done'
+    loops = [subprocess.Popen(["sh", "-c", loop], env=environment, stdout=subprocess.DEVNULL) for _ in range(LOOPS)]
+    codes = {one.wait() for one in loops}
+    taken = time.perf_counter() - begun
+    stats = json.loads(subprocess.check_output([agent, "status", "--json"], env=environment))["data"]
+    there = next((queue["queued"] for queue in stats["queues"] if queue["recipient"] == "target"), 0)
+    if codes != {0} or there != LOOPS * each:
+        raise SystemExit(f"{there} of {LOOPS * each} messages are there; exit codes {codes}")
+    return taken
 
 
 class _Runner:

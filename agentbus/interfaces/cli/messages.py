@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from contextlib import nullcontext
 from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
@@ -65,10 +64,7 @@ def receive(call: Call) -> Result | int:
         return _received(call.me.peek(given.max))
     me = call.me
     # What was taken and could not be printed goes back.
-    with (
-        ending_cleanly() if given.wait else nullcontext(),
-        me.received(given.max, timeout=given.wait, lease=given.lease) as messages,
-    ):
+    with ending_cleanly(), me.received(given.max, timeout=given.wait, lease=given.lease) as messages:
         result = _received(messages)
         call.emit(result)
     if given.ack and messages:
