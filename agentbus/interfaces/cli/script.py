@@ -8,8 +8,8 @@ import signal
 # Nothing of what is imported is ever garbage, and looking for some takes a tenth of a short command's time.
 gc.set_threshold(100_000, 20, 20)
 
-# Ctrl-C while modules are imported ends the program at once: as an exception it shows a traceback, or leaves msgspec half
-# made, which crashes later. Whoever started us without it (nohup, a job in the background) wants none.
+# Ctrl-C while modules are imported ends the program at once: as an exception it shows a traceback, or leaves msgspec
+# half made, which crashes later. Whoever started us without it (nohup, a job in the background) wants none.
 _interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if _interruptible:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
