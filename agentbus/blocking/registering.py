@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from agentbus.addresses import Address, check_agent, plain_names
+from agentbus.addresses import Address
 from agentbus.blocking.agent import BlockingAgent
 from agentbus.blocking.driving import run
 from agentbus.engine import presence
 from agentbus.errors import AgentExists, InvalidInput, UnknownType
-from agentbus.limits import check_name, check_range, name_or_none
+from agentbus.limits import check_range
 from agentbus.operations.agents import RegisterRequest
 from agentbus.operations.agents import register as start
 from agentbus.operations.lives import Registration
 from agentbus.operations.processes import EnterRequest, LeaveRequest, Neighbour, enter, leave
-from agentbus.registry import profile
+from agentbus.registry import registration
 
 if TYPE_CHECKING:
     from agentbus.blocking import BlockingBus
@@ -33,17 +33,10 @@ def register(
     about: dict[str, Any],
 ) -> BlockingAgent:
     """Start a life of a visiting agent; in a process that is watched, if one is named."""
-    request = RegisterRequest(
-        check_agent(id),
-        check_name(type, "agent type"),
-        None,
-        profile(bus.max_payload, about, "session", "pools", "topics", "takeover", "pid"),
-        kind="visiting",
-        session=name_or_none(session, "session"),
-        pools=plain_names(pools, "pool"),
-        topics=plain_names(topics, "topic"),
-        takeover=takeover,
-    )
+    request = registration(
+        bus.max_payload, id, type, None, about,
+        session=session, pools=pools, topics=topics, takeover=takeover, kind="visiting",
+    )  # fmt: skip
     watched = None if pid is None else _watched(pid)
     try:
         life = _start(bus, request, watched)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
-from tests.cli.conftest import Shell
+from tests.cli.conftest import COMMAND, PATIENCE, Shell
 
 
 @pytest.fixture
@@ -139,6 +140,22 @@ def test_a_closed_pipe_ends_it_quietly(agent: Shell) -> None:
         assert process.stderr is not None
         assert process.stderr.read() == b""
         process.stderr.close()
+
+
+def test_where_nothing_can_be_printed_nothing_is_lost(agent: Shell) -> None:
+    agent.say("send", "a", "note", "1", agent="a")
+    environment = {**agent.environment, "AGENTBUS_AGENT": "a"}
+    for redirected, code in ((">/dev/full", 1), (">&-", 0), (">&- 2>&-", 4)):
+        done = subprocess.run(
+            ["sh", "-c", f'"{COMMAND}" receive --ack {redirected}'],
+            cwd=agent.directory,
+            env=environment,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert (done.returncode, b"Traceback" in done.stderr) == (code, False), redirected
+    assert agent.json("messages", "show", "m-1")["attempts"] == 1
 
 
 def test_debug_shows_where(agent: Shell) -> None:

@@ -145,7 +145,6 @@ def test_waiting_takes_nothing(pair: Shell) -> None:
 
 def test_a_delayed_message_ends_the_waiting_when_it_is_due(pair: Shell) -> None:
     pair.say("send", "b", "note", "1", "--delay", "0.5", agent="a")
-    assert pair.run("receive", agent="b").code == 4
     begun = time.monotonic()
     assert pair.say("receive", "--wait", "30", agent="b")
     assert time.monotonic() - begun < 10

@@ -33,6 +33,7 @@ _WIDTH = 100
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; says what to exit with."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     json, debug = "--json" in words, "--debug" in words
     try:
         code = _run(words)
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return failures.INTERRUPTED
     except BrokenPipeError:
-        return closed()
+        return _closed()
     except SystemExit as end:
         # Help, or a signal.
         return end.code if isinstance(end.code, int) else failures.DONE
@@ -233,11 +234,19 @@ def _failed(error: AgentBusError, json: bool) -> int:
             fix = failures.fix(error)
             print(f"agentbus: {error.args[0]}" + (f"\n  {fix}" if fix else ""), file=sys.stderr)
     except BrokenPipeError:
-        return closed()
+        return _closed()
     return failures.exit_code(error)
 
 
-def closed() -> int:
+def _open_streams() -> None:
+    """Where a shell has closed them (>&-), what is said goes nowhere."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _closed() -> int:
     """Nobody reads what we say any more: what is left in the buffers must not be tried again at the exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())

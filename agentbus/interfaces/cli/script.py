@@ -18,7 +18,8 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
-from agentbus.interfaces.cli.main import closed, main  # noqa: E402
+from agentbus.interfaces.cli.failures import CLOSED_PIPE  # noqa: E402
+from agentbus.interfaces.cli.main import main  # noqa: E402
 
 
 def script() -> NoReturn:
@@ -30,5 +31,5 @@ def script() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        code = closed()
+        code = code or CLOSED_PIPE
     os._exit(code)
