@@ -12,7 +12,7 @@ import anyio
 from msgspec import Struct
 
 from agentbus import events as trail
-from agentbus.addresses import Address, check_agent, plain_names
+from agentbus.addresses import Address, check_agent
 from agentbus.agent import Agent
 from agentbus.checking import Checker
 from agentbus.checkpoints import Checkpoints
@@ -37,18 +37,18 @@ from agentbus.operations.agents import (
     DeclareRequest,
     EndRequest,
     RegisterRequest,
-    Registration,
     declare,
     finish,
     register,
 )
+from agentbus.operations.lives import Registration
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import farewell, parting, unheeded
 from agentbus.pulse import Pulse
 from agentbus.records import EventRecord, Stats, TypeRecord
-from agentbus.registry import Registry, profile
+from agentbus.registry import Registry, profile, registration
 from agentbus.renewal import Renewer
 from agentbus.services.asking import Ask
 from agentbus.services.presence import strike_off
@@ -205,23 +205,17 @@ class Bus(Upkeep):
 
         >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
         """
-        request = RegisterRequest(
-            check_agent(id),
-            check_name(type, "agent type"),
-            self.engine.process,
-            profile(self.max_payload, about, "session", "pools", "topics", "takeover"),
-            session=name_or_none(session, "session"),
-            pools=plain_names(pools, "pool"),
-            topics=plain_names(topics, "topic"),
-            takeover=takeover,
-        )
+        request = registration(
+            self.max_payload, id, type, self.engine.process, about,
+            session=session, pools=pools, topics=topics, takeover=takeover,
+        )  # fmt: skip
         try:
-            registration = await self._register(request)
+            life = await self._register(request)
         except AgentExists as exists:
             if exists.process is None or not await strike_off(self.engine, [Neighbour(**exists.process)]):
                 raise
-            registration = await self._register(request)
-        agent = Agent(self, registration)
+            life = await self._register(request)
+        agent = Agent(self, life)
         self._pulse.handles.add(agent)
         return agent
 

@@ -18,10 +18,10 @@ from agentbus.limits import (
 )
 from agentbus.operations.sessions import SessionFilter, get_session, list_sessions, stale_sessions
 from agentbus.records import Page, SessionRecord
-from agentbus.session import Session
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
+    from agentbus.session import Session
 
 
 class Sessions:
@@ -42,6 +42,9 @@ class Sessions:
 
         >>> session = await bus.sessions.open("planning-001")                         # doctest: +SKIP
         """
+        # Imported only here: the command line looks at sessions without it.
+        from agentbus.session import Session
+
         record = await self.get(session)
         if record is None:
             raise UnknownSession(session=session)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from agentbus.clock import Clock, Now
-from agentbus.engine.hub import Hub
-from agentbus.operations import Op, Operation
-from agentbus.operations.examining import Unseen
-from agentbus.operations.processes import Entry
-from agentbus.records import BackupRecord, Check
+if TYPE_CHECKING:
+    # Whoever only names the engine, the command line too, should start without the hub's asyncio.
+    from pathlib import Path
+
+    from agentbus.clock import Clock, Now
+    from agentbus.engine.hub import Hub
+    from agentbus.operations import Op, Operation
+    from agentbus.operations.examining import Unseen
+    from agentbus.operations.processes import Entry
+    from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")

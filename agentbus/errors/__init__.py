@@ -49,6 +49,7 @@
     │   ├── BusForked
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
+        ├── NoBus                     there is none at this place
         ├── NotADatabase
         │   ├── DamagedPayload        the stored bytes do not match their checksum
         │   └── DamagedBackup         not a backup of a bus, or a damaged one
@@ -137,6 +138,7 @@ from agentbus.errors.store import (
     FormatRefused,
     LockedElsewhere,
     LockTimeout,
+    NoBus,
     NotADatabase,
     NotWritable,
     OutcomeUnknown,
@@ -175,6 +177,7 @@ __all__ = [
     "LockedElsewhere",
     "MessageIdConflict",
     "Misuse",
+    "NoBus",
     "NoSuchFile",
     "NotADatabase",
     "NotFound",

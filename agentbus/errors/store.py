@@ -12,6 +12,14 @@ class StoreError(AgentBusError):
     text = "{path}: {reason}"
 
 
+class NoBus(StoreError):
+    """There is no bus at this place."""
+
+    code = "no_bus"
+    text = "there is no bus in {path}"
+    fix_text = "make one here: agentbus init"
+
+
 class NotADatabase(StoreError):
     """The file is not a database, or it is damaged."""
 

@@ -12,14 +12,14 @@ from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.checkpoints import restored
+from agentbus.operations.closed import ENDED, not_open
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.lives import Registration, life_of
 from agentbus.operations.processes import Neighbour, add_listeners
-from agentbus.operations.sessions import ENDED, not_open
-from agentbus.records import CheckpointSummary
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -70,23 +70,6 @@ class RegisterRequest(msgspec.Struct, frozen=True):
     @property
     def status(self) -> str:
         return "running" if self.alive else "pending" if self.within is None else "spawning"
-
-
-class Registration(msgspec.Struct, frozen=True):
-    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off.
-
-    ``left`` is an open session (and its status) that it had not completed in, and that it left for another.
-    """
-
-    agent: str
-    epoch: int
-    mailbox: int
-    replies: int
-    session: str | None
-    pools: dict[str, int]
-    subscriptions: dict[str, int]
-    restored: CheckpointSummary | None = None
-    left: tuple[str, str] | None = None
 
 
 class EndRequest(msgspec.Struct, frozen=True):
@@ -224,7 +207,7 @@ def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[lis
             yield from _leave(request, now)
         else:
             yield from _join(request.actor.agent, request.pools, request.topics, now)
-        registration = yield from _registration(request.actor.agent)
+        registration = yield from _registration(request.actor.agent, now)
         yield from _listen(registration, request.process)
         outcomes.append(registration)
     return outcomes
@@ -264,7 +247,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     was, old = (before[0][1], before[0][2]) if before else (None, None)
     if was in LIVE and not request.alive:
         # Whom we expect is here already.
-        return (yield from _registration(request.agent))
+        return (yield from _registration(request.agent, now))
     if was in LIVE:
         # Nobody is told of the old life's end: its successor is here.
         held = yield Query("message_held_by", ([request.agent],))
@@ -291,7 +274,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     if request.alive and session is not None:
         yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
-    registration = msgspec.structs.replace((yield from _registration(request.agent)), restored=last, left=left)
+    registration = msgspec.structs.replace((yield from _registration(request.agent, now)), restored=last, left=left)
     kind = "agent_taken_over" if was in LIVE else "agent_registered" if request.alive else "agent_expected"
     if request.process is not None:
         yield from _listen(registration, request.process)
@@ -317,18 +300,10 @@ def _leaving(session: str | None, was: str | None) -> Op[tuple[str, str] | None]
     return None if not rows or rows[0][0] in ENDED else (session, rows[0][0])
 
 
-def _registration(agent: str) -> Op[Registration]:
-    ((epoch, mailbox, replies, session),) = yield Query("agent_life", (agent,))
-    rows = yield Query("agent_mailboxes", (agent,))
-    return Registration(
-        agent,
-        epoch,
-        mailbox,
-        replies,
-        session,
-        {name: id for kind, name, id in rows if kind == "pool"},
-        {name: id for kind, name, id in rows if kind == "subscription"},
-    )
+def _registration(agent: str, now: Now) -> Op[Registration]:
+    registration = yield from life_of(agent, now)
+    assert registration is not None  # noqa: S101 - it was registered before
+    return registration
 
 
 def _listen(registration: Registration, process: int) -> Op[None]:

@@ -14,10 +14,10 @@ from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint
 from agentbus.limits import MAX_ID
 from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
 from agentbus.operations.budget import Budget
+from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.paging import page
-from agentbus.operations.sessions import not_open
 from agentbus.records import CheckpointSummary, Page
 
 _STEP = 100

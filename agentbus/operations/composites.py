@@ -17,9 +17,9 @@ from agentbus.errors import AgentBusError, SnapshotTooLarge, UnknownCheckpoint
 from agentbus.limits import session_scope
 from agentbus.operations import Each, Op, Outcome, Query, Row, operation
 from agentbus.operations.checkpoints import Owner, trim
+from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE
-from agentbus.operations.sessions import not_open
 from agentbus.operations.state import ChangeRequest, change_state
 from agentbus.records import Rollback
 

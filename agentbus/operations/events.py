@@ -7,14 +7,16 @@ before it. An engine with concurrent transactions must see to that in another wa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.operations import Each, Op, Query, Row, Wake
-from agentbus.records import EventRecord
+
+if TYPE_CHECKING:
+    from agentbus.records import EventRecord
 
 CHANNEL = "events"
 
@@ -90,6 +92,9 @@ def read_events(wanted: EventFilter, now: Now) -> Op[list[EventRecord]]:
         rows = yield Query("event_page_of_kind", (wanted.kind, wanted.after, wanted.limit))
     else:
         rows = yield Query("event_page", (wanted.after, wanted.limit))
+    # Imported only here, as records are everywhere: whoever writes needs none, and they take long to make.
+    from agentbus.records import EventRecord
+
     return [EventRecord(*(*columns, decode(facts))) for *columns, facts in rows]
 
 

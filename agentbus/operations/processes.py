@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.returning import acquit
 
 CREATED = "created"
 """The fact that says when a bus was first opened."""
@@ -83,6 +84,13 @@ class ListenRequest(msgspec.Struct, frozen=True):
 
 
 @operation(durable=False)
+def notice_boot(requests: Sequence[None], now: Now) -> Op[list[Outcome[None]]]:
+    """Somebody who does not enter finds that the machine was restarted."""
+    yield from _new_boot(now)
+    return [None] * len(requests)
+
+
+@operation(durable=False)
 def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]]:
     """Take a number. The first to open the bus after a reboot voids what the last boot left behind."""
     outcomes: list[Outcome[Entry]] = []
@@ -149,16 +157,6 @@ def _own_again(process: int, now: Now) -> Op[None]:
     yield from record([
         event(now.wall, "session_continued", ("session", session), None, before="interrupted", process=process)
         for (session,) in rows
-    ])  # fmt: skip
-
-
-def acquit(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
-    """These agents showed life; each with the evidence that had spoken against it."""
-    # Those of a process that stood still had no chance to call: for them the count begins now.
-    yield Each("agent_recover", [(now.awake, now.wall, agent) for agent in suspects])
-    yield from record([
-        event(now.wall, "agent_recovered", ("agent", agent), None, evidence=evidence)
-        for agent, evidence in suspects.items()
     ])  # fmt: skip
 
 

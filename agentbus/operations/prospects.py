@@ -13,9 +13,10 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Query
+from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import KIND
 from agentbus.operations.fencing import LIVE
-from agentbus.operations.sessions import ENDED, get_session, standing_of
+from agentbus.operations.sessions import get_session, standing_of
 from agentbus.records import (
     CheckpointSummary,
     DocumentSummary,

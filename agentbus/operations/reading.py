@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -130,6 +129,9 @@ def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:
         rows = yield Query("agent_names")
     else:
         rows = yield Query("mailbox_names", (kind,))
+    # Imported only here, where something went wrong: the command line should start without it.
+    from difflib import get_close_matches
+
     return get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)
 
 

@@ -10,10 +10,11 @@ from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, SessionIdTaken, UnknownSession, WrongState
 from agentbus.operations import Op, Outcome, Query, carry_out, operation
+from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import RollbackRequest, roll_back
 from agentbus.operations.events import event, record
 from agentbus.operations.prospects import Basis, outline, refusal
-from agentbus.operations.sessions import ENDED, BeginRequest, ChangeRequest, begin_session, change_session, standing_of
+from agentbus.operations.sessions import BeginRequest, ChangeRequest, begin_session, change_session, standing_of
 from agentbus.records import Recovered, RecoveryRecord, Rollback
 
 _NAMED = 100

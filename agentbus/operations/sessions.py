@@ -20,13 +20,13 @@ from agentbus.errors import (
 )
 from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations.closed import ENDED, not_open
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
 from agentbus.records import Page, SessionRecord
 
-ENDED = frozenset({"completed", "failed"})
 _NAMED = 100
 """Agents that an event names."""
 _ACTIONS = {
@@ -169,15 +169,6 @@ def advance_session(requests: Sequence[SessionProgressRequest], now: Now) -> Op[
         rows = yield Query("session_progress", (request.percent, now.wall, request.session))
         outcomes.append(None if rows else (yield from not_open(request.session, "progress")))
     return outcomes
-
-
-def not_open(session: str, action: str) -> Op[AgentBusError | None]:
-    """Why nothing can be done in this session, or None while it goes on."""
-    rows = yield Query("session_status", (session,))
-    if not rows:
-        return UnknownSession(session=session)
-    status = rows[0][0]
-    return SessionEnded(what="session", name=session, status=status, action=action) if status in ENDED else None
 
 
 # Questions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,10 +18,12 @@ from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, Wron
 from agentbus.limits import scope_session
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
 from agentbus.operations.budget import Budget
+from agentbus.operations.closed import not_open
 from agentbus.operations.fencing import fence
 from agentbus.operations.paging import page
-from agentbus.operations.sessions import not_open
-from agentbus.records import Page, StateEntry
+
+if TYPE_CHECKING:
+    from agentbus.records import Page, StateEntry
 
 Place = tuple[str, str]
 """A scope and a key."""
@@ -364,6 +366,8 @@ def _entry(row: Row) -> StateEntry:
         except DamagedPayload as damage:
             # One damaged value must not hide the others of a page.
             error = str(damage)
+    from agentbus.records import StateEntry
+
     return StateEntry(
         scope, key, value, type, version, change, expires, author, created, updated, text is None, error
     )  # fmt: skip

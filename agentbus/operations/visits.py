@@ -11,7 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import decode
 from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
 from agentbus.operations.fencing import fence
-from agentbus.operations.processes import acquit
+from agentbus.operations.returning import acquit
 
 
 class VisitRequest(msgspec.Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import Any
 from agentbus import Bus
 from agentbus.engine import presence
 from agentbus.operations import Actor
-from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
+from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.lives import Registration
 from agentbus.operations.processes import BeatRequest, EnterRequest, beat, enter
 from agentbus.operations.visits import VisitRequest, visit
 

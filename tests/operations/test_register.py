@@ -9,8 +9,9 @@ import pytest
 from agentbus.codec import decode
 from agentbus.errors import AgentExists, UnknownSession, UnknownType, WrongState
 from agentbus.operations import Row, mailbox_channel
-from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
+from agentbus.operations.agents import Profile, RegisterRequest, register
 from agentbus.operations.fencing import LIVE
+from agentbus.operations.lives import Registration
 from tests.operations.script import ENDED, NOW, Answer, Played, errors, held, play
 
 KNOWN: Answer = ("type_known", [("worker", None)])

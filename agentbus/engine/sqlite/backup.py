@@ -19,8 +19,9 @@ from urllib.parse import quote
 
 from agentbus.disk import make_private, refusal, stamp, sync
 from agentbus.engine.sqlite.connection import open_reader, translated
-from agentbus.engine.sqlite.home import Home, backups
+from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
+from agentbus.engine.sqlite.relics import backups
 from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
 from agentbus.records import BackupRecord
 

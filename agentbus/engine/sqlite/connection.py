@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import sqlite3
 from functools import cache
-from pathlib import Path
-from urllib.parse import quote
 
 from agentbus.engine.sqlite import forking
-from agentbus.engine.sqlite.home import Home, newest_relic
+from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import (
     AgentBusError,
@@ -27,8 +23,6 @@ from agentbus.errors import (
     StoreError,
 )
 
-log = logging.getLogger("agentbus.engine")
-
 OLDEST_SQLITE = (3, 37, 0)
 """The first with STRICT tables."""
 _PRAGMAS = (
@@ -42,7 +36,7 @@ _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid
 def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
     """A connection that may write, on a database of the current schema."""
     require_sqlite(sqlite3.sqlite_version_info)
-    if forking.is_inherited(identity(home.database)):
+    if forking.is_inherited(identity(home.file)):
         raise BusForked(parent=os.getppid())
     with lock.held():
         connection = _connect(home, lock.timeout)
@@ -87,12 +81,14 @@ def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
     """Bring the schema up to date: each step one exclusive transaction, so that a kill leaves the old or the new."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    steps = migrations()
-    newest = max(steps)
+    newest = newest_schema()
     if found > newest:
-        raise SchemaTooNew(path=str(home.database), found=found, known=newest)
-    if not found and (relic := newest_relic(home)) is not None:
-        log.warning("%s was missing or empty, a new bus was made; %s", home.database, relic.advice(home))
+        raise SchemaTooNew(path=home.file, found=found, known=newest)
+    if found == newest:
+        return
+    if not found:
+        _warn_of_relics(home)
+    steps = migrations()
     for version in range(found + 1, newest + 1):
         try:
             connection.executescript(f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;")
@@ -104,16 +100,28 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
 
 @cache
 def migrations() -> dict[int, str]:
-    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
-    package = Path(__file__).parents[2]
-    inside = package / "_schemas" / "sqlite"
-    folder = inside if inside.is_dir() else package.parent / "schemas" / "sqlite"
+    """The texts of the schema's numbered files."""
     steps: dict[int, str] = {}
-    for file in sorted(folder.glob("[0-9]*.sql")):
-        number = re.match(r"\d+", file.name)
-        if number is not None:
-            steps[int(number[0])] = file.read_text(encoding="utf-8")
+    for version, path in _files().items():
+        with open(path, encoding="utf-8") as file:
+            steps[version] = file.read()
     return steps
+
+
+def newest_schema() -> int:
+    """The schema that this program knows."""
+    return max(_files())
+
+
+@cache
+def _files() -> dict[int, str]:
+    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
+    package = __file__.rsplit("/", 3)[0]
+    folder = f"{package}/_schemas/sqlite"
+    if not os.path.isdir(folder):
+        folder = f"{os.path.dirname(package)}/schemas/sqlite"
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".sql"))
+    return {int(name.partition("_")[0]): f"{folder}/{name}" for name in names}
 
 
 def require_sqlite(found: tuple[int, ...]) -> None:
@@ -123,7 +131,7 @@ def require_sqlite(found: tuple[int, ...]) -> None:
 
 def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committing: bool = False) -> AgentBusError:
     """SQLite's error in the bus's words, by its code and never by its text."""
-    path = str(home.database)
+    path = home.file
     code = getattr(error, "sqlite_errorcode", None)
     if isinstance(error, UnicodeDecodeError) or (code is None and isinstance(error, sqlite3.OperationalError)):
         # Not from SQLite, but from Python, which was to make a text of it. Its message has all of that text.
@@ -145,8 +153,26 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committ
     return StoreError(path=path, reason=str(error))
 
 
+def _warn_of_relics(home: Home) -> None:
+    """Where there are backups or archives there was a bus."""
+    import logging
+
+    from agentbus.engine.sqlite.relics import newest_relic
+
+    relic = newest_relic(home)
+    if relic is not None:
+        text = "%s was missing or empty, a new bus was made; %s"
+        logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
+
+
+def _uri(path: str, options: str) -> str:
+    from urllib.parse import quote
+
+    return f"file:{quote(path)}{options}"
+
+
 def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
-    name = f"file:{quote(str(home.database))}{options}" if options else home.database
+    name = _uri(home.file, options) if options else home.file
     try:
         connection = sqlite3.connect(
             name,

@@ -19,8 +19,9 @@ from agentbus.engine import presence
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite.backup import LOCK, UNFINISHED
 from agentbus.engine.sqlite.connection import migrations, translated
-from agentbus.engine.sqlite.home import Home, backups, filesystem, newest_relic, refuse_unshared
+from agentbus.engine.sqlite.home import Home, filesystem, refuse_unshared
 from agentbus.engine.sqlite.lock import holder
+from agentbus.engine.sqlite.relics import backups, newest_relic
 from agentbus.engine.sqlite.restoring import REPLACING, WORKSHOP
 from agentbus.engine.sqlite.shape import differences, is_sound
 from agentbus.errors import AgentBusError, LockTimeout, NotADatabase, StoreError, UnsupportedFileSystem
@@ -209,7 +210,7 @@ class Examination:
 
     def _needed(self) -> Iterator[tuple[Path, int]]:
         yield self._home.directory, os.R_OK | os.W_OK | os.X_OK
-        for file in (self._home.database, self._home.log, self._home.lock):
+        for file in (self._home.database, self._home.log, Path(self._home.lock)):
             if file.exists():
                 yield file, os.R_OK | os.W_OK
 

@@ -55,7 +55,7 @@ def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *
         _refuse_source(source)
         home.refuse_unshared(place.directory)
         with ExitStack() as stack:
-            taken = place.lock.exists()
+            taken = os.path.exists(place.lock)
             if taken:
                 stack.enter_context(_locked(place))
                 _clear_up(place)

@@ -1,0 +1,102 @@
+"""The registry as people look at it: listing, showing, finding, deleting agents."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+from agentbus.errors import UnknownAgent
+from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.failures import NOTHING, missing
+from agentbus.interfaces.cli.output import One, Result, Rows
+from agentbus.interfaces.cli.values import number, paging
+
+COLUMNS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
+_PLAIN = "plain output: id, type, status, progress, note, session, updated"
+
+
+def listed(call: Call) -> Result:
+    given = call.arguments
+    status = given.status.split(",") if given.status and given.status != "incomplete" else given.status
+    page = call.bus.do(
+        call.bus.agents.list(
+            status=status,
+            type=given.type,
+            session=given.session,
+            parent=given.parent,
+            kind=given.kind,
+            cursor=given.cursor,
+            limit=given.limit,
+        )
+    )
+    return Rows(page.items, COLUMNS, cursor=page.cursor, empty="there are no such agents")
+
+
+def show(call: Call) -> Result:
+    record = call.bus.do(call.bus.agents.get(call.arguments.id))
+    if record is None:
+        raise missing(UnknownAgent(agent=call.arguments.id))
+    return One(record, {"last_call": "awake", "busy_until": "awake"})
+
+
+def find(call: Call) -> Result:
+    found = call.bus.do(call.bus.agents.find(call.arguments.capability, status=call.arguments.status))
+    return Rows(found, COLUMNS, code=0 if found else NOTHING, empty="nobody can do that")
+
+
+def delete(call: Call) -> Result:
+    for agent in call.arguments.id:
+        call.bus.do(call.bus.agents.delete(agent))
+    return _gone(call.arguments.id)
+
+
+def clear(call: Call) -> Result:
+    return _gone(call.bus.do(call.bus.agents.clear(older_than=call.arguments.older_than)))
+
+
+def _gone(agents: Sequence[str]) -> Result:
+    return Rows(
+        [{"id": id, "deleted": True} for id in agents], ("id", "deleted"), paged=False, empty="nobody is deleted"
+    )
+
+
+def _list(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--status", metavar="S", help="of this status, or of these (a,b); incomplete: all that have not ended")
+    add("--type", metavar="TYPE", help="of this type")
+    add("--session", metavar="ID", help="of this session")
+    add("--parent", metavar="ID", help="of this parent")
+    add("--kind", metavar="KIND", help="resident or visiting")
+    paging(parser)
+
+
+def _id(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="the agent's id")
+
+
+def _ids(parser: ArgumentParser) -> None:
+    parser.add_argument("id", nargs="+", help="the id of an agent that has ended, or was only expected")
+
+
+def _find(parser: ArgumentParser) -> None:
+    parser.add_argument("capability", help="what they must be able to do")
+    parser.add_argument("--status", default="incomplete", metavar="S", help="of this status (all that have not ended)")
+
+
+def _clear(parser: ArgumentParser) -> None:
+    text = "only those that ended so many seconds ago (0)"
+    parser.add_argument("--older-than", type=number, default=0, metavar="S", help=text)
+
+
+COMMANDS = {
+    "agents list": Command(listed, "List agents in the order of their ids.",
+                           "agentbus agents list --status running", _list, output=_PLAIN),
+    "agents show": Command(show, "Show all that is known of an agent.", "agentbus agents show planner-1", _id,
+                           output="plain output: a line for each field: its name, its value"),
+    "agents find": Command(find, "List the agents that can do something. Exit code 4 if nobody can.",
+                           "agentbus agents find python", _find, output=_PLAIN),
+    "agents delete": Command(delete, "Delete agents that have ended, with their state and checkpoints.",
+                             "agentbus agents delete planner-1", _ids, output="plain output: id, true"),
+    "agents clear": Command(clear, "Delete the agents that completed or stopped.",
+                            "agentbus agents clear --older-than 3600", _clear, output="plain output: id, true"),
+}  # fmt: skip

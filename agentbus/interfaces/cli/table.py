@@ -1,0 +1,31 @@
+"""The table of commands: which module each is in, and what it is for. Nothing else is imported to find one."""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("place", "make a bus here"),
+    "status": ("place", "how the bus stands: agents, queues, sessions, settings"),
+    "register": ("agents", "join the bus as a visiting agent"),
+    "heartbeat": ("agents", "show that you are alive"),
+    "progress": ("agents", "say how far you are"),
+    "busy": ("agents", "say that you will be silent for a while"),
+    "complete": ("agents", "end your life: the work is done"),
+    "fail": ("agents", "end your life: the work cannot be done"),
+    "stop": ("agents", "end your life though the work is not done"),
+    "agents": ("registry", "list, show, find, delete and clear agents"),
+    "send": ("messages", "send a message to an agent, a pool or a topic"),
+    "receive": ("messages", "take messages from your mailboxes"),
+    "ack": ("messages", "acknowledge messages: they are done"),
+    "nack": ("messages", "give messages back, to be tried again"),
+    "reject": ("messages", "make dead letters of messages"),
+    "reply": ("messages", "answer a message, and acknowledge it"),
+    "request": ("messages", "send a message and wait for its reply"),
+    "wait": ("messages", "wait until there is something for you"),
+    "messages": ("mailroom", "list, show, requeue and purge messages"),
+    "state": ("state", "get, set, delete, list and watch entries of state"),
+    "completion": ("completion", "completion for your shell"),
+}
+"""By name: the module, and what ``agentbus --help`` says of it. In this order."""
+
+DEFAULTS = {"agents": "list", "messages": "list"}
+"""What a family of commands does when it is not said."""

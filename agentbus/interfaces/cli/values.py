@@ -1,0 +1,72 @@
+"""What is given on the command line: JSON in an argument, in a file, or on standard input; numbers; ids."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+import msgspec
+
+from agentbus.interfaces.cli.failures import InvalidJSON, NotText, Usage
+
+JSON_HELP = "JSON, @FILE, or - to read standard input"
+
+
+def json_value(text: str | None) -> Any:
+    """The value that an argument stands for: JSON, ``@file``, or ``-`` for standard input. None if there is none."""
+    if text is None:
+        return None
+    if text == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    if text.startswith("@"):
+        try:
+            with open(text[1:], "rb") as file:
+                return _decoded(file.read(), text[1:])
+        except OSError as error:
+            raise Usage(reason=f"{text[1:]}: {error.strerror}", advice="@FILE reads JSON from a file") from None
+    return _decoded(text.encode(), "what you gave")
+
+
+def _decoded(given: bytes, what: str) -> Any:
+    try:
+        text = given.decode()
+    except UnicodeDecodeError as error:
+        raise NotText(what=what, position=error.start, byte=f"0x{given[error.start]:02x}") from None
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(text, what, error) from None
+
+
+def _invalid(text: str, what: str, error: Exception) -> InvalidJSON:
+    """Where it is wrong. msgspec counts bytes, and does not say where for what ends too soon."""
+    reason, mark, rest = str(error).partition(" (byte ")
+    encoded = text.encode()
+    position = int(rest.rstrip(")")) if mark else len(encoded)
+    before = encoded[:position].decode(errors="ignore")
+    line = before.count("\n") + 1
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    after = encoded[position : position + 20].decode(errors="ignore")
+    near = repr(before[-20:] + "⟨here⟩" + after) if text else "it is empty"
+    return InvalidJSON(
+        what=what, reason=reason.removeprefix("JSON is malformed: "), line=line, column=column, near=near
+    )
+
+
+def number(text: str) -> int | float:
+    """Seconds and the like. Whether it is in range is checked by what takes it."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def paging(parser: ArgumentParser) -> None:
+    """The options of everything that lists."""
+    parser.add_argument("--limit", type=int, default=100, metavar="N", help="so many at most (100)")
+    parser.add_argument("--cursor", metavar="TEXT", help="go on after what was listed before: the cursor that it gave")

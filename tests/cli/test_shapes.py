@@ -1,0 +1,89 @@
+"""The shapes of the JSON that commands print are pinned: programs rely on them.
+
+``python -m tests.cli.test_shapes`` writes ``shapes.json`` anew, to be looked at and committed.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from agentbus.blocking import open_bus
+from tests.cli.conftest import Shell
+
+FILE = Path(__file__).with_name("shapes.json")
+
+# Name, words, exit code; run in this order as agent "a", on a bus where "a" and "b" are registered.
+CALLS: list[tuple[str, tuple[str, ...], int]] = [
+    ("init", ("init",), 0),
+    ("register", ("register", "c", "--type", "worker", "--pool", "p"), 0),
+    ("heartbeat", ("heartbeat",), 0),
+    ("progress", ("progress", "40", "half"), 0),
+    ("busy", ("busy", "60"), 0),
+    ("send", ("send", "a", "note", '{"n": 1}', "--priority", "9"), 0),
+    ("receive", ("receive",), 0),
+    ("receive nothing", ("receive",), 4),
+    ("nack", ("nack", "m-1", "--delay", "0"), 0),
+    ("receive again", ("receive",), 0),
+    ("ack", ("ack", "m-1"), 0),
+    ("reply", ("reply", "m-1", "note", "1"), 0),
+    ("wait", ("wait", "--timeout", "0"), 0),
+    ("reject", ("reject", "m-1", "--error", "no"), 1),
+    ("request", ("request", "b", "note", "1", "--timeout", "0.01"), 4),
+    ("messages list", ("messages", "list"), 0),
+    ("messages show", ("messages", "show", "m-1"), 0),
+    ("messages dead", ("messages", "dead"), 0),
+    ("messages purge", ("messages", "purge"), 0),
+    ("state set", ("state", "set", "k", "1"), 0),
+    ("state get", ("state", "get", "k"), 0),
+    ("state get nothing", ("state", "get", "none"), 4),
+    ("state list", ("state", "list"), 0),
+    ("state watch", ("state", "watch", "--max", "1"), 0),
+    ("state delete", ("state", "delete", "k"), 0),
+    ("agents list", ("agents", "list"), 0),
+    ("agents show", ("agents", "show", "a"), 0),
+    ("agents find", ("agents", "find", "none"), 4),
+    ("agents clear", ("agents", "clear"), 0),
+    ("status", ("status",), 0),
+    ("unknown agent", ("agents", "show", "nobody"), 4),
+    ("unknown recipient", ("send", "nobody", "note"), 1),
+    ("invalid JSON", ("send", "a", "note", "{"), 2),
+    ("misspelt", ("sned",), 2),
+    ("complete", ("complete",), 0),
+]
+
+
+def shape(value: Any) -> Any:
+    """What a value is made of: names and kinds, no contents. Of a list, what its first item is made of."""
+    if isinstance(value, dict):
+        return {name: shape(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [shape(item) for item in value[:1]]
+    return "null" if value is None else type(value).__name__
+
+
+def shapes(shell: Shell) -> dict[str, Any]:
+    for agent in ("a", "b"):
+        shell.register(agent)
+    found: dict[str, Any] = {}
+    for name, words, code in CALLS:
+        outcome = shell.run(*words, "--json", agent="a")
+        assert outcome.code == code, (name, outcome)
+        found[name] = {"code": code, "json": shape(json.loads(outcome.out))}
+    return found
+
+
+def test_the_json_of_every_command_has_its_shape(shell: Shell) -> None:
+    assert shapes(shell) == json.loads(FILE.read_text())
+
+
+def write() -> None:
+    with tempfile.TemporaryDirectory(prefix="agentbus-cli-") as directory:
+        open_bus(Path(directory) / ".agentbus", create=True).close()
+        FILE.write_text(json.dumps(shapes(Shell(Path(directory))), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write()
