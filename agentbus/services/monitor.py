@@ -213,6 +213,12 @@ def open_log(engine: Engine, path: str | os.PathLike[str]) -> TextIO:
     return open(descriptor, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
 
 
+def write_log(engine: Engine, path: str | os.PathLike[str], findings: Sequence[Finding]) -> None:
+    """Add findings to a log file, as a monitor does."""
+    with open_log(engine, path) as file:
+        file.writelines(_line(finding) for finding in findings)
+
+
 def _line(finding: Finding) -> str:
     """One line, whatever an error text has in it."""
     text = finding.text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

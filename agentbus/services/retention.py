@@ -17,7 +17,7 @@ from typing import Any
 import anyio.to_thread
 
 from agentbus.disk import check_path
-from agentbus.engine.interface import Engine
+from agentbus.engine.interface import Engine, Progress
 from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
 from agentbus.operations import archives
 from agentbus.operations.archives import (
@@ -80,16 +80,25 @@ class Retention:
     def policy(self, policy: RetentionPolicy) -> None:
         self._policy = _checked(policy)
 
-    async def apply(self, *, dry_run: bool = False, policy: RetentionPolicy | None = None) -> RetentionReport:
+    async def apply(
+        self, *, dry_run: bool = False, policy: RetentionPolicy | None = None, progress: Progress | None = None
+    ) -> RetentionReport:
         """Archive what is old enough in ``archive/`` of the bus, then remove it; ``dry_run`` only says what would go.
 
-        In small steps, so that nobody waits long for the lock. ``policy`` is one for this time only.
+        In small steps, so that nobody waits long for the lock. ``policy`` is one for this time only. ``progress``
+        is told how many rows are gone, and of how many.
 
         >>> report = await bus.retention.apply(dry_run=True)                          # doctest: +SKIP
         >>> report.removed                                                            # doctest: +SKIP
         {'message': 1200, 'event': 310}
         """
-        run = _Run(self._engine, self._policy if policy is None else _checked(policy), dry_run)
+        wanted = self._policy if policy is None else _checked(policy)
+        if progress is not None and not dry_run:
+            # Counted first.
+            going = (await self.apply(dry_run=True, policy=wanted)).removed
+            run = _Run(self._engine, wanted, dry_run, progress, sum(going.values()))
+        else:
+            run = _Run(self._engine, wanted, dry_run)
         try:
             for find in TIERS:
                 await run.tier(find)
@@ -106,10 +115,14 @@ class Retention:
 class _Run:
     """One application of a policy."""
 
-    def __init__(self, engine: Engine, policy: RetentionPolicy, dry_run: bool) -> None:
+    def __init__(
+        self, engine: Engine, policy: RetentionPolicy, dry_run: bool, progress: Progress | None = None, total: int = 0
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._dry_run = dry_run
+        self._progress = progress
+        self._total = total
         self._gone: dict[str, set[Any]] = {}
         self._kept: set[tuple[str, Any]] = set()
         self._rest: Rest | None = None
@@ -163,6 +176,9 @@ class _Run:
         await anyio.to_thread.run_sync(self.archive.write, lines)
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
         self._note(removed.pieces)
+        if self._progress is not None:
+            gone = sum(len(keys) for keys in self._gone.values())
+            self._progress(gone, max(gone, self._total))
         self._rest = removed.rest
         if removed.rest is None:
             self._kept |= {(piece.kind, piece.key) for piece in portion} - {

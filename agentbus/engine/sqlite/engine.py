@@ -17,6 +17,7 @@ import anyio.to_thread
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
 from agentbus.engine.hub import Hub
+from agentbus.engine.interface import Progress
 from agentbus.engine.queries import Queries, bound
 from agentbus.engine.sqlite import bells, forking, home
 from agentbus.engine.sqlite.backup import back_up
@@ -178,9 +179,9 @@ class SQLiteEngine:
         except StopIteration as stop:
             return cast(T, stop.value)
 
-    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+    async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         wall = self.clock.now().wall
-        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout))
+        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout, progress))
 
     async def examine(self) -> list[Check]:
         return await self._beside(lambda: examine(self._home, self._lock_timeout))

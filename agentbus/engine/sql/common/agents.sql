@@ -112,6 +112,10 @@ RETURNING id;
 -- An agent completed, failed or stopped; on which evidence, if it was judged.
 UPDATE agents SET status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL, evidence = $4 WHERE id = $5;
 
+-- name: agent_ending
+-- How an agent stands, and why, if it has ended.
+SELECT id, status, error FROM agents WHERE id = $1;
+
 -- name: agent_suspect
 -- Something speaks against an agent.
 UPDATE agents SET status = 'suspect', evidence = $1, updated = $2 WHERE id = $3;
