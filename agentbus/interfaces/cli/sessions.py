@@ -238,7 +238,7 @@ COMMANDS = {
         output="plain output: its id",
     ),
     "session status": Command(
-        status, "Show a session: how it stands, its agents and documents, what is missing. Exit code 4 if it is not there.",
+        status, "Show a session: how it stands, its agents and documents, what is missing. Exit code 4 if there is none.",
         "agentbus session status planning-001", _id,
         output="plain output, by the first column:\n  session, field, value\n  agent, id, type, status, progress, note,"
         " updated\n  document, name, version, author, created\n  missing, producer, document",

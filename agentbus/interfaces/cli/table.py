@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "session": ("sessions", "start, look at, pause, end and recover sessions"),
     "recovery": ("recovery", "what was cut off, and setting agents aside"),
     "events": ("trail", "the audit trail: who changed what, when"),
-    "types": ("types", "the types of agents and messages"),
+    "types": ("vocabulary", "the types of agents and messages"),
     "monitor": ("monitoring", "watch over the bus: who died, what was interrupted"),
     "cleanup": ("upkeep", "archive what is old enough, and let it go"),
     "backup": ("upkeep", "create, list and restore backups"),
