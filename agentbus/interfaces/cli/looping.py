@@ -60,7 +60,8 @@ def connected(call: Call) -> Bus:
 
 
 def speak(call: Call) -> None:
-    """What the bus logs are notes for people, without what a monitor finds: that is the output itself."""
+    """What the bus logs are notes for people. Without what a monitor finds, which is the output itself, and what was
+    cut off, which some commands say in the words of the command line."""
     log = logging.getLogger("agentbus")
     log.handlers[:] = [_Notes(call)]
     log.propagate = False
@@ -72,5 +73,6 @@ class _Notes(logging.Handler):
         self._call = call
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.funcName != "_publish":
+        told = record.funcName == "_publish" or record.name == "agentbus.recovery"
+        if not told:
             self._call.note(f"agentbus: {record.getMessage()}")

@@ -28,6 +28,8 @@ def monitor(call: Call) -> Result | int:
             bus.monitor(interval=given.interval, log_file=given.log, **_rules(given)) as found,
         ):
             call.note(f"watching every {given.interval:g} s; Ctrl-C ends it")
+            for one in await bus.sessions.cut_off():
+                call.note(f"{one.session} is {one.status}; agentbus session recover {one.session}")
             # Printed here, not in a callback: what cannot be printed must end the command.
             async for finding in found.findings():
                 call.emit(Rows([finding], COLUMNS, paged=False, whole=True, one=True, following=True))

@@ -8,7 +8,7 @@ import msgspec
 
 from agentbus.interfaces.cli.command import Call
 from agentbus.interfaces.cli.failures import Usage
-from agentbus.interfaces.cli.output import Result
+from agentbus.interfaces.cli.output import Result, plain
 from agentbus.interfaces.cli.sections import Fields, Part, Sections
 from agentbus.interfaces.cli.sessions import chosen
 
@@ -55,7 +55,7 @@ def _plan(record: RecoveryRecord) -> Result:
     session = record.session
     fields = ("id", "operation", "milestone", "status", "progress", "error", "updated")
     shown: dict[str, Any] = {name: getattr(session, name) for name in fields}
-    shown["at work"] = ", ".join(record.at_work) or None
+    shown["at_work"] = ", ".join(record.at_work) or None
     agents = [
         {**msgspec.to_builtins(agent), "checkpoint": None if agent.checkpoint is None else agent.checkpoint.name}
         for agent in record.agents
@@ -87,7 +87,7 @@ class _Options(Part):
     """People see what to type; programs read the action."""
 
     def lines(self) -> list[str]:
-        return [f"{self.subject}\t{row['action']}\t{row['does']}" for row in self.rows]
+        return [f"{self.subject}\t{row['action']}\t{plain(row['does'])}" for row in self.rows]
 
 
 def _nothing(record: RecoveryRecord) -> str:

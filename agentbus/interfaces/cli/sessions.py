@@ -11,7 +11,7 @@ from agentbus.interfaces.cli.failures import Usage, missing
 from agentbus.interfaces.cli.output import Result, Rows, Said
 from agentbus.interfaces.cli.values import json_value, number, paging
 
-COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded")
+COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded:flag")
 CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "active", "failed", "status:status")
 
 
@@ -238,7 +238,7 @@ COMMANDS = {
         output="plain output: its id",
     ),
     "session status": Command(
-        status, "Show a session: how it stands, its agents and documents, what is missing. Exit code 4 if there is none.",
+        status, "Show how a session stands, its agents and documents, and what is missing. Exit code 4: there is none.",
         "agentbus session status planning-001", _id,
         output="plain output, by the first column:\n  session, field, value\n  agent, id, type, status, progress, note,"
         " updated\n  document, name, version, author, created\n  missing, producer, document",

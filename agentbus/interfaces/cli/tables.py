@@ -64,7 +64,10 @@ def sections(parts: Sequence[Part], remark: str | None) -> None:
         if kinds is not None:
             record({row["name"]: row["value"] for row in part.rows}, kinds)
         else:
-            console.print(grid(part.columns, part.rows, part.title or None))
+            if part.title:
+                # Not the table's own title, which would be folded to the width of the table.
+                console.print(Text(part.title, style="italic"))
+            console.print(grid(part.columns, part.rows))
     if remark is not None:
         console.print(Text(remark, style="dim") if first else Text(f"\n{remark}", style="dim"))
 
@@ -80,12 +83,12 @@ def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], tit
 
 
 def record(fields: dict[str, Any], kinds: dict[str, str]) -> None:
-    """One record, a line for each field that it has."""
+    """One record, a line for each field that has something in it."""
     found = Table(box=None, show_header=False, pad_edge=False)
     found.add_column(style="bold")
     found.add_column(overflow="fold")
     for name, value in fields.items():
-        if value is not None:
+        if value not in (None, "", {}, []):
             found.add_row(name.replace("_", " "), cell(value, kinds.get(name, name)))
     Console().print(found)
 
