@@ -60,13 +60,13 @@ def sections(parts: Sequence[Part], remark: str | None) -> None:
         if not first:
             console.print()
         first = False
+        if part.title:
+            # Not the table's own title, which would be folded to the width of the table.
+            console.print(Text(part.title, style="italic"))
         kinds = getattr(part, "kinds", None)
         if kinds is not None:
             record({row["name"]: row["value"] for row in part.rows}, kinds)
         else:
-            if part.title:
-                # Not the table's own title, which would be folded to the width of the table.
-                console.print(Text(part.title, style="italic"))
             console.print(grid(part.columns, part.rows))
     if remark is not None:
         console.print(Text(remark, style="dim") if first else Text(f"\n{remark}", style="dim"))
@@ -107,7 +107,7 @@ def cell(value: Any, kind: str) -> Text:
         return _WORDS[kind](value)
     if kind in {"severity", "event"}:
         colour = _COLOURS.get(str(value)) or _COLOURS.get(str(value).rpartition("_")[2], "")
-        return Text(str(value), style=colour)
+        return Text(f"{value:<7}" if kind == "severity" else str(value), style=colour)
     if kind == "command":
         return Text(str(value), style="bold cyan")
     return Text(value if isinstance(value, str) else plain(value))
