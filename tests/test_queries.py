@@ -88,7 +88,9 @@ RECOVERY = (
     "recovery_dead_holders",
     "recovery_history",
     "session_list_open",
+    "session_cut_off",
     "session_stale",
+    "recovery_clearable",
     "message_open_counts",
     "checkpoint_latest_of",
 )

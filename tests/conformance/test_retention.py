@@ -490,3 +490,15 @@ async def test_what_is_no_policy_is_refused(engine: Engine, bus: Bus, wrong: Any
     with pytest.raises(InvalidInput):
         engine.connect(retention=wrong)
     assert bus.retention.policy == before
+
+
+async def test_whoever_wants_to_know_is_told_how_many_are_gone_and_of_how_many(bus: Bus, clock: FakeClock) -> None:
+    await finished(bus, 1200)
+    told: list[tuple[int, int]] = []
+    policy = RetentionPolicy(messages=0, agents=None, events=None, processes=None, tombstones=None)
+    report = await bus.retention.apply(policy=policy, progress=lambda done, total: told.append((done, total)))
+    assert report.removed == {"message": 1200}
+    assert told == [(500, 1200), (1000, 1200), (1200, 1200)]
+    told.clear()
+    await bus.retention.apply(policy=policy, progress=lambda done, total: told.append((done, total)))
+    assert told == []
