@@ -1,4 +1,7 @@
-"""The monitor: sweeps alongside the agents, and prints what it finds."""
+"""The monitor: sweeps alongside the agents, and prints what it finds.
+
+Opening a bus notices processes that died; what comes of that is told of as if the monitor had found it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,16 @@ from agentbus.interfaces.cli.output import Result, Rows
 from agentbus.interfaces.cli.values import number
 
 if TYPE_CHECKING:
-    from agentbus.records import Sweep
+    from collections.abc import Sequence
 
+    from agentbus import Bus
+    from agentbus.records import EventRecord, Finding, Sweep
+
+_COUNTED = {
+    "process_dead": "processes_dead",
+    "agent_failed": "agents_failed",
+    "session_interrupted": "sessions_interrupted",
+}
 COLUMNS = ("at:time", "severity:severity", "kind", "subject", "text")
 
 
@@ -19,20 +30,27 @@ def monitor(call: Call) -> Result | int:
     if call.arguments.once:
         return _once(call)
     from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.services.findings import from_events
 
     given = call.arguments
+    last = _last_event(call)
+
+    def tell(finding: Finding) -> None:
+        call.emit(Rows([finding], COLUMNS, paged=False, whole=True, one=True, following=True))
 
     async def watch() -> None:
-        async with (
-            connected(call) as bus,
-            bus.monitor(interval=given.interval, log_file=given.log, **_rules(given)) as found,
-        ):
-            call.note(f"watching every {given.interval:g} s; Ctrl-C ends it")
-            for one in await bus.sessions.cut_off():
-                call.note(f"{one.session} is {one.status}; agentbus session recover {one.session}")
-            # Printed here, not in a callback: what cannot be printed must end the command.
-            async for finding in found.findings():
-                call.emit(Rows([finding], COLUMNS, paged=False, whole=True, one=True, following=True))
+        async with connected(call) as bus:
+            earlier = from_events(await _noticed(bus, last))
+            async with bus.monitor(interval=given.interval, log_file=given.log, **_rules(given)) as found:
+                _log(bus, given.log, earlier)
+                call.note(f"watching every {given.interval:g} s; Ctrl-C ends it")
+                for one in await bus.sessions.cut_off():
+                    call.note(f"{one.session} is {one.status}; agentbus session recover {one.session}")
+                # Printed here, not in a callback: what cannot be printed must end the command.
+                for finding in earlier:
+                    tell(finding)
+                async for finding in found.findings():
+                    tell(finding)
 
     run(watch)
     return 0
@@ -41,16 +59,23 @@ def monitor(call: Call) -> Result | int:
 def _once(call: Call) -> Result:
     from agentbus.interfaces.cli.looping import connected, run
     from agentbus.interfaces.cli.sections import Part, Sections
+    from agentbus.services.findings import from_events
 
     given = call.arguments
+    last = _last_event(call)
 
     async def sweep() -> Sweep:
-        async with connected(call) as bus:
-            found = await bus.sweep(**_rules(given))
-            if given.log is not None:
-                from agentbus.services.monitor import write_log
+        from msgspec.structs import replace
 
-                write_log(bus.engine, given.log, found.findings)
+        async with connected(call) as bus:
+            noticed = await _noticed(bus, last)
+            swept = await bus.sweep(**_rules(given))
+            counts = dict(swept.counts)
+            for event in noticed:
+                if event.kind in _COUNTED:
+                    counts[_COUNTED[event.kind]] += 1
+            found = replace(swept, counts=counts, findings=[*from_events(noticed), *swept.findings])
+            _log(bus, given.log, found.findings)
             return found
 
     found = run(sweep)
@@ -61,6 +86,26 @@ def _once(call: Call) -> Result:
         Part("count", "what was done", ("name", "count"), done),
         remark=None if done or found.findings else "all is well",
     )
+
+
+def _last_event(call: Call) -> int:
+    """The newest event before the bus is opened."""
+    from agentbus.operations.events import last_event
+
+    with call.bus as bus:
+        return bus.read(last_event, None)
+
+
+async def _noticed(bus: Bus, last: int) -> list[EventRecord]:
+    """What happened when the bus was opened."""
+    return [event async for event in bus.events(after=last)]
+
+
+def _log(bus: Bus, path: str | None, findings: Sequence[Finding]) -> None:
+    if path is not None:
+        from agentbus.services.monitor import write_log
+
+        write_log(bus.engine, path, findings)
 
 
 def _rules(given: Any) -> dict[str, Any]:
@@ -79,10 +124,7 @@ def _monitor(parser: ArgumentParser) -> None:
         "--fail-after", type=number, default=300, metavar="S",
         help="seconds of silence after which a suspect agent that cannot be seen has failed (300)",
     )  # fmt: skip
-    add(
-        "--fail-stuck-after", type=number, metavar="S",
-        help="the same for one whose process is there (never)",
-    )  # fmt: skip
+    add("--fail-stuck-after", type=number, metavar="S", help="the same for one whose process is there (never)")
     add("--log", metavar="FILE", help="add what is found to this file as well, a line each")
     add("--once", action="store_true", help="sweep once, and end")
 
