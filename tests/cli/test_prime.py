@@ -28,7 +28,7 @@ def called(text: str) -> list[list[str]]:
     """Every call of the command in a text, as words."""
     calls = re.findall(r"(?:^ *|[`(\"])agentbus ([a-z][^`\n]*)", text, re.MULTILINE)
     ends = re.compile(r'  #| # |\)"| 2>|"}]')
-    return [shlex.split(ends.split(call)[0]) for call in calls]
+    return [shlex.split(ends.split(call)[0].replace("$$", "1")) for call in calls]
 
 
 def parse(words: list[str]) -> None:

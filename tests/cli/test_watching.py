@@ -139,16 +139,6 @@ def test_the_trail_is_followed(shell: Shell) -> None:
     assert os.listdir(folder) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_who_follows_can_be_interrupted(shell: Shell, number: int, code: int) -> None:
-    following = shell.start("events", "--follow", "--after", "0")
-    folder = shell.directory / ".agentbus" / "bells"
-    until(lambda: folder.is_dir() and bool(os.listdir(folder)))
-    following.send_signal(number)
-    _, err = following.communicate(timeout=PATIENCE)
-    assert (following.returncode, err, os.listdir(folder)) == (code, b"", [])
-
-
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [

@@ -37,7 +37,7 @@ def cleanup(call: Call) -> Result:
             with bar("cleaning up", call) as report:
                 return await bus.retention.apply(policy=policy, progress=report)
 
-    found = run(work)
+    found = run(call, work)
     removed = [{"kind": kind, "count": count} for kind, count in found.removed.items()]
     would = "would be " if given.dry_run else ""
     archive = {} if found.archive is None else {"path": found.archive, "bytes": found.archive_bytes}

@@ -16,7 +16,7 @@ from agentbus.interfaces.cli.command import Call
 T = TypeVar("T")
 
 
-def run(work: Callable[[], Awaitable[T]]) -> T:
+def run(call: Call, work: Callable[[], Awaitable[T]]) -> T:
     """Run it to its end. Ctrl-C and SIGTERM end it in order: what is open is closed, then the command ends."""
     ended: list[int] = []
 
@@ -32,11 +32,15 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
     try:
-        return asyncio.run(guarded())
+        result = asyncio.run(guarded())
     except asyncio.CancelledError:
         if ended:
             raise SystemExit(128 + ended[0]) from None
         raise
+    if call.settings.text("agent") is not None:
+        # Once it is open, closing it notes that an agent called.
+        _ = call.bus
+    return result
 
 
 def connected(call: Call) -> Bus:

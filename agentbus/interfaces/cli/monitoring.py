@@ -52,7 +52,7 @@ def monitor(call: Call) -> Result | int:
                 async for finding in found.findings():
                     tell(finding)
 
-    run(watch)
+    run(call, watch)
     return 0
 
 
@@ -78,7 +78,7 @@ def _once(call: Call) -> Result:
             _log(bus, given.log, found.findings)
             return found
 
-    found = run(sweep)
+    found = run(call, sweep)
     done = [{"name": name, "count": count} for name, count in found.counts.items() if count]
     return Sections(
         found,
@@ -90,9 +90,10 @@ def _once(call: Call) -> Result:
 
 def _last_event(call: Call) -> int:
     """The newest event before the bus is opened."""
+    from agentbus.interfaces.cli.settings import open_here
     from agentbus.operations.events import last_event
 
-    with call.bus as bus:
+    with open_here(call.settings) as bus:
         return bus.read(last_event, None)
 
 

@@ -24,7 +24,7 @@ def check(call: Call) -> Result:
             await bus.sweep()
             return await bus.recovery.summary()
 
-    return _summary(run(look))
+    return _summary(run(call, look))
 
 
 def _summary(found: RecoverySummary) -> Result:
@@ -89,7 +89,7 @@ def _clear(parser: ArgumentParser) -> None:
 COMMANDS = {
     "recovery check": Command(
         check, "Go over the bus once, as a monitor does, and say what was cut off.", "agentbus recovery check --json",
-        output="plain output, by the first column:\n  recovery, field, value\n  status, name, agents\n"
+        output="plain output: by the first column\n  recovery, field, value\n  status, name, agents\n"
         "  type, name, agents\n  session, id, agents\n  interrupted, session\n  dead, agent (failed while work waits)",
     ),
     "recovery list": Command(

@@ -240,7 +240,7 @@ COMMANDS = {
     "session status": Command(
         status, "Show how a session stands, its agents and documents, and what is missing. Exit code 4: there is none.",
         "agentbus session status planning-001", _id,
-        output="plain output, by the first column:\n  session, field, value\n  agent, id, type, status, progress, note,"
+        output="plain output: by the first column\n  session, field, value\n  agent, id, type, status, progress, note,"
         " updated\n  document, name, version, author, created\n  missing, producer, document",
     ),
     "session list": Command(
@@ -274,7 +274,7 @@ COMMANDS = {
     "session recover": Command(
         recover, "Show what a session came to and what can be done with it; with an option, do it.",
         "agentbus session recover planning-001 --resume", _recover,
-        output="plain output of a plan, by the first column:\n  session, field, value\n"
+        output="plain output: of a plan, by the first column\n  session, field, value\n"
         "  agent, id, type, status, progress, checkpoint, waiting, held\n  missing, producer, document\n"
         "  document, name, version, author, created\n  checkpoint, id, name, created\n  option, action, what it does\n"
         "of what was done: done, field, value",

@@ -43,7 +43,7 @@ def lines(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) ->
         parts = [
             Text(f"{time.strftime('%H:%M:%S', time.localtime(row[name] / 1000))}", style="dim")
             if kind == "time"
-            else cell(row[name], kind or name)
+            else cell(row[name].replace("\n", " ") if isinstance(row[name], str) else row[name], kind or name)
             for name, kind in columns
             if row.get(name) not in (None, {})
         ]
@@ -110,7 +110,7 @@ def cell(value: Any, kind: str) -> Text:
         return Text(f"{value:<7}" if kind == "severity" else str(value), style=colour)
     if kind == "command":
         return Text(str(value), style="bold cyan")
-    return Text(value if isinstance(value, str) else plain(value))
+    return Text(harmless(value) if isinstance(value, str) else plain(value))
 
 
 def size(count: int) -> str:
@@ -134,6 +134,17 @@ _WORDS: dict[str, Callable[[Any], Text]] = {
     "flag": lambda value: Text("yes" if value else "–", style="" if value else "dim"),
 }
 """How numbers of some kinds are said."""
+
+
+def harmless(text: str) -> str:
+    r"""A text of anybody's, without what would make the terminal do something.
+
+    >>> harmless("\x1b[2Jgone")
+    '\\x1b[2Jgone'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def ago(wall: int, now: int | None = None) -> str:

@@ -32,7 +32,7 @@ def create(call: Call) -> Result:
             with bar("backing up", call) as report:
                 return await bus.backup(given.path, keep=given.keep, progress=report)
 
-    made = run(work)
+    made = run(call, work)
     return Said(made, made.path)
 
 
@@ -68,7 +68,7 @@ def doctor(call: Call) -> Result:
         async with connected(call) as bus:
             return await bus.doctor()
 
-    checks = run(work)
+    checks = run(call, work)
     sick = any(check.status == "error" for check in checks)
     return Rows(checks, ("status:status", "name", "text", "fix"), paged=False, code=FAILED if sick else 0)
 
@@ -99,7 +99,7 @@ COMMANDS = {
     "cleanup": Command(
         cleanup, "Archive what is done and old enough, then let it go; how long things are kept is the bus's policy,"
         " and what these options say for this time.", "agentbus cleanup --keep-days 7 --dry-run", _cleanup,
-        output="plain output, by the first column:\n  removed, kind, count\n  ended, session (with --stale)\n"
+        output="plain output: by the first column\n  removed, kind, count\n  ended, session (with --stale)\n"
         "  left, session, why it was not ended\n  archive, path",
     ),
     "backup create": Command(
