@@ -12,6 +12,7 @@ import agentbus
 from agentbus import Bus
 from agentbus.errors import NoBus
 from agentbus.interfaces.cli.command import Call
+from agentbus.interfaces.cli.settings import place_of
 
 T = TypeVar("T")
 
@@ -46,12 +47,10 @@ def run(call: Call, work: Callable[[], Awaitable[T]]) -> T:
 def connected(call: Call) -> Bus:
     """The bus that the settings name, to be opened; where there is none that is an error. What it has to say goes to
     stderr, and nothing is resumed on the way."""
-    from agentbus.engine.sqlite import home
-
     settings = call.settings
-    place = home.find(settings["url"])
-    if not home.is_there(place):
-        raise NoBus(path=place.root)
+    path, there = place_of(settings["url"])
+    if not there:
+        raise NoBus(path=path)
     speak(call)
     return agentbus.connect(
         settings["url"],

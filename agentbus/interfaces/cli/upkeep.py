@@ -48,15 +48,15 @@ def restore(call: Call) -> Result:
     """Put a backup in the place of the bus; what was there is kept beside it."""
     import os
 
-    from agentbus.engine.sqlite import home
-    from agentbus.engine.sqlite.restoring import restore_backup
+    from agentbus import restore_backup
+    from agentbus.interfaces.cli.settings import place_of
 
-    place = home.find(call.settings["url"])
+    place, _ = place_of(call.settings["url"])
     path: str = call.arguments.path
-    kept = os.path.join(place.backups, path)
+    kept = os.path.join(place, "backups", path)
     if os.sep not in path and not os.path.exists(path) and os.path.exists(kept):
         path = kept
-    directory = str(restore_backup(path, place.root))
+    directory = str(restore_backup(path, place))
     call.note("what was there is kept in backups/ as replaced-….db; what was running then counts as interrupted")
     return Said({"backup": os.path.abspath(path), "path": directory}, directory)
 
