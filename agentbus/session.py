@@ -22,12 +22,12 @@ from agentbus.operations.sessions import (
 )
 from agentbus.participants import Participants
 from agentbus.records import Checkpoint, CheckpointSummary, DocumentSummary, Page, Rollback, SessionRecord
-from agentbus.services.composites import Composites
 from agentbus.state import State
 
 if TYPE_CHECKING:
     from agentbus.agent import Agent
     from agentbus.bus import Bus
+    from agentbus.services.composites import Composites
 
 
 class Session:
@@ -60,7 +60,6 @@ class Session:
         self._bus = bus
         self._engine = bus.engine
         self._owner = owner
-        self._composites = Composites(bus.engine, id, bus.max_snapshot)
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.operation}>"
@@ -192,6 +191,13 @@ class Session:
         return await self._bus.checkpoints.latest(self.id, name, kind="session")
 
     # All that belongs to it
+
+    @property
+    def _composites(self) -> Composites:
+        # Imported only here: most of what is done with a session does without.
+        from agentbus.services.composites import Composites
+
+        return Composites(self._engine, self.id, self._bus.max_snapshot)
 
     async def checkpoint_all(self, name: str, *, notes: str = "", keep: int | None = None) -> CheckpointSummary:
         """Save all that belongs to it at this moment in one composite checkpoint: its documents, its state and that of

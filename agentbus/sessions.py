@@ -16,8 +16,8 @@ from agentbus.limits import (
     check_range,
     name_or_none,
 )
-from agentbus.operations.sessions import SessionFilter, get_session, list_sessions, stale_sessions
-from agentbus.records import Page, SessionRecord
+from agentbus.operations.sessions import SessionFilter, cut_off_sessions, get_session, list_sessions, stale_sessions
+from agentbus.records import CutOffSession, Page, SessionRecord
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
@@ -78,6 +78,14 @@ class Sessions:
             check_range(limit, "limit", 1, MAX_PAGE),
         )
         return await self._engine.read(list_sessions, wanted)
+
+    async def cut_off(self) -> Sequence[CutOffSession]:
+        """The sessions that were interrupted, and those that go on though agents of them failed, the last noted first.
+
+        >>> [(cut.session, cut.status) for cut in await bus.sessions.cut_off()]       # doctest: +SKIP
+        [('planning-001', 'interrupted'), ('execution-002', 'degraded')]
+        """
+        return await self._engine.read(cut_off_sessions, None)
 
     async def stale(self, minutes: float) -> Sequence[SessionRecord]:
         """The sessions that have not ended, and in which nobody did anything for so many minutes, the longest silent

@@ -6,7 +6,7 @@ import logging
 import os
 
 from agentbus.disk import check_path
-from agentbus.engine.interface import Engine
+from agentbus.engine.interface import Engine, Progress
 from agentbus.errors import AgentBusError, OutOfRange
 from agentbus.limits import check_range, check_seconds
 from agentbus.operations.liveness import Rules
@@ -106,18 +106,25 @@ class Upkeep:
         """
         return await import_archive(self.engine, path)
 
-    async def backup(self, path: str | os.PathLike[str] | None = None, *, keep: int = KEEP_BACKUPS) -> BackupRecord:
+    async def backup(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        keep: int = KEEP_BACKUPS,
+        progress: Progress | None = None,
+    ) -> BackupRecord:
         """A verified copy of the bus while everybody works on: it has all that was committed before it began.
 
         In ``backups/`` of the bus, where the newest ``keep`` stay; or at a ``path`` that does not exist yet, or in a
-        directory. ``agentbus.restore_backup`` reads it again. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes
+        directory. ``agentbus.restore_backup`` reads it again. ``progress`` is told how much is done and of how much,
+        from another thread. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes
         one.
 
         >>> (await bus.backup()).path                                                 # doctest: +SKIP
         '/home/me/project/.agentbus/backups/bus-20260101T000000.000Z-1a2b3c4d.db'
         """
         check_range(keep, "keep", 1, 1_000_000)
-        return await self.engine.backup(None if path is None else check_path(path), keep)
+        return await self.engine.backup(None if path is None else check_path(path), keep, progress)
 
     async def doctor(self) -> list[Check]:
         """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing, and

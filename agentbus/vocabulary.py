@@ -134,7 +134,7 @@ def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSche
     if problem is None:
         return None
     path, reason = problem
-    rule = f"the last definition of {type!r} counts, whoever made it; bus.types() shows it"
+    rule = f"the last definition of {type!r} counts, whoever made it: look at its schema"
     return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}", rule=rule)
 
 

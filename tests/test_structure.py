@@ -28,9 +28,21 @@ from agentbus.upkeep import Upkeep
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
-LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin", "disk", "settings"}
+LEAVES = {
+    "aside",
+    "errors",
+    "limits",
+    "codec",
+    "clock",
+    "addresses",
+    "records",
+    "schema",
+    "builtin",
+    "disk",
+    "settings",
+}
 MOST_LINES = 400
-WITH_RICH = {"agentbus.interfaces.cli.tables", "agentbus.interfaces.cli.overview"}
+WITH_RICH = {f"agentbus.interfaces.cli.{module}" for module in ("bars", "overview", "tables")}
 
 # From the bottom to the top, what each layer may import besides itself.
 BELOW: dict[str, set[str]] = {

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 
+Progress = Callable[[int, int], object]
+"""Is told how much is done, and of how much; from whichever thread."""
+
 
 class Engine(Protocol):
     """What the bus needs of a database."""
@@ -56,7 +59,7 @@ class Engine(Protocol):
         """The same for a question of a few indexed look-ups, as fast as can be: it may hold the event loop up for
         that long. What can scan must be read."""
 
-    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+    async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         """A verified copy of the store as it is now: where it keeps its own files, of which the newest ``keep`` stay,
         or at a path where nothing is yet. An engine that has tools of its own for that raises BackupFailed and names
         them."""

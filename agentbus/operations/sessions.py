@@ -25,7 +25,7 @@ from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
-from agentbus.records import Page, SessionRecord
+from agentbus.records import CutOffSession, Page, SessionRecord
 
 _NAMED = 100
 """Agents that an event names."""
@@ -187,6 +187,23 @@ def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
     else:
         rows = yield Query("session_list_open", values)
     return page(rows, wanted.limit, _record, lambda session: f"{session.created}.{session.id}")
+
+
+def cut_off_sessions(_: None, now: Now) -> Op[list[CutOffSession]]:
+    """Sessions that were interrupted, and those that go on without an agent that failed."""
+    rows = yield Query("session_cut_off")
+    found: list[CutOffSession] = []
+    for id, milestone, what, status, error, agents, live, failed, *noted, called in rows:
+        inactive = now.wall - max(at for at in noted if at is not None)
+        if called is not None:
+            # What agents do is measured in awake time: a machine that slept makes nobody silent.
+            inactive = min(inactive, now.awake - called)
+        standing = "degraded" if status == "active" else status
+        # The wall clock may have been set back meanwhile.
+        found.append(
+            CutOffSession(id, milestone, what, standing, max(0, inactive), agents, live, failed, error)
+        )  # fmt: skip
+    return found
 
 
 def stale_sessions(silent: int, now: Now) -> Op[list[SessionRecord]]:

@@ -67,6 +67,27 @@ class RecoverySummary(msgspec.Struct, frozen=True):
         return "\n".join([*lines, recovered])
 
 
+class CutOffSession(msgspec.Struct, frozen=True):
+    """A session that was interrupted, or that is ``degraded``: it goes on, though agents of it failed.
+
+    >>> [(cut.session, cut.inactive // 60_000) for cut in await bus.sessions.cut_off()]   # doctest: +SKIP
+    [('planning-001', 25)]
+    """
+
+    session: str
+    milestone: str | None
+    operation: str
+    status: str
+    inactive: int
+    """Milliseconds since anything was noted of it."""
+    agents: int
+    active: int
+    """Those of its agents that are live."""
+    failed: int
+    error: str | None
+    """Why it was interrupted."""
+
+
 class RecoveryAgent(msgspec.Struct, frozen=True):
     """An agent of a session that is to be recovered: how far it came, and what waits for it.
 

@@ -213,6 +213,17 @@ def open_log(engine: Engine, path: str | os.PathLike[str]) -> int:
         raise refusal(place, error) from None
 
 
+def write_log(engine: Engine, path: str | os.PathLike[str], findings: Sequence[Finding]) -> None:
+    """Add findings to a log file, as a monitor does."""
+    descriptor = open_log(engine, path)
+    try:
+        os.write(descriptor, b"".join(_line(finding) for finding in findings))
+    except OSError as error:
+        raise refusal(check_path(path), error) from None
+    finally:
+        os.close(descriptor)
+
+
 def _line(finding: Finding) -> bytes:
     """One line, whatever an error text has in it."""
     text = finding.text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

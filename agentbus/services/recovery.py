@@ -12,13 +12,24 @@ import msgspec
 from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, InvalidInput, UnknownSession
-from agentbus.limits import check_expected, check_name, check_seconds, check_text, name_or_none
+from agentbus.limits import (
+    MAX_PAGE,
+    check_expected,
+    check_name,
+    check_range,
+    check_seconds,
+    check_text,
+    name_or_none,
+)
+from agentbus.operations.clearing import ClearRequest, IncompleteFilter, clear_agents, incomplete_agents
 from agentbus.operations.liveness import convict, overstayed
 from agentbus.operations.prospects import Basis, is_little, prospect, recovery_needed, summarize
 from agentbus.operations.recovery import RecoverRequest, recover
 from agentbus.operations.sessions import BeginRequest
 from agentbus.records import (
+    AgentRecord,
     CheckpointSummary,
+    Page,
     Recovered,
     RecoveryAgent,
     RecoveryOption,
@@ -75,6 +86,34 @@ class Recovery:
         if found is None:
             raise UnknownSession(session=session)
         return RecoveryPlan(self._engine, *found, max_payload=self._max_payload, max_snapshot=self._max_snapshot)
+
+    async def agents(self, *, cursor: str | None = None, limit: int = 100) -> Page[AgentRecord]:
+        """The incomplete agents: those that have not ended, and those that failed or stopped in a session that goes on
+        or is interrupted; in the order of their ids.
+
+        >>> [(agent.id, agent.status) for agent in (await bus.recovery.agents()).items]   # doctest: +SKIP
+        [('executor-1', 'running'), ('planner-1', 'failed')]
+        """
+        after = name_or_none(cursor, "cursor") or ""
+        wanted = IncompleteFilter(after, check_range(limit, "limit", 1, MAX_PAGE))
+        return await self._engine.read(incomplete_agents, wanted)
+
+    async def clear(self, agent: str | None = None) -> list[str]:
+        """Set aside the agents that are suspect, and those that failed in a session that has not ended: they are
+        stopped, what they held goes back, their work waits for nobody. Nothing is deleted. An ``agent`` that is named
+        is set aside whatever it does; if it is at work, its next call is refused. Says who was set aside.
+
+        >>> await bus.recovery.clear()                                                # doctest: +SKIP
+        ['planner-1']
+        """
+        request = ClearRequest(name_or_none(agent, "agent"))
+        cleared: list[str] = []
+        more = True
+        while more:
+            done = await self._engine.write(clear_agents, request)
+            cleared += done.agents
+            more = done.more
+        return cleared
 
     async def _at_start(self, ask: Ask | None) -> None:
         """A bus was opened: say what was cut off, and resume what shall be. Nothing of this keeps it from opening."""

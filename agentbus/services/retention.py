@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from agentbus.disk import check_path
-from agentbus.engine.interface import Engine
+from agentbus.engine.interface import Engine, Progress
 from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
 from agentbus.limits import check_options
 from agentbus.operations import archives
@@ -90,10 +90,13 @@ class Retention:
         RetentionPolicy(**changes)
         return await self._engine.write(change_policy, ChangePolicyRequest(changes))
 
-    async def apply(self, *, dry_run: bool = False, policy: RetentionPolicy | None = None) -> RetentionReport:
+    async def apply(
+        self, *, dry_run: bool = False, policy: RetentionPolicy | None = None, progress: Progress | None = None
+    ) -> RetentionReport:
         """Archive what is old enough in ``archive/`` of the bus, then remove it; ``dry_run`` only says what would go.
 
-        In small steps, so that nobody waits long for the lock. ``policy`` is one for this time only.
+        In small steps, so that nobody waits long for the lock. ``policy`` is one for this time only. ``progress``
+        is told how many rows are gone, and of how many.
 
         >>> report = await bus.retention.apply(dry_run=True)                          # doctest: +SKIP
         >>> report.removed                                                            # doctest: +SKIP
@@ -103,7 +106,8 @@ class Retention:
             raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
         if policy is None and not dry_run:
             await self._engine.write(take_turn, TurnRequest(0))
-        return await _apply(self._engine, await self.policy() if policy is None else policy, dry_run)
+        wanted = await self.policy() if policy is None else policy
+        return await _apply(self._engine, wanted, dry_run, None if dry_run else progress)
 
 
 async def apply_when_due(engine: Engine) -> None:
@@ -112,8 +116,12 @@ async def apply_when_due(engine: Engine) -> None:
         await _apply(engine, await engine.read(read_policy, None), dry_run=False)
 
 
-async def _apply(engine: Engine, policy: RetentionPolicy, dry_run: bool) -> RetentionReport:
-    run = _Run(engine, policy, dry_run)
+async def _apply(
+    engine: Engine, policy: RetentionPolicy, dry_run: bool, progress: Progress | None = None
+) -> RetentionReport:
+    # Whoever wants to hear of the progress must know of how many.
+    going = {} if progress is None else (await _apply(engine, policy, dry_run=True)).removed
+    run = _Run(engine, policy, dry_run, progress, sum(going.values()))
     try:
         for find in TIERS:
             await run.tier(find)
@@ -129,10 +137,14 @@ async def _apply(engine: Engine, policy: RetentionPolicy, dry_run: bool) -> Rete
 class _Run:
     """One application of a policy."""
 
-    def __init__(self, engine: Engine, policy: RetentionPolicy, dry_run: bool) -> None:
+    def __init__(
+        self, engine: Engine, policy: RetentionPolicy, dry_run: bool, progress: Progress | None = None, total: int = 0
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._dry_run = dry_run
+        self._progress = progress
+        self._total = total
         self._gone: dict[str, set[Any]] = {}
         self._kept: set[tuple[str, Any]] = set()
         self._rest: Rest | None = None
@@ -197,6 +209,9 @@ class _Run:
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
         self._archived.update({(piece.kind, piece.key): change for piece in portion if piece.kind in _WITH_STATE})
         self._note(removed.pieces)
+        if self._progress is not None:
+            gone = sum(len(keys) for keys in self._gone.values())
+            self._progress(gone, max(gone, self._total))
         self._rest = removed.rest
         if removed.rest is None:
             self._kept |= {(piece.kind, piece.key) for piece in portion} - {

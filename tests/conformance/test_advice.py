@@ -109,7 +109,7 @@ async def test_a_payload_that_does_not_fit_is_told_whose_word_counts(bus: Bus, a
     await a.send("a", "note")
     async with refusing(bus, a, InvalidPayload) as refused:
         await a.send("a", "plan", {"files": 1})
-    assert refused.value.fix == "the last definition of 'plan' counts, whoever made it; bus.types() shows it"
+    assert refused.value.fix == "the last definition of 'plan' counts, whoever made it: look at its schema"
 
 
 async def test_other_payloads_are_told_what_the_bus_takes(bus: Bus, a: Agent) -> None:

@@ -498,3 +498,15 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(OutOfRange) as refused:
         RetentionPolicy(**wrong)
     assert refused.value.what == next(iter(wrong))
+
+
+async def test_whoever_wants_to_know_is_told_how_many_are_gone_and_of_how_many(bus: Bus, clock: FakeClock) -> None:
+    await finished(bus, 1200)
+    told: list[tuple[int, int]] = []
+    policy = RetentionPolicy(messages=0, agents=None, events=None, processes=None, tombstones=None)
+    report = await bus.retention.apply(policy=policy, progress=lambda done, total: told.append((done, total)))
+    assert report.removed == {"message": 1200}
+    assert told == [(500, 1200), (1000, 1200), (1200, 1200)]
+    told.clear()
+    await bus.retention.apply(policy=policy, progress=lambda done, total: told.append((done, total)))
+    assert told == []

@@ -327,3 +327,41 @@ async def test_the_file_is_a_bus_of_its_own(bus: Bus, tmp_path: Path) -> None:
     await bus.backup(tmp_path / "copy" / "bus.db")
     async with agentbus.connect(tmp_path / "copy") as copy:
         assert (await copy.stats()).messages == {"queued": 1}
+
+
+async def test_whoever_wants_to_know_is_told_how_far_it_is_while_others_write(bus: Bus) -> None:
+    """The copy goes in steps then, and must not begin anew when somebody writes, nor have half of it."""
+    a = await worker(bus, "a")
+    for number in range(40):
+        await a.send("a", "note", f"{number}" + "x" * 500_000)
+    told: list[tuple[int, int]] = []
+    stop = False
+
+    async def write_on() -> None:
+        while not stop:
+            await a.send("a", "note", "later")
+
+    writing = asyncio.create_task(write_on())
+    try:
+        record = await bus.backup(progress=lambda done, total: told.append((done, total)))
+    finally:
+        stop = True
+        await writing
+    found = payloads(record.path)
+    assert len([text for text in found if text != '"later"']) == 40
+    assert told[-1] == (1, 1)
+    copied = [done / total for done, total in told[:-1]]
+    assert len(copied) > 3
+    assert copied == sorted(copied), "never again from the beginning"
+    assert copied[-1] == 0.5
+
+
+async def test_the_backups_of_a_bus_are_listed_newest_first(bus: Bus, clock: FakeClock) -> None:
+    place = home.Home(bus.engine.directory)
+    assert backup.list_backups(place) == []
+    first = await bus.backup()
+    clock.advance(3600)
+    second = await bus.backup()
+    (bus.engine.directory / "backups" / "notes.txt").write_text("not a backup")
+    (bus.engine.directory / "backups" / "bus-20239999T999999.000Z-00000000.db").write_text("no time")
+    assert backup.list_backups(place) == [second, first]

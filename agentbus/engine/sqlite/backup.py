@@ -13,11 +13,13 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
 from agentbus.disk import make_private, refusal, stamp, sync
+from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite.connection import open_reader, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
@@ -28,11 +30,15 @@ from agentbus.records import BackupRecord
 UNFINISHED = ".unfinished"
 LOCK = "backup.lock"
 _PARTS = ("-journal", "-wal", "-shm")
+_STEP = 1000
+"""Pages after which progress is told."""
 _SPARE = 1024 * 1024
 """Bytes that must be left when a backup is done: the bus itself needs room too."""
 
 
-def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float) -> BackupRecord:
+def back_up(
+    home: Home, path: Path | None, keep: int, wall: int, timeout: float, progress: Progress | None = None
+) -> BackupRecord:
     """A backup in ``backups/``, of which the newest ``keep`` stay; or at a path where nothing is yet."""
     name = f"bus-{stamp(wall)}-{secrets.token_hex(4)}.db"
     target = home.backups / name if path is None else path
@@ -51,7 +57,7 @@ def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float)
             try:
                 _fits(home, target.parent)
                 os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-                _copy(home, unfinished, timeout)
+                _copy(home, unfinished, timeout, progress)
                 sync(unfinished)
                 size = unfinished.stat().st_size
                 give_name(unfinished, target)
@@ -78,15 +84,38 @@ def verify(connection: sqlite3.Connection) -> str | None:
     return "; ".join(problems) or None
 
 
-def copy_into(source: sqlite3.Connection, target: Path) -> str | None:
-    """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy."""
+def list_backups(home: Home) -> list[BackupRecord]:
+    """What is in ``backups/``, newest first."""
+    found: list[BackupRecord] = []
+    for relic in backups(home):
+        with suppress(OSError, ValueError):
+            begun = datetime.strptime(f"{relic.moment[:-1]}000Z", "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+            found.append(BackupRecord(str(relic.path), relic.path.stat().st_size, round(begun.timestamp() * 1000)))
+    return found
+
+
+def copy_into(source: sqlite3.Connection, target: Path, progress: Progress | None = None) -> str | None:
+    """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy.
+
+    Whoever wants to hear of the progress is told how many pages were copied, then verified.
+    """
     connection = sqlite3.connect(target, isolation_level=None)
     try:
         # Until it has its name, nobody needs the copy: it is fsynced once, at the end.
         connection.execute("PRAGMA synchronous = OFF")
-        source.backup(connection, pages=-1)
+        if progress is None:
+            source.backup(connection, pages=-1)
+        else:
+            # Inside one read transaction: else the copy would begin anew whenever somebody writes.
+            source.execute("BEGIN")
+            source.execute("PRAGMA schema_version").fetchone()
+            source.backup(connection, pages=_STEP, progress=lambda _, left, total: progress(total - left, 2 * total))
+            source.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = DELETE")
-        return verify(connection)
+        problem = verify(connection)
+        if progress is not None:
+            progress(1, 1)
+        return problem
     finally:
         connection.close()
 
@@ -120,11 +149,11 @@ def give_name(file: Path, target: Path) -> None:
     sync(target.parent)
 
 
-def _copy(home: Home, target: Path, timeout: float) -> None:
+def _copy(home: Home, target: Path, timeout: float, progress: Progress | None) -> None:
     try:
         source = open_reader(home, timeout)
         try:
-            problem = copy_into(source, target)
+            problem = copy_into(source, target, progress)
         finally:
             source.close()
     except sqlite3.Error as error:

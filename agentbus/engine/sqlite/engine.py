@@ -17,6 +17,7 @@ import anyio.to_thread
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
 from agentbus.engine.hub import Hub
+from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite import bells, forking, home
 from agentbus.engine.sqlite.backup import back_up
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
@@ -171,9 +172,9 @@ class SQLiteEngine:
                 return await self.read(question, request)
             raise translated(error, self._home) from error
 
-    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+    async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         wall = self.clock.now().wall
-        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout))
+        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout, progress))
 
     async def examine(self) -> list[Check | Unseen]:
         return await self._beside(Examination(self._home, self._another).look)

@@ -194,7 +194,7 @@ class Examination:
         if holder(home.lock) is None:
             found += [str(path) for path in _entries(home.directory) if path.name.startswith(WORKSHOP)]
             found += [str(path) for path in _entries(home.backups) if path.name.startswith(REPLACING)]
-        if holder(home.directory / LOCK) is None:
+        if holder(str(home.directory / LOCK)) is None:
             found += [str(path) for path in _entries(home.backups) if UNFINISHED in path.name]
         if found:
             text = f"left behind by somebody who is gone: {_some(found)}"

@@ -160,9 +160,14 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
 def _member(family: str, words: list[str], commands: dict[str, Command]) -> tuple[str, list[str]]:
     """Which of a family of commands is meant."""
     members = [name.partition(" ")[2] for name in commands if name.startswith(f"{family} ")]
-    index = next((i for i, word in enumerate(words) if _is_word(words, i)), None)
-    if index is not None and words[index] in members:
-        return f"{family} {words[index]}", words[:index] + words[index + 1 :]
+    index = None
+    for i in range(len(words)):
+        if _is_word(words, i) and words[i] in members:
+            return f"{family} {words[i]}", words[:i] + words[i + 1 :]
+        # What stands after an option may be its value.
+        if _is_word(words, i) and (i == 0 or not words[i - 1].startswith("-")):
+            index = i
+            break
     if any(word in _HELP for word in words):
         _family_help(family, members, commands)
     if index is None and family in DEFAULTS:

@@ -120,6 +120,10 @@ WHERE id = $5;
 -- An agent was stopped on purpose.
 UPDATE agents SET cut_off = 2 WHERE id = $1 AND cut_off = 1;
 
+-- name: agent_ending
+-- How an agent stands, and why, if it has ended.
+SELECT id, status, error FROM agents WHERE id = $1;
+
 -- name: agent_suspect
 -- Something speaks against an agent.
 UPDATE agents SET status = 'suspect', evidence = $1, updated = $2 WHERE id = $3;

@@ -103,6 +103,26 @@ SELECT id FROM sessions WHERE ended IS NULL AND status = 'active' AND process IS
 -- How many agents of a session there are of each status.
 SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 
+-- name: session_cut_off
+-- The sessions that were interrupted, and the active ones of which an agent failed: how many agents each has, how many of
+-- them are live and how many failed; when something was last noted of it, of its agents, of its documents (wall), and when
+-- a live agent of it last called (awake).
+SELECT sessions.id, sessions.milestone, sessions.operation, sessions.status, sessions.error,
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id),
+    (SELECT count(*) FROM agents
+     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'),
+    sessions.updated,
+    (SELECT max(agents.updated) FROM agents WHERE agents.session = sessions.id),
+    (SELECT max(documents.created) FROM documents WHERE documents.session = sessions.id),
+    (SELECT max(agents.last_call) FROM agents
+     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning'))
+FROM sessions
+WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'interrupted')
+    AND (sessions.status = 'interrupted' OR (sessions.troubled = 1
+        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')))
+ORDER BY sessions.updated DESC, sessions.id;
+
 -- name: session_stale
 -- Open sessions in which nobody did anything since $1 (wall) and $2 (awake), the longest silent first. An agent that said
 -- it would be silent until later than $3 (awake) is at work; that one was judged is nothing that it did.
@@ -186,6 +206,31 @@ LIMIT 1 OFFSET $1;
 -- name: recovery_interrupted
 -- The sessions that are interrupted, the one that was cut off last first.
 SELECT id FROM sessions WHERE ended IS NULL AND status = 'interrupted' ORDER BY updated DESC, id LIMIT $1;
+
+-- name: recovery_agents
+-- The agents after one that have not ended, and those of open sessions that failed or stopped, in the order of their ids.
+SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
+    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error,
+    evidence
+FROM agents
+WHERE id > $1 AND (
+    status IN ('pending', 'spawning', 'running', 'suspect')
+    OR (status IN ('failed', 'stopped') AND session IN (
+        SELECT id FROM sessions WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted')
+    ))
+)
+ORDER BY id
+LIMIT $2;
+
+-- name: recovery_clearable
+-- Agents that are suspect, and those of open sessions that failed.
+SELECT id, status, error FROM agents
+WHERE status IN ('suspect', 'failed') AND (
+    status = 'suspect'
+    OR session IN (SELECT id FROM sessions WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted'))
+)
+ORDER BY status, id
+LIMIT $1;
 
 -- name: recovery_history
 -- Every interruption, how and when its session went on or ended, and what became of it then.
