@@ -97,8 +97,8 @@ class Closing(Result):
             ("acknowledged to a worker", str(figures.acknowledged), None),
             ("of these lost", str(figures.lost), figures.lost == 0),
             ("done twice", str(figures.twice), figures.twice == 0),
-            ("seconds until one death was noticed", f"{figures.noticed:.1f}", None),
-            ("seconds until the session counted as interrupted", f"{figures.interrupted:.1f}", None),
+            ("seconds until one death was noticed", f"{figures.noticed:.2f}", None),
+            ("seconds until the session counted as interrupted", f"{figures.interrupted:.2f}", None),
             ("session", figures.session, figures.session == "completed"),
         ]
         verdict = (

@@ -111,7 +111,7 @@ class Story:
         self._tell("kill -9", f"{victim.name} (process {victim.pid}), in the middle of {task}")
         event = await self._until(lambda: self._event("agent_failed", victim.name, since), "it is noticed")
         noticed = (event.at - since) / 1000
-        self._tell("monitor", f"{victim.name} failed: {event.facts['error']} (noticed after {noticed:.1f} s)")
+        self._tell("monitor", f"{victim.name} failed: {event.facts['error']} (noticed after {noticed:.2f} s)")
         author = await self._until(lambda: self._author(task), f"{task} is done")
         record = await self._message(held.message_id)
         self._tell("work", f"{task} went back to the queue; {author} did it (hand-over {record.attempts})")
@@ -130,7 +130,7 @@ class Story:
         )
         interrupted = (event.at - since) / 1000
         done = len(await self._counts())
-        self._tell("monitor", f"session {self._session} is interrupted (noticed after {interrupted:.1f} s)")
+        self._tell("monitor", f"session {self._session} is interrupted (noticed after {interrupted:.2f} s)")
         self._tell("monitor", f"{done} tasks are done, and stay so")
         return interrupted
 
@@ -140,7 +140,8 @@ class Story:
             if agent.checkpoint is not None:
                 saved = f"its last checkpoint is {agent.checkpoint.name!r} ({agent.checkpoint.id})"
                 self._tell("recover", f"{agent.id} {agent.status}; {saved}")
-        self._tell("recover", f"likeliest: {plan.options[0].action}: {plan.options[0].does}")
+        actions = [option.action for option in plan.options]
+        self._tell("recover", f"what can be done, the likeliest first: {', '.join(actions)}")
         resumed = await plan.resume()
         self._tell("recover", f"resumed; the session waits for {', '.join(resumed.agents)}")
 
