@@ -371,8 +371,7 @@ def test_an_agent_that_was_taken_over_is_not_restarted(shell: Shell) -> None:
     assert (found.status, found.epoch) == ("running", 2)
 
 
-def test_a_command_that_stands_still_is_not_vouched_for(shell: Shell) -> None:
-    """A run beats for a command that is there; one that was stopped by hand does nothing, and that is seen."""
+def test_a_command_that_is_stopped_by_hand_does_not_stop_the_run(shell: Shell) -> None:
     with running(shell, "--agent", "a", "--", "sh", "-c", "echo $$; exec sleep 60") as process:
         command = int(line(process))
         os.kill(command, signal.SIGSTOP)

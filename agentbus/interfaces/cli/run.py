@@ -66,16 +66,16 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
     import anyio
 
-    from agentbus.interfaces.cli.settings import connect_here
+    from agentbus.interfaces.cli.looping import connected
     from agentbus.interfaces.running.resident import Resident
 
+    bus = connected(call)
     if not call.arguments.debug:
         # Standard error belongs to the command.
-        logging.getLogger("agentbus").addHandler(logging.NullHandler())
-        logging.getLogger("agentbus").propagate = False
+        logging.getLogger("agentbus").handlers[:] = [logging.NullHandler()]
 
     async def reside() -> Ended | signal.Signals:
-        async with connect_here(call.settings) as bus:
+        async with bus:
             return await Resident(bus, guard, streams, job, call.note).run()
 
     return anyio.run(reside)

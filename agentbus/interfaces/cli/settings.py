@@ -10,7 +10,6 @@ from agentbus.interfaces.cli.failures import Usage
 
 if TYPE_CHECKING:
     from agentbus.blocking import BlockingBus
-    from agentbus.bus import Bus
 
 FILE = "agentbus.toml"
 DEFAULTS: dict[str, Any] = {
@@ -81,27 +80,6 @@ def open_here(settings: Settings, *, create: bool = False) -> BlockingBus:
         max_payload=settings["max_payload"],
         max_snapshot=settings["max_snapshot"],
         lease=settings["lease"],
-    )
-
-
-def connect_here(settings: Settings, **options: Any) -> Bus:
-    """The bus that the settings name, for what is long or rare and wants an event loop; where there is none that is an
-    error. Nothing is resumed just because it was opened, and nobody is asked."""
-    from agentbus.engine.sqlite import home
-    from agentbus.errors import NoBus
-    from agentbus.opening import connect
-
-    place = home.find(settings["url"])
-    if not home.is_there(place):
-        raise NoBus(path=str(place.directory))
-    return connect(
-        settings["url"],
-        durability=settings["durability"],
-        lock_timeout=settings["lock_timeout"],
-        max_payload=settings["max_payload"],
-        max_snapshot=settings["max_snapshot"],
-        auto_resume=False,
-        **options,
     )
 
 
