@@ -6,7 +6,11 @@ import os
 import re
 import signal
 
+import msgspec
+
 from agentbus.engine import presence
+from agentbus.interfaces.cli.demo import Closing
+from agentbus.interfaces.demo.story import Figures
 from tests.cli.conftest import Shell
 
 CHAPTERS = ["plan", "work", "kill -9", "monitor", "work", "kill -9", "monitor", "recover", "work"]
@@ -35,6 +39,16 @@ def test_the_promise_is_kept(nowhere: Shell) -> None:
     pids = [int(pid) for pid in re.findall(r"(?:coordinator|worker-\d|process) (\d+)", out.decode())]
     assert len(set(pids)) == 8
     assert all(presence.is_gone(pid, "", None) for pid in pids)
+
+
+def test_a_broken_promise_is_a_failure() -> None:
+    good = Figures(
+        planned=24, done=24, acknowledged=24, lost=0, twice=0, undone=0, deliveries=27, noticed=0.5, interrupted=0.5,
+        session="completed", seconds=15,
+    )  # fmt: skip
+    assert Closing(good).code == 0
+    for broken in ({"lost": 1}, {"twice": 1}, {"undone": 1}, {"session": "interrupted"}):
+        assert Closing(msgspec.structs.replace(good, **broken)).code == 1
 
 
 def test_ctrl_c_ends_everybody(nowhere: Shell) -> None:

@@ -155,7 +155,13 @@ class _Watch:
     def _start(self, command: list[str], environment: dict[str, str]) -> None:
         answer, failing = os.pipe()
         guard = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(answer)
+            os.close(failing)
+            self._say(unstarted=error.errno)
+            return
         if pid == 0:
             os.close(answer)
             self._become(command, environment, failing, guard)
