@@ -82,7 +82,7 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
 
 def _job(call: Call) -> Job:
-    from agentbus.engine.sqlite import home
+    from agentbus.interfaces.cli.settings import place_of
     from agentbus.interfaces.running.resident import Job
 
     given = call.arguments
@@ -90,9 +90,9 @@ def _job(call: Call) -> Job:
         raise Usage(reason=f"{given.words[0]!r} stands before --", advice="put -- before the command and its options")
     if not given.command:
         raise Usage(reason="there is no command", advice="put it after --: agentbus run -- python agent.py")
-    place = home.find(call.settings["url"])
-    if not home.is_there(place):
-        raise NoBus(path=str(place.directory))
+    place, there = place_of(call.settings["url"])
+    if not there:
+        raise NoBus(path=place)
     check_range(given.restart, "restart", 0, MAX_RESTARTS)
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
@@ -100,7 +100,7 @@ def _job(call: Call) -> Job:
     options.setdefault("parent", _caller(call))
     return Job(
         command=given.command,
-        environment={**os.environ, "AGENTBUS_URL": str(place.directory)},
+        environment={**os.environ, "AGENTBUS_URL": place},
         id=_id(call),
         type=given.type,
         about=options,
@@ -174,14 +174,14 @@ def _run(parser: ArgumentParser) -> None:
 COMMANDS = {
     "run": Command(
         run,
-        "Run a command as a resident agent: it is registered (as --agent, or under a name made from\n"
-        "the command), and has completed or failed when it ends. AGENTBUS_AGENT and AGENTBUS_URL are\n"
-        "set for it.",
+        "Run a command as a resident agent, which has completed or failed when it ends.",
         "agentbus run --agent builder-1 --type executor --restart 3 -- python builder.py",
         _run,
         output=(
-            "Its standard streams and signals pass through. The exit code is that of the command, 128 + n\n"
-            "after signal n, 127 if there is no such command, 126 if it cannot be run.\n"
+            "plain output: that of the command\n"
+            "The agent is --agent, or has a name made from the command; AGENTBUS_AGENT and AGENTBUS_URL are\n"
+            "set for it. Standard streams and signals pass through. The exit code is that of the command,\n"
+            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
             "its output; so does --json, on the last line."
         ),
