@@ -42,7 +42,10 @@ LEAVES = {
     "settings",
 }
 MOST_LINES = 400
-WITH_RICH = {f"agentbus.interfaces.cli.{module}" for module in ("bars", "overview", "tables")}
+WITH_RICH = {
+    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "overview", "tables")),
+    "agentbus.interfaces.demo.showing",
+}
 
 # From the bottom to the top, what each layer may import besides itself.
 BELOW: dict[str, set[str]] = {

@@ -95,12 +95,10 @@ class Shell:
         with open_bus(self.directory / ".agentbus") as bus:
             return bus.register(agent, **{"type": "worker", **options}).identity
 
-    def start(self, *words: str, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *words: str | bytes, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
         """Start what takes a while. Whoever starts it ends it."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen(
-            [COMMAND, *words], cwd=self.directory, env=self._environment(agent), stdin=subprocess.DEVNULL, **pipes
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen([COMMAND, *words], cwd=self.directory, env=self._environment(agent), **pipes)
 
     def _environment(self, agent: str | None) -> dict[str, str]:
         return self.environment if agent is None else {**self.environment, "AGENTBUS_AGENT": agent}

@@ -53,6 +53,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("unknown recipient", ("send", "nobody", "note"), 1),
     ("invalid JSON", ("send", "a", "note", "{"), 2),
     ("misspelt", ("sned",), 2),
+    ("run", ("run", "--agent", "r", "--", "true"), 0),
     ("complete", ("complete",), 0),
 ]
 # What is kept, on another bus where "a" and "b" are registered.
@@ -113,7 +114,7 @@ def shapes(shell: Shell, calls: list[tuple[str, tuple[str, ...], int]]) -> dict[
         shell.register(agent)
     found: dict[str, Any] = {}
     for name, words, code in calls:
-        outcome = shell.run(*words, "--json", agent="a")
+        outcome = shell.run("--json", *words, agent="a")
         assert outcome.code == code, (name, outcome)
         found[name] = {"code": code, "json": shape(json.loads(outcome.out))}
     return found

@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; says what to exit with."""
     words = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
-    json, debug = "--json" in words, "--debug" in words
+    own, _ = _parted(words)
+    json, debug = "--json" in own, "--debug" in own
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -64,6 +65,7 @@ class _Unexpected(AgentBusError):
 
 
 def _run(words: list[str]) -> int:
+    words, after = _parted(words)
     _check_text(words)
     name, rest = _split(words)
     if name is None:
@@ -73,7 +75,12 @@ def _run(words: list[str]) -> int:
     if name not in commands:
         name, rest = _member(name, rest, commands)
     command = commands[name]
+    if not command.runs:
+        _check_text(after)
+        rest += after
     arguments = _parsed(parser(name, command), rest)
+    if command.runs:
+        arguments.command = after[1:]
     call = Call(name, arguments, gathered(arguments))
     try:
         result = command.run(call)
@@ -139,6 +146,12 @@ def _parsed(parser: Parser, words: list[str]) -> Namespace:
             raise Usage(reason=f"{parser.prog} has no option {word.partition('=')[0]}", advice=advice)
         raise Usage(reason=f"{word!r} is too much", advice=f"{parser.prog} --help shows how it is used")
     return arguments
+
+
+def _parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before ``--``, and what from there on."""
+    index = words.index("--") if "--" in words else len(words)
+    return words[:index], words[index:]
 
 
 def _split(words: list[str]) -> tuple[str | None, list[str]]:

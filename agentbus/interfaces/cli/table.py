@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("upkeep", "create, list and restore backups"),
     "doctor": ("upkeep", "look whether everything is in order"),
     "prime": ("priming", "what an LLM agent has to know of the bus"),
+    "run": ("run", "run a command as a resident agent"),
+    "demo": ("demo", "the story in twenty seconds, with real processes"),
     "completion": ("completion", "completion for your shell"),
 }
 """By name: the module, and what ``agentbus --help`` says of it. In this order."""
