@@ -219,7 +219,7 @@ class Resident:
         return "stopped" if self._told() or run.signal in {"SIGINT", "SIGQUIT", "SIGHUP"} else "failed"
 
     def _told(self) -> bool:
-        """Whether we were told to end. Signals other than SIGTERM may have meant something else: they do for a while."""
+        """Whether we were told to end. Signals other than SIGTERM may mean something else: they count for a while."""
         return self._asked is not None and (self._asked == signal.SIGTERM or self._now() - self._asked_at < _ANSWER)
 
     async def _conclude(self, run: Run) -> Ended:
