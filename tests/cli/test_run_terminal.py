@@ -89,7 +89,7 @@ def test_a_command_on_a_terminal_has_one_too(shell: Shell, terminals: list[Termi
     assert terminal.expect("heard") == ["hello"]
     terminal.resize(50, 120)
     assert terminal.expect("now") == ["120", "50"]
-    assert termios.tcgetattr(terminal.slave) != terminal.before
+    assert termios.tcgetattr(terminal.slave) != terminal.before, "keys were heard"
     terminal.type(b"\x03")
     assert terminal.process.wait(PATIENCE) == 130
     assert termios.tcgetattr(terminal.slave) == terminal.before
@@ -117,7 +117,7 @@ def test_a_run_that_is_killed_leaves_neither_an_orphan_nor_a_raw_terminal(
     terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK)
     terminals.append(terminal)
     command = int(terminal.expect("terminal")[-1])
-    assert termios.tcgetattr(terminal.slave) != terminal.before
+    eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
     terminal.process.kill()
     eventually(lambda: presence.is_gone(command, "", None), "the command is gone", seconds=2)
     eventually(lambda: termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is as it was", seconds=2)

@@ -216,8 +216,11 @@ class Resident:
         was stopped; so was one that the keys of its terminal ended."""
         if run.exit_code == 0:
             return "completed"
-        told = self._asked is not None and (self._asked == signal.SIGTERM or self._now() - self._asked_at < _ANSWER)
-        return "stopped" if told or run.signal in {"SIGINT", "SIGQUIT", "SIGHUP"} else "failed"
+        return "stopped" if self._told() or run.signal in {"SIGINT", "SIGQUIT", "SIGHUP"} else "failed"
+
+    def _told(self) -> bool:
+        """Whether we were told to end. Signals other than SIGTERM may mean something else: they count for a while."""
+        return self._asked is not None and (self._asked == signal.SIGTERM or self._now() - self._asked_at < _ANSWER)
 
     async def _conclude(self, run: Run) -> Ended:
         """Record the end. What the command said of itself before counts; then there is only its exit to add."""
@@ -313,8 +316,10 @@ class Resident:
     async def _while_idle(self, work: Callable[[], Any]) -> bool:
         """Do something while no command runs; False if we were told to end meanwhile."""
         with anyio.CancelScope() as self._idle:
-            await work()
-        return self._asked is None
+            # What came just before has found nothing to cancel.
+            if not self._told():
+                await work()
+        return not self._told()
 
     def _stand_still(self) -> None:
         """The command was stopped, by a key or by hand: so are we, until somebody lets us go on."""
