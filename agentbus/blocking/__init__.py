@@ -65,8 +65,8 @@ class BlockingBus:
         lease: float = LEASE,
     ) -> None:
         self.store = store
-        self.max_payload = max_payload
-        self.max_snapshot = max_snapshot
+        self.max_payload = check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+        self.max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
         self.lease = check_seconds(lease, "lease")
         self.engine = cast("Engine", Immediate(store))
         if store.read(last_boot, None) != store.clock.now().boot:

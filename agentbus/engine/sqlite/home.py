@@ -206,7 +206,8 @@ def _absolute(text: str) -> str:
     path = os.path.expanduser(text)
     if path.startswith("~"):
         raise ValueError("nobody here has that home")
-    parts = os.path.join(os.getcwd(), path).split("/")
+    # The working directory may have been deleted: whoever names the whole path does not need it.
+    parts = (path if path.startswith("/") else os.path.join(os.getcwd(), path)).split("/")
     return "/" + "/".join(part for part in parts if part not in {"", "."})
 
 

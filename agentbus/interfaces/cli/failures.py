@@ -13,6 +13,8 @@ TRANSIENT = 3
 NOTHING = 4
 INTERRUPTED = 130
 CLOSED_PIPE = 141
+_LONGEST = 2000
+"""Characters of a message that are shown."""
 
 
 class Usage(InvalidInput):
@@ -97,7 +99,14 @@ def exit_code(error: AgentBusError) -> int:
 
 def described(error: AgentBusError) -> dict[str, Any]:
     """What programs are told: a stable code, a message, and what to do, in the words of the command line."""
-    return {"code": error.code, "message": str(error.args[0]), "fix": fix(error)}
+    advice = fix(error)
+    return {"code": error.code, "message": _told(str(error.args[0])), "fix": advice and _told(advice)}
+
+
+def _told(text: str) -> str:
+    """A text that can be printed whatever was given, and is not longer than anybody reads."""
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
+    return shown.encode(errors="backslashreplace").decode()
 
 
 def fix(error: AgentBusError) -> str | None:
@@ -111,3 +120,12 @@ def fix(error: AgentBusError) -> str | None:
 class _Facts(dict[str, Any]):
     def __missing__(self, name: str) -> str:
         return "…"
+
+
+def check_text(word: str, what: str) -> None:
+    """Bytes that are no UTF-8 arrive as something that no database takes."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        byte = f"0x{ord(word[error.start]) & 0xFF:02x}"
+        raise NotText(what=what, position=error.start, byte=byte) from None

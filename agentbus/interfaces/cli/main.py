@@ -66,7 +66,8 @@ class _Unexpected(AgentBusError):
 
 def _run(words: list[str]) -> int:
     words, after = _parted(words)
-    _check_text(words)
+    for word in words:
+        failures.check_text(word, "an argument")
     name, rest = _split(words)
     if name is None:
         return _overview(rest)
@@ -76,7 +77,8 @@ def _run(words: list[str]) -> int:
         name, rest = _member(name, rest, commands)
     command = commands[name]
     if not command.runs:
-        _check_text(after)
+        for word in after:
+            failures.check_text(word, "an argument")
         rest += after
     arguments = _parsed(parser(name, command), rest)
     if command.runs:
@@ -235,33 +237,32 @@ def _family_help(family: str, members: list[str], commands: dict[str, Command]) 
     raise SystemExit(failures.DONE)
 
 
-def _check_text(words: list[str]) -> None:
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError as error:
-            byte = f"0x{ord(word[error.start]) & 0xFF:02x}"
-            raise failures.NotText(what="an argument", position=error.start, byte=byte) from None
-
-
 def _failed(error: AgentBusError, json: bool) -> int:
     try:
         if json:
             write_json({"error": failures.described(error)})
         else:
-            fix = failures.fix(error)
-            print(f"agentbus: {error.args[0]}" + (f"\n  {fix}" if fix else ""), file=sys.stderr)
+            told = failures.described(error)
+            print(f"agentbus: {told['message']}" + (f"\n  {told['fix']}" if told["fix"] else ""), file=sys.stderr)
     except BrokenPipeError:
         return _closed()
+    except OSError:
+        # Not even that can be printed: a disk is full.
+        _closed()
     return failures.exit_code(error)
 
 
 def _open_streams() -> None:
-    """Where a shell has closed them (>&-), what is said goes nowhere."""
+    """Where a shell has closed them (>&-), what is said goes nowhere. What an encoding has no letter for is escaped."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "encoding", "utf-8").lower() not in ("utf-8", "utf8"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _closed() -> int:

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Result, Said
 
 
@@ -15,8 +16,11 @@ def init(call: Call) -> Result:
 
     from agentbus.interfaces.cli.settings import open_here, place_of
 
-    # Here, also where there is one in a directory above.
-    call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+    try:
+        # Here, also where there is one in a directory above.
+        call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+    except FileNotFoundError:
+        raise Usage(reason="the working directory is gone", advice="cd to one that exists, or say --url") from None
     path, there = place_of(call.settings["url"])
     made = not there
     open_here(call.settings, create=True).close()

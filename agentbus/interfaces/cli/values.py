@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from agentbus.interfaces.cli.failures import InvalidJSON, NotText, Usage
 
+_MOST = 512 * 1024 * 1024
+"""The highest that max_payload and max_snapshot can be set to."""
 JSON_HELP = "JSON, @FILE, or - to read standard input"
 
 
@@ -18,19 +20,28 @@ def json_value(text: str | None) -> Any:
     if text is None:
         return None
     if text == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
+        return _decoded(_read(sys.stdin.buffer, "standard input"), "standard input")
     if text.startswith("@"):
         try:
             with open(text[1:], "rb") as file:
-                return _decoded(file.read(), text[1:])
+                return _decoded(_read(file, text[1:]), text[1:])
         except OSError as error:
             raise Usage(reason=f"{text[1:]}: {error.strerror}", advice="@FILE reads JSON from a file") from None
     return _decoded(text.encode(), "what you gave")
 
 
+def _read(file: BinaryIO, what: str) -> bytes:
+    """All of it, unless that is more than any limit allows: /dev/zero never ends."""
+    given = file.read(_MOST + 1)
+    if len(given) > _MOST:
+        raise Usage(reason=f"{what} has more than {_MOST // 2**20} MiB", advice="keep large things in files")
+    return given
+
+
 def _decoded(given: bytes, what: str) -> Any:
     try:
-        text = given.decode()
+        # Some editors put a mark at the beginning.
+        text = given.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         raise NotText(what=what, position=error.start, byte=f"0x{given[error.start]:02x}") from None
     try:
