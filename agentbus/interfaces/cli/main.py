@@ -80,7 +80,8 @@ def _run(words: list[str]) -> int:
         for word in after:
             failures.check_text(word, "an argument")
         rest += after
-    arguments = _parsed(parser(name, command), rest)
+    own = parser(name, command)
+    arguments = _parsed(own, _arranged(own, rest))
     if command.runs:
         arguments.command = after[1:]
     call = Call(name, arguments, gathered(arguments))
@@ -135,19 +136,60 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Usage(reason=message, advice=f"{self.prog} --help shows how it is used")
 
+    def action(self, option: str) -> argparse.Action | None:
+        return self._option_string_actions.get(option)
+
     def options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]
 
 
 def _parsed(parser: Parser, words: list[str]) -> Namespace:
     arguments, unknown = parser.parse_known_args(words)
-    for word in unknown:
-        if word.startswith("--"):
-            near = _near(word.partition("=")[0], parser.options())
-            advice = f"did you mean {near}?" if near else f"{parser.prog} --help shows its options"
-            raise Usage(reason=f"{parser.prog} has no option {word.partition('=')[0]}", advice=advice)
-        raise Usage(reason=f"{word!r} is too much", advice=f"{parser.prog} --help shows how it is used")
+    if unknown:
+        raise Usage(reason=f"{unknown[0]!r} is too much", advice=f"{parser.prog} --help shows how it is used")
     return arguments
+
+
+def _arranged(parser: Parser, words: list[str]) -> list[str]:
+    """Options first, then all else: argparse takes no option in the middle of what an argument has several of."""
+    options: list[str] = []
+    others: list[str] = []
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
+        if word == "--":
+            others += reversed(left)
+            break
+        if not word.startswith("-") or word == "-" or _is_number(word):
+            others.append(word)
+            continue
+        name, given, _ = word.partition("=")
+        action = parser.action(name)
+        if action is None:
+            raise _no_option(parser, name)
+        if not given and left and parser.action(left[-1]) is None:
+            if action.nargs is None:
+                # Whatever it looks like.
+                word = f"{word}={left.pop()}"
+            elif action.nargs == "?" and not left[-1].startswith("-"):
+                options.append(word)
+                word = left.pop()
+        options.append(word)
+    return [*options, "--", *others] if others else options
+
+
+def _no_option(parser: Parser, name: str) -> Usage:
+    near = _near(name, parser.options())
+    advice = f"did you mean {near}?" if near else f"{parser.prog} --help shows its options"
+    return Usage(reason=f"{parser.prog} has no option {name}", advice=advice)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _parted(words: list[str]) -> tuple[list[str], list[str]]:
