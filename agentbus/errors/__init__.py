@@ -34,6 +34,7 @@
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   ├── TypeChanging              its schema was changed again and again while a payload was checked
     │   ├── ArchiveDiffers            another row has the id of an archived one
+    │   ├── Outdated                  an import is older than what the bus has, and would do harm
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── UnreadableFile            no permission, or it changed while it was read
@@ -52,6 +53,7 @@
         │   ├── DamagedPayload        the stored bytes do not match their checksum
         │   └── DamagedBackup         not a backup of a bus, or a damaged one
         ├── DamagedArchive
+        ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
         ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
@@ -94,6 +96,7 @@ from agentbus.errors.calls import (
     MessageIdConflict,
     Misuse,
     NotFound,
+    Outdated,
     OutOfRange,
     PayloadMismatch,
     PayloadTooLarge,
@@ -134,6 +137,7 @@ from agentbus.errors.store import (
     LockTimeout,
     NoBus,
     NotADatabase,
+    NotImportable,
     NotWritable,
     OutcomeUnknown,
     SchemaTooNew,
@@ -173,9 +177,11 @@ __all__ = [
     "NoBus",
     "NotADatabase",
     "NotFound",
+    "NotImportable",
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",
+    "Outdated",
     "PayloadMismatch",
     "PayloadTooLarge",
     "PlanOutdated",

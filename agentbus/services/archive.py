@@ -43,18 +43,33 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Header | Line).decode
 
 
-class ArchiveWriter:
-    """A new archive, made when the first portion is written to it."""
+class Read(msgspec.Struct, frozen=True):
+    """A line of an archive: its number, what it says or what is wrong with it, its size, and the bus that it is of."""
 
-    def __init__(self, directory: Path, now: int) -> None:
-        self.path = directory / FOLDER / f"{stamp(now)}-{secrets.token_hex(4)}.jsonl.gz"
+    number: int
+    line: Line | str
+    size: int
+    bus: str | None = None
+
+
+def archive_in(directory: Path, now: int) -> Path:
+    """Where the next archive of a bus goes."""
+    return directory / FOLDER / f"{stamp(now)}-{secrets.token_hex(4)}.jsonl.gz"
+
+
+class ArchiveWriter:
+    """A new archive, made when the first portion is written to it. ``bus`` is the name of the bus that it is of."""
+
+    def __init__(self, path: Path, now: int, bus: str | None = None) -> None:
+        self.path = path
+        self.bus = bus
         self.size = 0
         self._created = now
         self._file = -1
 
     def write(self, lines: Iterable[Line]) -> None:
         """Add a portion. It is on the disk when this returns; when it raises, nothing of it is there."""
-        text = b"\n".join(_encode(line) for line in (Header(FORMAT, self._created), *lines)) + b"\n"
+        text = b"\n".join(_encode(line) for line in (Header(FORMAT, self._created, self.bus), *lines)) + b"\n"
         portion = memoryview(gzip.compress(text, compresslevel=6, mtime=0))
         try:
             if self._file < 0:
@@ -89,17 +104,21 @@ class ArchiveWriter:
         return descriptor
 
 
-def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, Line | str, int], None, None]:
-    """The lines of an archive: their number, what they say or what is wrong with them, and their size.
+def read(
+    path: Path, holds: Callable[[int, int], bool], at: Callable[[float], None] = lambda share: None
+) -> Generator[Read, None, None]:
+    """The lines of an archive; ``at`` hears which part of it was read.
 
     A file that is no archive raises DamagedArchive before the first.
     """
     number = 0
     readable = False
+    bus: str | None = None
     with _opened(path, holds) as data:
-        for member in _members(data):
+        for member, end in _members(data):
+            at(end / len(data))
             if member is None:
-                yield 0, "a part of the file is damaged or cut off, its lines cannot be read", 0
+                yield Read(0, "a part of the file is damaged or cut off, its lines cannot be read", 0)
                 continue
             for text in member.splitlines():
                 number += 1
@@ -108,17 +127,17 @@ def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, 
                     if isinstance(line, Header):
                         if line.format > FORMAT:
                             raise DamagedArchive(path=str(path), reason="a newer agentbus wrote it")
-                        readable = True
+                        readable, bus = True, line.bus
                         continue
                     _verify(line)
                 except (msgspec.DecodeError, UnicodeDecodeError, DamagedPayload) as error:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one") from None
-                    yield number, str(error), len(text)
+                    yield Read(number, str(error), len(text))
                 else:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one")
-                    yield number, line, len(text)
+                    yield Read(number, line, len(text), bus)
     if not readable:
         raise DamagedArchive(path=str(path), reason="nothing in it can be read")
 
@@ -144,16 +163,17 @@ def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap
         yield data
 
 
-def _members(data: mmap.mmap) -> Iterator[bytes | None]:
-    """The gzip members of a file, each whole and with the right checksum; None for one that is not."""
+def _members(data: mmap.mmap) -> Iterator[tuple[bytes | None, int]]:
+    """The gzip members of a file, each whole and with the right checksum, or None for one that is not; and where it
+    ends."""
     start = 0
     while start < len(data):
         member, end = _member(data, start)
-        yield member
         if member is None:
             end = data.find(_MAGIC, start + 1)
-            if end < 0:
-                return
+        yield member, len(data) if end < 0 else end
+        if end < 0:
+            return
         start = end
 
 

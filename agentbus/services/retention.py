@@ -1,4 +1,4 @@
-"""Retention: archive what is old enough, then let it go; and read archives again.
+"""Retention: archive what is old enough, then let it go.
 
 Rows are archived and on the disk before they are deleted, and only those are deleted that are still as they were
 archived. A crash in between repeats lines in a later archive and loses none; reading them again changes nothing twice.
@@ -7,33 +7,22 @@ Two that run at once do no harm for the same reasons.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import anyio.to_thread
 
-from agentbus.disk import check_path
 from agentbus.engine.interface import Engine
-from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
+from agentbus.errors import InvalidInput
 from agentbus.operations import archives
-from agentbus.operations.archives import (
-    ArchivedSession,
-    ImportedRequest,
-    Line,
-    RestoreRequest,
-    kind_of,
-    note_import,
-    restore,
-)
+from agentbus.operations.archives import Line
 from agentbus.operations.deletion import Rest
 from agentbus.operations.removing import RemoveRequest, remove
+from agentbus.operations.restoring import bus_name
 from agentbus.operations.retention import TIERS, Piece, Wanted
-from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
-from agentbus.services.archive import ArchiveWriter, read
+from agentbus.records import RetentionPolicy, RetentionReport
+from agentbus.services.archive import ArchiveWriter, archive_in
 
 log = logging.getLogger("agentbus.retention")
 
@@ -41,9 +30,6 @@ _ROWS = 500
 _BYTES = 4 * 1024 * 1024
 _WEIGHTS = {"agent": 5, "session": 50, "process": 50}
 """What takes longer to remove than a row."""
-_SHOWN = 100
-_TOGETHER = 200
-"""Lines that are imported in one transaction."""
 
 _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
     "checkpoint": archives.load_checkpoints,
@@ -90,6 +76,7 @@ class Retention:
         {'message': 1200, 'event': 310}
         """
         run = _Run(self._engine, self._policy if policy is None else _checked(policy), dry_run)
+        run.archive.bus = await self._engine.read(bus_name, None)
         try:
             for find in TIERS:
                 await run.tier(find)
@@ -113,7 +100,8 @@ class _Run:
         self._gone: dict[str, set[Any]] = {}
         self._kept: set[tuple[str, Any]] = set()
         self._rest: Rest | None = None
-        self.archive = ArchiveWriter(engine.directory, engine.clock.now().wall)
+        now = engine.clock.now().wall
+        self.archive = ArchiveWriter(archive_in(engine.directory, now), now)
 
     async def tier(self, find: Callable[[Wanted, Any], Any]) -> None:
         cursor = None
@@ -184,54 +172,6 @@ def portions(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:
         size += piece.size
     if portion:
         yield tuple(portion)
-
-
-async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> ImportReport:
-    """Put back what an archive has and the bus has not: first the sessions, to which other lines belong."""
-    place = check_path(path)
-    imported: Counter[str] = Counter()
-    problems: list[tuple[int, str]] = []
-    present = 0
-    for sessions in (True, False):
-        lines = read(place, engine.holds)
-        try:
-            while taken := await anyio.to_thread.run_sync(_take, lines, sessions):
-                wanted = [(number, line, size) for number, line, size in taken if not isinstance(line, str)]
-                problems += [(number, line) for number, line, _ in taken if isinstance(line, str)]
-                # A request each: one that is refused must not hold up its neighbours. The writer puts them together.
-                writes = [engine.write(restore, RestoreRequest(line, size)) for _, line, size in wanted]
-                outcomes = await asyncio.gather(*writes, return_exceptions=True)
-                for (number, line, _), outcome in zip(wanted, outcomes, strict=True):
-                    if isinstance(outcome, _REFUSALS):
-                        problems.append((number, str(outcome)))
-                    elif isinstance(outcome, BaseException):
-                        raise outcome
-                    else:
-                        imported[kind_of(line)] += outcome
-                        present += not outcome
-        finally:
-            lines.close()
-    counts = {kind: count for kind, count in imported.items() if count}
-    if counts:
-        await engine.write(note_import, ImportedRequest(place.name, counts))
-    shown = [RefusedLine(number, reason) for number, reason in sorted(problems)[:_SHOWN]]
-    return ImportReport(str(place), counts, present, len(problems), shown)
-
-
-_REFUSALS = (ArchiveDiffers, FormatRefused, UnknownSession, UnknownType, WrongState)
-
-
-def _take(lines: Iterator[tuple[int, Line | str, int]], sessions: bool) -> list[tuple[int, Line | str, int]]:
-    """The next lines that are sessions, or those that are none."""
-    taken: list[tuple[int, Line | str, int]] = []
-    size = 0
-    for item in lines:
-        if isinstance(item[1], ArchivedSession) == sessions:
-            taken.append(item)
-            size += item[2]
-            if len(taken) == _TOGETHER or size > _BYTES:
-                break
-    return taken
 
 
 def _checked(policy: object) -> RetentionPolicy:

@@ -183,3 +183,7 @@ VALUES (
     coalesce((SELECT epoch FROM mailboxes WHERE id = $25 AND epoch > $17), $17),
     $18, $19, $20, $21, $22, $23, $24, $25, $26
 );
+
+-- name: agent_after
+-- Agents in the order of their ids, after one.
+SELECT id, 500 + length(metadata) + coalesce(length(prompt), 0) FROM agents WHERE id > $1 ORDER BY id LIMIT $2;

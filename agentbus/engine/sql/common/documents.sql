@@ -61,3 +61,11 @@ SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND version = $3 AND ch
 -- name: document_payloads
 -- Stored versions of documents with their checksums, newest first, before the cursor.
 SELECT id, checksum, value, version, name, session FROM documents WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: document_after
+-- Versions of documents in the order of their rows, after one and up to another.
+SELECT id, 300 + length(value) FROM documents WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: document_alike
+-- Whether any version of a document has this content.
+SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND checksum = $3 LIMIT 1;

@@ -94,3 +94,7 @@ WHERE kind = 'pool' AND owner = ''
     )
 ORDER BY name
 LIMIT $1;
+
+-- name: mailbox_places
+-- Every pool and topic.
+SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;

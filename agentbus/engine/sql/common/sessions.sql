@@ -216,3 +216,7 @@ SELECT id, expected FROM sessions
 WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
 ORDER BY created DESC, id DESC
 LIMIT $1;
+
+-- name: session_after
+-- Sessions in the order of their ids, after one.
+SELECT id, 500 + length(metadata) FROM sessions WHERE id > $1 ORDER BY id LIMIT $2;
