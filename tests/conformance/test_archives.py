@@ -214,7 +214,7 @@ def of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         ("message", {"payload": "{"}),
         ("message", {"priority": 99}),
         ("message", {"status": "queued"}),
-        ("message", {"type": "unheard-of"}),
+        ("message", {"type": "not a name"}),
         ("message", {"id": "1"}),
         ("message", {"finished": None}),
         ("message", {"mailbox_kind": "letterbox"}),
@@ -223,8 +223,9 @@ def of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         ("checkpoint", {"owner_kind": "nobody"}),
         ("document", {"value": "[]"}),
         ("document", {"session": "s2"}),
-        ("agent", {"status": "running", "ended": None}),
-        ("agent", {"type": "unheard-of"}),
+        ("agent", {"status": "running"}),
+        ("agent", {"ended": None}),
+        ("agent", {"type": "not a name"}),
         ("agent", {"id": "not a name"}),
         ("state", {"value": "3"}),
         ("state", {"version": 0, "key": "other"}),
@@ -247,6 +248,18 @@ async def test_a_line_that_was_tampered_with_is_reported_and_the_others_come_bac
     assert sum(report.imported.values()) == 15
     a = await worker(bus, "b")
     await a.send("b", "note", "the bus still works")
+
+
+async def test_types_that_nobody_knows_are_defined_and_who_was_running_failed(bus: Bus, clock: FakeClock) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        of(lines, "message").update(type="unheard-of")
+        of(lines, "agent").update(type="stranger", status="running", ended=None)
+
+    report = await bus.import_archive(rewritten(await full(bus, clock), change))
+    assert (report.refused, sum(report.imported.values())) == (0, 16)
+    agent = await known(bus, "a")
+    assert (agent.status, agent.error, agent.type) == ("failed", "imported", "stranger")
+    assert {("message", "unheard-of"), ("agent", "stranger")} <= {(one.kind, one.name) for one in await bus.types()}
 
 
 async def test_a_session_that_is_refused_takes_what_belongs_to_it_along(bus: Bus, clock: FakeClock) -> None:

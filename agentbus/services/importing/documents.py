@@ -25,7 +25,7 @@ DOCUMENTS = frozenset({
     "last_planning_output.json", "last_execution_output.json", "deployment_state.json", "metrics_state.json",
 })  # fmt: skip
 _checkpoint = re.compile(r"checkpoint_(\d{8}_\d{6})\.json").fullmatch
-_loose = re.compile(r".*?[-_.](\d{8}[-_T]?\d{6}Z?|\d{13}|\d{10})\.json").fullmatch
+_loose = re.compile(r".*?[-_.](\d{8}[-_T]?\d{6}Z?|\d{13}|\d{10})\.json", re.DOTALL).fullmatch
 _SAYS_AGENT = frozenset({"agent_name", "agent_type", "parent_agent_id", "load_percentage", "status"})
 UNKNOWN = "nothing in it is known: neither its name nor its fields"
 
