@@ -71,7 +71,8 @@ def workflow(path: Path) -> Path:
         );
         INSERT INTO tasks VALUES
             ('t-1', 'add a login', 'completed', '{"phase": "done"}', '{"steps": [1, 2]}', 'diff', 'fine',
-             '{"ok": true}', '[{"by": "ann", "decision": "yes"}]', NULL, 0, '2024-01-15 10:00:00', '2024-01-15 11:00:00'),
+             '{"ok": true}',
+             '[{"by": "ann", "decision": "yes"}]', NULL, 0, '2024-01-15 10:00:00', '2024-01-15 11:00:00'),
             ('t-2', 'fix it', 'failed', '{"phase": "review"}', NULL, NULL, NULL, NULL, '[]', 'boom', 3,
              '2024-01-15 12:00:00', '2024-01-15 12:30:00');
         INSERT INTO checkpoints (task_id, phase, state, created_at) VALUES
