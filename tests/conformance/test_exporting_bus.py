@@ -146,7 +146,7 @@ async def test_a_request_that_waits_can_still_be_answered(
         path = (await bus.export(tmp_path / "x.jsonl.gz")).path
     await other.import_path(path)
     again = await worker(other, "b")
-    await (await take(again)).reply({"answer": 2})
+    await (await take(again)).reply("coordination_response", {"answer": 2})
     (reply,) = [record for record in (await other.messages.list()).items if record.payload == {"answer": 2}]
     assert reply.recipient == "a"
     assert b.epoch == 1

@@ -145,7 +145,9 @@ class _Run:
             await self._adopt([_Json(entry, file, items)])
         for one in sorts.get("unknown", ()):
             self.tally.refuse(one.name, documents.UNKNOWN)
-            self._tell(one)
+            self._finish(one)
+        for one in sorts.get("beside", ()):
+            self._finish(one)
 
     def _listed(self) -> list[Entry | tuple[str, str]]:
         if self._root.is_dir():
@@ -161,7 +163,7 @@ class _Run:
             for files in await anyio.to_thread.run_sync(partial(self._read, part)):
                 await self._adopt(files)
         for one in part:
-            self._tell(one)
+            self._finish(one)
 
     def _read(self, part: Sequence[Entry]) -> list[list[_Json]]:
         """JSON files, in portions of which each is one commit."""
@@ -273,11 +275,14 @@ class _Run:
         folder = entry.path.parent
         return self._places.setdefault(folder, Place(folder))
 
-    def _tell(self, entry: Entry, share: float = 1.0) -> None:
+    def _finish(self, entry: Entry) -> None:
+        self._done += entry.size
+        self._tell(entry, 0)
+
+    def _tell(self, entry: Entry, share: float) -> None:
+        """How far we are, with this share of a file."""
         if self._progress is not None:
             self._progress(self._done + int(entry.size * share), self._total, entry.name)
-        if share == 1.0:
-            self._done += entry.size
 
 
 def _sort(entry: Entry) -> str:
