@@ -30,7 +30,7 @@ PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
 LEAVES = {"errors", "limits", "codec", "clock", "addresses", "records", "schema", "builtin", "disk", "settings"}
 MOST_LINES = 400
-WITH_RICH = {"agentbus.interfaces.cli.tables", "agentbus.interfaces.cli.overview"}
+WITH_RICH = {f"agentbus.interfaces.cli.{name}" for name in ("bars", "overview", "tables")}
 
 # From the bottom to the top, what each layer may import besides itself.
 BELOW: dict[str, set[str]] = {

@@ -148,7 +148,7 @@ async def test_a_request_that_waits_can_still_be_answered(
     again = await worker(other, "b")
     await (await take(again)).reply("coordination_response", {"answer": 2})
     (reply,) = [record for record in (await other.messages.list()).items if record.payload == {"answer": 2}]
-    assert reply.recipient == "a"
+    assert reply.recipient == "a (reply)"
     assert b.epoch == 1
 
 

@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("messages", "wait until there is something for you"),
     "messages": ("mailroom", "list, show, requeue and purge messages"),
     "state": ("state", "get, set, delete, list and watch entries of state"),
+    "import": ("transfer", "bring in what you have: JSON files, a database, an archive"),
+    "export": ("transfer", "write the bus, or a session, to a file that import reads"),
     "completion": ("completion", "completion for your shell"),
 }
 """By name: the module, and what ``agentbus --help`` says of it. In this order."""

@@ -45,6 +45,7 @@ Progress = Callable[[int, int, str], object]
 _FILES = 200
 _ITEMS = 500
 _BYTES = 4 * 1024 * 1024
+_READ = 16 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 _DATABASES = (".db", ".db3", ".sqlite", ".sqlite3")
 _BESIDE = ("-wal", "-shm", "-journal")
@@ -136,7 +137,7 @@ class _Run:
             sorts.setdefault(_sort(one), []).append(one)
         # Sessions come first, to which the others belong; lists of agents after the files that know more of each.
         for sort in ("session", "archive", "database", "json", "agents"):
-            for part in _parts(sorts.get(sort, ()), 1 if sort in {"archive", "database"} else _FILES):
+            for part in _batches(sorts.get(sort, ()), 1 if sort in {"archive", "database"} else _FILES):
                 await self._take(sort, part)
         for entry, value, modified in self._named:
             file = FileTally(entry.name, "session")
@@ -201,13 +202,17 @@ class _Run:
         place = self._place(entry)
         if format == "session":
             place.learn(value)
-            self._named.append((entry, value, contents.modified))
+            if isinstance(value, dict):
+                self._named.append((entry, {"active_agents": value.get("active_agents")}, contents.modified))
         return documents.items_of(format, name, value, place, Mapper(file, self._limits, contents.modified))
 
     async def _adopt(self, files: Sequence[_Json]) -> None:
         """Files that wait together share a transaction; one that is refused is not the others' concern."""
         parts = [(file, part) for file in files for part in _parts(file.items, _ITEMS)]
-        await asyncio.gather(*(self._commit(file.tally, part) for file, part in parts))
+        commits = [self._commit(file.tally, part) for file, part in parts]
+        for outcome in await asyncio.gather(*commits, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
         for file in files:
             self.tally.add(file.tally)
 
@@ -289,7 +294,7 @@ def _sort(entry: Entry) -> str:
     """By its name; what SQLite may have open is only ever opened by SQLite, and so not looked into."""
     name = entry.path.name.lower()
     if name.endswith(tuple(f"{ending}{beside}" for ending in _DATABASES for beside in _BESIDE)):
-        return "beside"
+        return "beside" if entry.name else "unknown"
     if name.endswith(_DATABASES):
         return "database"
     if name.endswith(".gz"):
@@ -321,6 +326,20 @@ def _portion(items: Iterator[Adopted]) -> list[Adopted]:
         if len(part) == _ITEMS or size > _BYTES:
             break
     return part
+
+
+def _batches(files: Sequence[Entry], most: int) -> Iterator[list[Entry]]:
+    """Files that are read together: not too many, not too many bytes."""
+    batch: list[Entry] = []
+    size = 0
+    for file in files:
+        if batch and (len(batch) == most or size + file.size > _READ):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
 
 
 def _parts(items: Iterable[Any], most: int) -> Iterator[Sequence[Any]]:
