@@ -152,7 +152,8 @@ def priority(value: object) -> int:
     """A priority by its number or by a word; what is neither is normal."""
     if isinstance(value, str):
         word = value.strip().lower()
-        return int(_PRIORITIES.get(word, Priority.NORMAL)) if not word.isdigit() else priority(int(word[:9]))
+        number = word.isascii() and word.isdigit()
+        return priority(int(word[:9])) if number else int(_PRIORITIES.get(word, Priority.NORMAL))
     if isinstance(value, bool) or not isinstance(value, int):
         return int(Priority.NORMAL)
     return min(max(value, 0), 9)
