@@ -136,11 +136,13 @@ async def test_a_database_in_another_shape(bus: Bus, tmp_path: Path) -> None:
     assert (await stored(bus, "u-2")).payload == {"base64": "AP8="}
 
 
-async def test_a_row_that_the_tables_refuse_does_not_hold_up_the_others(bus: Bus, tmp_path: Path) -> None:
+async def test_a_value_that_is_too_large_does_not_hold_up_the_others(bus: Bus, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
     connection.execute("CREATE TABLE agent_state (agent_id, key, value)")
+    connection.execute("BEGIN")
     connection.executemany("INSERT INTO agent_state VALUES ('a', ?, ?)", [(f"k{n}", n) for n in range(1200)])
     connection.execute("INSERT INTO agent_state VALUES ('a', 'large', ?)", ['"' + "x" * 2_000_000 + '"'])
+    connection.execute("COMMIT")
     connection.close()
     report = await bus.import_path(tmp_path)
     assert (report.imported, report.refused) == ({"state": 1200}, 1)
