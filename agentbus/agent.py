@@ -334,8 +334,8 @@ class Agent(Saver):
         await self._end("failed", check_text(error, "error"))
 
     async def stop(self, reason: str | None = None) -> None:
-        """End the agent's life though the work is not done.
+        """End the agent's life though the work is not done. On purpose: recovery does not expect it again.
 
         >>> await agent.stop()                                                        # doctest: +SKIP
         """
-        await self._end("stopped", None if reason is None else check_text(reason, "reason"))
+        await self._end("stopped", None if reason is None else check_text(reason, "reason"), on_purpose=True)

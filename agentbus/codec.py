@@ -126,6 +126,19 @@ def check(text: str, expected: int, what: str) -> None:
         raise DamagedPayload(what=what)
 
 
+def recheck(text: str) -> None:
+    """JSON that comes from elsewhere must be what the bus itself takes, or nobody could read it."""
+    try:
+        encoded = text.encode()
+        value = _decode(encoded)
+        if _is_doubtful(encoded, value):
+            _inspect(value, 0)
+    except msgspec.DecodeError as error:
+        raise InvalidPayload(reason=str(error)) from None
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _refusal(error) from None
+
+
 def canonical(text: str) -> bytes:
     """The same bytes for the same JSON, whatever the order of its keys."""
     return _canonical(_decode(text))

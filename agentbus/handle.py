@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agentbus import checkpoints, document
-from agentbus.errors import Misuse
+from agentbus.keeping import Keeper
 from agentbus.operations import Actor, Operation, mailbox_channel
 from agentbus.operations.agents import EndRequest, MembershipRequest, change_membership, finish
-from agentbus.operations.checkpoints import Owner
 from agentbus.operations.leases import (
     AckRequest,
     ExtendRequest,
@@ -34,7 +32,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Handle(Sender):
+class Handle(Sender, Keeper):
     """An agent's identity in one of its lives. Every write through it is fenced by its epoch."""
 
     def __init__(self, bus: Bus, registration: Registration) -> None:
@@ -43,8 +41,7 @@ class Handle(Sender):
         self.session = registration.session
         self.actor = Actor(registration.agent, registration.epoch)
         self.engine = bus.engine
-        self.restored = registration.restored
-        """The checkpoint that this life goes on from, if the one before did not complete and had one."""
+        self._restored = registration.restored
         self.ended = False
         self.active = True
         """Whether it did something since the last beat."""
@@ -52,6 +49,7 @@ class Handle(Sender):
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
         self.vocabulary = bus.vocabulary
+        self.max_snapshot = bus.max_snapshot
         self._adopt(registration)
 
     @property
@@ -65,18 +63,6 @@ class Handle(Sender):
     def composer(self, scope: str) -> Composer:
         """Makes changes of state whose author is this agent."""
         return Composer(scope, self._bus.max_payload, self.actor)
-
-    def draft_checkpoint(self, name: str, snapshot: Any, **options: Any) -> checkpoints.Draft:
-        owner = Owner("agent", self.id)
-        return checkpoints.draft(
-            owner, name, snapshot, self._bus.max_snapshot, actor=self.actor, session=self.session, **options
-        )
-
-    def draft_document(self, name: str, value: Any, keep: int) -> document.Draft:
-        if self.session is None:
-            raise Misuse(reason=f"{self.id} belongs to no session, so that it has no documents")
-        limit = self._bus.max_snapshot
-        return document.draft(self.session, name, value, limit, author=self.id, keep=keep, actor=self.actor)
 
     async def settle(self, request: AckRequest) -> bool:
         return bool(await self.write(ack, request))
@@ -110,10 +96,10 @@ class Handle(Sender):
         request = MembershipRequest(self.actor, self.engine.process, pools, topics, leave)
         self._adopt(await self.write(change_membership, request))
 
-    async def _end(self, status: str, error: str | None) -> None:
-        await self.write(finish, EndRequest(self.actor, status, error))
+    async def _end(self, status: str, error: str | None, *, on_purpose: bool = False) -> None:
+        await self.write(finish, EndRequest(self.actor, status, error, on_purpose))
         self.ended = True
-        self._bus.forget(self)
+        self._bus._forget(self)
 
     def _adopt(self, registration: Registration) -> None:
         """Read these mailboxes from now on."""

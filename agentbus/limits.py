@@ -33,6 +33,8 @@ SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
 STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 
+_SHOWN = 60
+"""Characters of a text that an error shows."""
 _NAMED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-"
 """What names and keys are made of. What is left of one when these are stripped off is something else."""
 _KEY_RULE = "use {} to 256 of A-Z a-z 0-9 . _ : @ / -"
@@ -176,10 +178,18 @@ def _found(cursor: object, form: str) -> re.Match[str]:
 
 def check_seconds(value: object, what: str, *, zero: bool = False, high: float = MAX_SECONDS) -> int:
     """Seconds as given by people, in milliseconds."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (0 if zero else 0.001) <= value <= high:  # type: ignore[operator]
-        raise OutOfRange(what=what, value=value, allowed=f"seconds from {0 if zero else 0.001} to {high:.0f}")
-    return round(value * 1000)  # type: ignore[operator]
+    return _milliseconds(value, what, 0 if zero else 0.001, high, 1000, "seconds")
+
+
+def check_minutes(value: object, what: str) -> int:
+    """Minutes as given by people, from 0 on, in milliseconds."""
+    return _milliseconds(value, what, 0, MAX_SECONDS // 60, 60_000, "minutes")
+
+
+def _milliseconds(value: object, what: str, low: float, high: float, factor: int, unit: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise OutOfRange(what=what, value=value, allowed=f"{unit} from {low} to {high:.0f}")
+    return round(value * factor)
 
 
 def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
@@ -215,8 +225,10 @@ def error_text(error: BaseException) -> str:
 
 def check_text(value: object, what: str, high: int = 100_000, *, low: int = 0) -> str:
     if not isinstance(value, str) or not low <= len(value) <= high:
-        allowed = f"a text of {low} to {high} characters"
-        raise OutOfRange(what=what, value=type(value).__name__, allowed=allowed)
+        shown = value if value is None or isinstance(value, int | float | str) else type(value).__name__
+        if isinstance(shown, str) and len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}… ({len(shown)} characters)"
+        raise OutOfRange(what=what, value=shown, allowed=f"a text of {low} to {high} characters")
     if "\0" in value or not value.isascii():
         try:
             value.encode()

@@ -1,4 +1,5 @@
-"""``agentbus.connect``: from a place and settings to a bus."""
+"""From a place and settings to a bus: ``agentbus.connect``; or to what can be seen of it from outside:
+``agentbus.doctor``."""
 
 from __future__ import annotations
 
@@ -8,10 +9,12 @@ from typing import Literal
 from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.closed import ClosedSQLite
 from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
-from agentbus.records import RetentionPolicy
-from agentbus.services.recovery import Ask, asking
+from agentbus.records import Check
+from agentbus.services.asking import Ask, asking
+from agentbus.services.doctor import examine
 
 
 def connect(
@@ -24,18 +27,22 @@ def connect(
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
     auto_resume: bool | Ask | None = None,
-    retention: RetentionPolicy | None = None,
 ) -> Bus:
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus; by default ``AGENTBUS_URL``, or ``.agentbus/`` here or in a directory above,
     made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
-    interrupted are resumed: on a terminal it asks, a function of yours decides instead. ``retention`` says how long
-    things are kept.
+    of any process, but not a power cut. Every ``beat_every`` seconds the process says
+    that it is alive, and looks after its neighbours.
+
+    With ``auto_resume=True`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were interrupted are resumed if that is
+    their likeliest option: on a terminal it asks first. A function of yours decides instead: it gets the
+    ``records.RecoveryRecord`` of each and answers True or False. It runs on a thread, so that it may wait for somebody;
+    an async one is awaited.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
+    >>> agentbus.connect(auto_resume=lambda record: record.session.operation == "build")   # doctest: +SKIP
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
@@ -51,5 +58,15 @@ def connect(
         max_snapshot=max_snapshot,
         beat_every=beat_every,
         ask=asking(auto_resume),
-        retention=retention,
     )
+
+
+async def doctor(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None) -> list[Check]:
+    """Look at a bus without opening it, also at one that cannot be opened: damaged, locked, of a newer agentbus, or not
+    there. ``url`` is as for ``connect``. Nothing is made and nothing is changed; what is wrong is said, never raised.
+
+    >>> for check in await agentbus.doctor(".agentbus"):                              # doctest: +SKIP
+    ...     if check.status != "ok":
+    ...         print(check.status, check.name, check.text, check.fix or "")
+    """
+    return await examine(ClosedSQLite(home.find(url), clock or SystemClock()))

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import sweep
 from benchmarks.command import Command, Options
 from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
 from benchmarks.recoveries.base import Contestant, Population, Registry
@@ -28,6 +29,7 @@ NOTES = (
     "agent and the size. That of the bus also names dead holders, and tells the time to recovery from the audit trail.",
     "The bus answers by what was cut off, files by all there ever was: the more history, the larger the ratio.",
     "The files are in the page cache. One that is opened by its name is read faster than the bus answers.",
+    sweep.NOTE,
 )
 
 
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = Command(
         name="recovery",
         about=__doc__ or "",
-        choices=[workload.key for workload in WORKLOADS],
+        choices=[*(workload.key for workload in WORKLOADS), *sweep.CHOICES],
         quick="about half a minute; rougher",
         rate=RATE,
         titles={workload.key: workload.title for workload in WORKLOADS},
@@ -76,7 +78,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         for about in CONTESTANTS
     ]
     interleave(cases, options.rounds, slices, progress)
-    return {"seconds": seconds, "slices": slices}
+    return {"seconds": seconds, "slices": slices, **sweep.measure(options, directory, results, progress)}
 
 
 def checks(results: Results) -> list[Check]:
@@ -87,7 +89,7 @@ def checks(results: Results) -> list[Check]:
         if value is not None:
             title = next(workload.title for workload in WORKLOADS if workload.key == key)
             found.append(Check(f"{title}: against a JSON file for each", value, "x", least=50))
-    return found
+    return found + sweep.checks(results)
 
 
 def _ask(contestant: Contestant, workload: Workload, seconds: float, directory: Path) -> float:

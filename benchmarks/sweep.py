@@ -1,5 +1,4 @@
-"""The sweep benchmark: ``python -m benchmarks.sweep``. What one pass of the monitor costs, by how many agents live, and
-when something is wrong."""
+"""Sweeps: what one pass of the monitor costs, by how many agents live, and when something is wrong."""
 
 from __future__ import annotations
 
@@ -7,9 +6,8 @@ import asyncio
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import agentbus
 from agentbus.engine import presence
-from benchmarks.command import Command, Options
+from benchmarks.command import Options
 from benchmarks.measure import Progress, Results, Series
 from benchmarks.report import Check
 
@@ -28,10 +26,11 @@ PROCESSES = 20
 MOST = 5.0
 """Milliseconds that a sweep over many live agents may take."""
 SUSPECT_AFTER = 3600
-NOTES = (
-    f"Agents of {PROCESSES} processes, which are really there. Medians, and the range, of `await bus.sweep()`, seen "
-    "from the caller.",
+NOTE = (
+    f"Sweeps: agents of {PROCESSES} processes, which are really there; medians, and the range, of the sweeps of a "
+    "monitor, seen from the caller."
 )
+CHOICES = ("sweep", "death")
 
 _FILL = """
 WITH RECURSIVE numbers (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM numbers WHERE number + 1 < :count)
@@ -40,6 +39,12 @@ INSERT INTO agents (id, name, type, status, process, epoch, last_call, busy_unti
 SELECT 'agent-' || number, 'agent', 'worker', 'running', :first + number % :processes, 1, :call, :busy, :mailbox,
     :mailbox, :wall, :wall, :wall
 FROM numbers
+"""
+
+_BOXES = "INSERT INTO mailboxes (kind, name, owner, created) SELECT 'agent', id, id, 0 FROM agents LIMIT :count"
+_MAIL = """
+INSERT INTO messages (mailbox, sender, type, checksum, priority, status, max_attempts, expires, created, payload)
+SELECT id, 'a', 'note', 0, 5, 'queued', 5, :wall + 3600000, :wall, '1' FROM mailboxes WHERE kind = 'agent'
 """
 
 
@@ -52,26 +57,15 @@ class Case:
     agents: int
     silent: int = 0
     busy: bool = False
+    mail: bool = False
 
 
 CASES = (
     Case("few", f"{FEW} live agents", FEW),
     Case("many", f"{MANY:,} live agents", MANY),
+    Case("mail", f"{MANY:,} live agents, a message with a ttl waiting for each", MANY, mail=True),
     Case("busy", f"{MANY:,} live agents, all silent for long and busy", MANY, silent=2 * SUSPECT_AFTER, busy=True),
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    command = Command(
-        name="sweep",
-        about=__doc__ or "",
-        choices=["sweep", "death"],
-        quick="a few seconds; rougher",
-        rate=UNIT,
-        titles={"sweep": "nothing is wrong", "death": "a process died"},
-        notes=NOTES,
-    )
-    return command.run(arguments, measure, checks)
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
@@ -115,12 +109,13 @@ def neighbours() -> Iterator[list[subprocess.Popen[bytes]]]:
 async def _quiet(home: Path, case: Case, children: list[subprocess.Popen[bytes]], sweeps: int) -> list[float]:
     async with agentbus.connect(home, beat_every=SUSPECT_AFTER / 2) as bus:
         _fill(home, case, children)
-        # Indexes grown by inserting are found like those of a bus that has run for long.
-        await bus.sweep(suspect_after=SUSPECT_AFTER, fail_after=SUSPECT_AFTER)
+        # One sweeper, as a monitor has it: it looks at the depth of queues with its first sweep, then once a minute.
+        sweeper = bus._sweeper(SUSPECT_AFTER, SUSPECT_AFTER, None, 1000)
+        await sweeper.sweep()
         times: list[float] = []
         for _ in range(sweeps):
             begun = time.perf_counter()
-            sweep = await bus.sweep(suspect_after=SUSPECT_AFTER, fail_after=SUSPECT_AFTER)
+            sweep = await sweeper.sweep()
             times.append((time.perf_counter() - begun) * 1000)
             _require(sweep.findings == [], f"it found {sweep.findings}")
     shutil.rmtree(home)
@@ -166,13 +161,12 @@ def _fill(home: Path, case: Case, children: list[subprocess.Popen[bytes]]) -> No
             "wall": at.wall,
         }
         connection.execute(_FILL, parameters)
+        if case.mail:
+            connection.execute(_BOXES, parameters)
+            connection.execute(_MAIL, parameters)
         connection.execute("COMMIT")
 
 
 def _require(true: bool, otherwise: str) -> None:
     if not true:
         raise RuntimeError(otherwise)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +12,12 @@ import pytest
 
 import agentbus
 from tests.support.clock import FakeClock
+
+
+def pytest_configure() -> None:
+    # A shell that starts the tests in the background lets them ignore Ctrl-C, and every process that they start too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Engine(Protocol):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from agentbus.limits import check_key, check_name
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedAgent, ArchivedMessage, ArchivedSession, ArchivedState
+from agentbus.services.archive import Limits
 from agentbus.services.importing import databases, documents, values
 from agentbus.services.importing.documents import Place
-from agentbus.services.importing.mapping import Limits, Mapper
+from agentbus.services.importing.mapping import Mapper
 from agentbus.services.importing.tally import FileTally
 
 FIELDS = [

@@ -16,7 +16,7 @@ for.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
     from agentbus.checkpoints import Checkpoints
     from agentbus.engine.interface import Engine
     from agentbus.mailroom import Mailroom
-    from agentbus.records import Stats, TypeRecord
+    from agentbus.operations.sessions import Begun
+    from agentbus.records import EventRecord, Stats, TypeRecord
     from agentbus.registry import Registry
+    from agentbus.services.recovery import Recovery
     from agentbus.sessions import Sessions
     from agentbus.state import State
     from agentbus.vocabulary import Vocabulary
@@ -207,6 +209,52 @@ class BlockingBus:
         from agentbus.checkpoints import Checkpoints
 
         return Checkpoints(self.engine, self.max_snapshot)
+
+    def begin(
+        self,
+        operation: str,
+        *,
+        milestone: str | None = None,
+        id: str | None = None,
+        expects: Mapping[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Begun:
+        """Begin a session, or go on with one; the arguments are those of ``Bus.session``. No process owns it: it goes
+        on when this one ends, and is interrupted when its agents failed."""
+        from agentbus.beginning import begin_request
+        from agentbus.operations.sessions import begin_session
+
+        request = begin_request(operation, None, milestone, id, expects, metadata, self.max_payload)
+        self.notice_deaths()
+        return self.write(begin_session, request)
+
+    def notice_deaths(self) -> list[str]:
+        """Strike off the processes of this host that are gone, as every opening of a bus does; says which agents
+        failed with them."""
+        from agentbus.blocking.noticing import notice_deaths
+
+        return notice_deaths(self)
+
+    @cached_property
+    def recovery(self) -> Recovery:
+        from agentbus.services.recovery import Recovery
+
+        return Recovery(self.engine, self.max_payload, self.max_snapshot)
+
+    def events(
+        self,
+        *,
+        after: int | Literal["now"] = 0,
+        follow: bool = False,
+        kind: str | None = None,
+        subject: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[EventRecord]:
+        """The audit trail; the arguments are those of ``Bus.events``."""
+        from agentbus.events import events
+
+        listening = cast("Any", self.listening)
+        return each(events(self.engine, listening, after, follow, kind, subject, limit))
 
     def stats(self, *, deepest: int = 20) -> Stats:
         """The bus in numbers: counts by status, the deepest queues, sizes."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentbus.blocking.driving import Immediate, run
 from agentbus.errors import AgentBusError, InvalidName, LeaseLost, UnknownMessage
+from agentbus.keeping import Keeper
 from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_name, check_range, check_seconds, check_text
 from agentbus.operations import Actor, Operation, Part, UnitRequest, unit
 from agentbus.operations.lives import Registration
@@ -23,15 +24,17 @@ if TYPE_CHECKING:
     from agentbus.checking import Checker
     from agentbus.engine.interface import Engine
     from agentbus.handle import Handle
+    from agentbus.operations.documents import Saved
     from agentbus.operations.leases import Held, Lease
     from agentbus.operations.messages import Receipt
+    from agentbus.records import Checkpoint
     from agentbus.state import Composer, State
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class BlockingAgent(Sender):
+class BlockingAgent(Sender, Keeper):
     """A visiting agent in one of its lives. Made by ``bus.agent(…)`` or ``bus.register(…)``."""
 
     def __init__(self, bus: BlockingBus, life: Registration, epoch: int) -> None:
@@ -231,6 +234,18 @@ class BlockingAgent(Sender):
         from agentbus.blocking.waiting import Listening
 
         return Listening(self.bus.store, self.heartbeat)
+
+    # What it keeps
+
+    def checkpoint(self, name: str, snapshot: Any, **options: Any) -> Checkpoint:
+        """Save a named snapshot to go on from later; the options are those of ``Agent.checkpoint``."""
+        return run(self.draft_checkpoint(name, snapshot, **options).save(self.engine))
+
+    def document(self, name: str, value: Any, *, keep: int, session: str | None = None) -> Saved:
+        """Save a new version of a document of its session, or of another; it is the author."""
+        from agentbus.operations.documents import save_document
+
+        return self.call(save_document, run(self.draft_document(name, value, keep, session).finished()))
 
     # Its own life
 

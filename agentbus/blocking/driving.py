@@ -41,6 +41,9 @@ class Immediate:
     async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         return self._store.read(question, request)
 
+    def holds(self, device: int, inode: int) -> bool:
+        return self._store.holds(device, inode)
+
     async def sizes(self) -> tuple[int, int]:
         return self._store.sizes()
 

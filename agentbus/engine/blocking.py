@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
@@ -38,6 +38,12 @@ class BlockingEngine(Protocol):
 
     def attend(self) -> AbstractContextManager[Attendance]:
         """Enter as a process that can be rung, for the length of a block."""
+
+    def holds(self, device: int, inode: int) -> bool:
+        """Whether this file is part of a store that is open in this process, and must not be opened by others in it."""
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        """Forget the doorbells of processes that were struck off."""
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""

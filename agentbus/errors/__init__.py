@@ -21,7 +21,8 @@
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
-    │   └── UnknownFile               a checkpoint shall refer to it
+    │   ├── UnknownFile               a checkpoint shall refer to it
+    │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
@@ -29,6 +30,7 @@
     │   ├── LeaseLost                 the message is no longer ours
     │   ├── MessageIdConflict         the same message_id with other content
     │   ├── SessionExists             the process that owns it is alive
+    │   ├── SessionIdTaken            a new session cannot have the id of another
     │   ├── SessionDiffers            the id belongs to another operation or milestone
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
@@ -62,6 +64,7 @@
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
+        │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
         └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
@@ -95,6 +98,7 @@ from agentbus.errors.calls import (
     LeaseLost,
     MessageIdConflict,
     Misuse,
+    NoSuchFile,
     NotFound,
     Outdated,
     OutOfRange,
@@ -107,6 +111,7 @@ from agentbus.errors.calls import (
     SessionDiffers,
     SessionEnded,
     SessionExists,
+    SessionIdTaken,
     SessionLost,
     SnapshotTooLarge,
     TypeChanging,
@@ -134,6 +139,7 @@ from agentbus.errors.store import (
     DatabaseGone,
     DiskFull,
     FormatRefused,
+    LockedElsewhere,
     LockTimeout,
     NoBus,
     NotADatabase,
@@ -172,9 +178,11 @@ __all__ = [
     "InvalidUrl",
     "LeaseLost",
     "LockTimeout",
+    "LockedElsewhere",
     "MessageIdConflict",
     "Misuse",
     "NoBus",
+    "NoSuchFile",
     "NotADatabase",
     "NotFound",
     "NotImportable",
@@ -193,6 +201,7 @@ __all__ = [
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",
+    "SessionIdTaken",
     "SessionLost",
     "SnapshotTooLarge",
     "StoreError",

@@ -177,6 +177,14 @@ class UnknownFile(NotFound):
     fix_text = "write it first, or say with root= where it is"
 
 
+class NoSuchFile(NotFound):
+    """A backup or an archive is not where it should be."""
+
+    code = "no_such_file"
+    text = "{path}: {reason}"
+    fix_text = "give the path of a file: a bus has its backups in backups/, its archives in archive/"
+
+
 class Conflict(AgentBusError):
     """The right call at the wrong moment."""
 
@@ -229,6 +237,14 @@ class SessionExists(Conflict):
     code = "session_exists"
     text = "session {session!r} is {status} in process {pid}"
     fix_text = "bus.sessions.open({session!r}) joins it; or choose another id"
+
+
+class SessionIdTaken(Conflict):
+    """A new session cannot have this id: there is one."""
+
+    code = "session_id_taken"
+    text = "there is a session {session!r} already: {operation}, {status}"
+    fix_text = "go on with it by bus.session({operation!r}, id={session!r}), or give the new one another id"
 
 
 class SessionDiffers(Conflict):

@@ -27,7 +27,7 @@ class NotADatabase(StoreError):
 
     code = "not_a_database"
     text = "{path} is not a usable database: {reason}"
-    fix_text = "move it away, or restore a backup"
+    fix_text = "await agentbus.doctor({path!r}) says more, and names the newest backup for agentbus.restore_backup(…)"
 
 
 class DamagedPayload(NotADatabase):
@@ -124,6 +124,15 @@ class LockTimeout(StoreError):
     code = "lock_timeout"
     text = "{path}: the write lock was not to be had within {waited} s, process {pid} holds it"
     fix_text = "try again; if process {pid} hangs, end it"
+    transient = True
+
+
+class LockedElsewhere(LockTimeout):
+    """A program that is not agentbus has locked the database. Nothing was written."""
+
+    code = "locked_elsewhere"
+    text = "{path} is locked by another program"
+    fix_text = "wait until that program is done with it, or end it"
     transient = True
 
 

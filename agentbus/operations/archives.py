@@ -1,4 +1,4 @@
-"""What an archive holds: a line for each row. ``restoring`` makes rows of them again.
+"""What an archive holds: a line for each row. ``restoring`` makes rows of lines again.
 
 A line has all that its row had, but for what only counts within a boot (leases, beats) and for the numbers of mailboxes
 and processes, which another bus gives out in another way. Payloads stay the text that they were, so that their
@@ -8,7 +8,7 @@ checksums hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,10 @@ from agentbus.limits import session_scope
 from agentbus.operations import Op, Query, Row
 
 FORMAT = 1
+MOST = 2**53
+"""No number in an archive is beyond this: an id or an epoch near the end of its range would leave none for others."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Id = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="record", forbid_unknown_fields=True):
@@ -29,8 +33,8 @@ class _Line(msgspec.Struct, frozen=True, tag_field="record", forbid_unknown_fiel
 class Header(_Line, frozen=True, tag="archive"):
     """The first line of every part of an archive; ``bus`` says which bus it is of."""
 
-    format: int
-    created: int
+    format: Number
+    created: Number
     bus: str | None = None
 
 
@@ -49,42 +53,42 @@ class ArchivedPlace(_Line, frozen=True, tag="place"):
 
 
 class ArchivedMessage(_Line, frozen=True, tag="message"):
-    id: int
+    id: Id
     message_id: str | None
     mailbox_kind: str
     mailbox_name: str
     mailbox_owner: str
     sender: str
     type: str
-    checksum: int
-    priority: int
+    checksum: Number
+    priority: Number
     status: str
-    attempts: int
-    max_attempts: int
-    lease: int
+    attempts: Number
+    max_attempts: Number
+    lease: Number
     holder: str | None
-    expires: int | None
+    expires: Number | None
     correlation: str | None
     session: str | None
     error: str | None
-    created: int
-    finished: int | None
+    created: Number
+    finished: Number | None
     payload: str
-    due: int | None = None
+    due: Number | None = None
     reply_to: str | None = None
     """The agent that waits for the reply."""
 
 
 class ArchivedCheckpoint(_Line, frozen=True, tag="checkpoint"):
-    id: int
+    id: Id
     owner_kind: str
     owner: str
     name: str
     session: str | None
-    created: int
+    created: Number
     checksum: str
-    size: int
-    file_count: int
+    size: Number
+    file_count: Number
     notes: str
     files: str
     snapshot: str
@@ -101,20 +105,20 @@ class ArchivedAgent(_Line, frozen=True, tag="agent"):
     capabilities: str
     model: str | None
     prompt: str | None
-    load: int | None
-    estimate: int | None
+    load: Number | None
+    estimate: Number | None
     metadata: str
     status: str
-    progress: int
+    progress: Number
     note: str | None
-    epoch: int
-    patience: int | None
+    epoch: Number
+    patience: Number | None
     error: str | None
     evidence: str | None
-    created: int
-    started: int | None
-    updated: int
-    ended: int | None
+    created: Number
+    started: Number | None
+    updated: Number
+    ended: Number | None
 
 
 class ArchivedSession(_Line, frozen=True, tag="session"):
@@ -122,23 +126,23 @@ class ArchivedSession(_Line, frozen=True, tag="session"):
     operation: str
     milestone: str | None
     status: str
-    progress: int
-    troubled: int
+    progress: Number
+    troubled: Number
     expected: str
     metadata: str
     error: str | None
-    created: int
-    updated: int
-    ended: int | None
+    created: Number
+    updated: Number
+    ended: Number | None
 
 
 class ArchivedDocument(_Line, frozen=True, tag="document"):
     session: str
     name: str
-    version: int
+    version: Number
     checksum: str
     author: str | None
-    created: int
+    created: Number
     value: str
 
 
@@ -146,10 +150,10 @@ class ArchivedParticipant(_Line, frozen=True, tag="participant"):
     session: str
     meeting: str
     member: str
-    position: int
-    created: int
-    finished: int | None
-    checksum: int | None
+    position: Number
+    created: Number
+    finished: Number | None
+    checksum: Number | None
     result: str | None
 
 
@@ -159,18 +163,18 @@ class ArchivedState(_Line, frozen=True, tag="state"):
     scope: str
     key: str
     type: str
-    version: int
-    checksum: int | None
-    expires: int | None
+    version: Number
+    checksum: Number | None
+    expires: Number | None
     author: str | None
-    created: int
-    updated: int
+    created: Number
+    updated: Number
     value: str | None
 
 
 class ArchivedEvent(_Line, frozen=True, tag="event"):
-    id: int
-    at: int
+    id: Id
+    at: Number
     kind: str
     subject_kind: str
     subject: str
@@ -179,14 +183,14 @@ class ArchivedEvent(_Line, frozen=True, tag="event"):
 
 
 class ArchivedProcess(_Line, frozen=True, tag="process"):
-    id: int
+    id: Id
     host: str
     boot: str
-    pid: int
+    pid: Number
     started: str
     status: str
-    created: int
-    ended: int
+    created: Number
+    ended: Number
 
 
 Line: TypeAlias = (
@@ -208,7 +212,10 @@ def kind_of(line: Line) -> str:
     return str(line.__struct_config__.tag)
 
 
-# Questions: the lines of what will go
+def bus_name(_: None, now: Now) -> Op[str | None]:
+    """The name that a bus has for itself, in its archives."""
+    rows = yield Query("meta_get", ("bus",))
+    return str(rows[0][0]) if rows else None
 
 
 def load_messages(ids: Sequence[int], now: Now) -> Op[list[Line]]:
@@ -226,18 +233,19 @@ def load_documents(ids: Sequence[int], now: Now) -> Op[list[Line]]:
     return [ArchivedDocument(*row) for row in rows]
 
 
-def load_agents(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Agents with their state."""
-    rows = yield Query("agent_archive", (list(ids),))
-    entries = yield from _load_state(ids)
+def load_agents(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
+    """Agents with their state, as far as it was changed after a change."""
+    rows = yield Query("agent_archive", ([id for id, _ in wanted],))
+    entries = yield from _load_state(wanted)
     return [*(ArchivedAgent(*row) for row in rows), *entries]
 
 
-def load_sessions(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Sessions with their participants and their state."""
-    rows = yield Query("session_archive", (list(ids),))
-    members = yield Query("participant_archive", (list(ids),))
-    entries = yield from _load_state([session_scope(id) for id in ids])
+def load_sessions(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
+    """Sessions with their participants, and with their state as far as it was changed after a change."""
+    ids = [id for id, _ in wanted]
+    rows = yield Query("session_archive", (ids,))
+    members = yield Query("participant_archive", (ids,))
+    entries = yield from _load_state([(session_scope(id), after) for id, after in wanted])
     return [*(ArchivedSession(*row) for row in rows), *(ArchivedParticipant(*row) for row in members), *entries]
 
 
@@ -256,6 +264,6 @@ def load_tombstones(ids: Sequence[int], now: Now) -> Op[list[Line]]:
     return [ArchivedState(*row) for row in rows]
 
 
-def _load_state(scopes: Sequence[str]) -> Op[list[Line]]:
+def _load_state(scopes: Sequence[tuple[str, int]]) -> Op[list[Line]]:
     rows = yield Query("state_archive", (list(scopes),))
     return [ArchivedState(*row) for row in rows]

@@ -23,6 +23,7 @@ from agentbus.operations.archives import (
     ArchivedState,
     ArchivedType,
     Line,
+    bus_name,
     load_checkpoints,
     load_documents,
     load_events,
@@ -56,8 +57,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def outline(session: str | None, now: Now) -> Op[Outline]:
-    rows = yield Query("meta_get", ("bus",))
-    bus = rows[0][0] if rows else None
+    bus = yield from bus_name(None, now)
     agents: tuple[str, ...] = ()
     if session is not None:
         if not (yield Query("session_status", (session,))):
@@ -86,9 +86,7 @@ def find(wanted: Wanted, now: Now) -> Op[Found]:
         case "message":
             return (yield from _messages(wanted))
         case _:
-            found = yield Query("event_ages", (wanted.cursor or 0, _PAGE))
-            last = wanted.outline.last["event"]
-            rows = [(id, size) for id, _, size in found if id <= last]
+            rows = yield Query("event_after", (wanted.cursor or 0, wanted.outline.last["event"], _PAGE))
     return Found([(key, size) for key, size in rows], rows[-1][0] if len(rows) == _PAGE else None)
 
 

@@ -37,7 +37,7 @@ def fenced(actor: Actor, standing: Standing | None) -> AgentFenced | None:
         reason = "it was deleted"
     elif standing.epoch != actor.epoch:
         reason = f"epoch {standing.epoch} has taken over"
-    elif standing.status == "pending":
+    elif standing.status in {"pending", "spawning"}:
         reason = "its life had ended, and it is expected to begin a new one"
     else:
         reason = f"it has {standing.status}" if standing.status != "failed" else "it was declared failed"

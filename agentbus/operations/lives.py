@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off."""
+    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off.
+
+    ``left`` is an open session (and its status) that it had not completed in, and that it left for another.
+    """
 
     agent: str
     epoch: int
@@ -24,6 +27,7 @@ class Registration(msgspec.Struct, frozen=True):
     pools: dict[str, int]
     subscriptions: dict[str, int]
     restored: CheckpointSummary | None = None
+    left: tuple[str, str] | None = None
 
 
 def life_of(agent: str, now: Now) -> Op[Registration | None]:

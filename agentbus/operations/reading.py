@@ -54,7 +54,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 def get_agent(agent: str, now: Now) -> Op[AgentRecord | None]:
     rows = yield Query("agent_get", (agent,))
-    return _agent(rows[0]) if rows else None
+    return agent_record(rows[0]) if rows else None
 
 
 def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
@@ -66,7 +66,7 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
             wanted.capability, wanted.limit + 1,
         ),
     )  # fmt: skip
-    return page(rows, wanted.limit, _agent, lambda agent: agent.id)
+    return page(rows, wanted.limit, agent_record, lambda agent: agent.id)
 
 
 def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
@@ -142,7 +142,7 @@ def recipient(kind: str, name: str, owner: str) -> str:
     return name if kind == "agent" else f"{'topic' if kind == 'subscription' else kind}:{name}"
 
 
-def _agent(row: Row) -> AgentRecord:
+def agent_record(row: Row) -> AgentRecord:
     values: list[Any] = list(row)
     values[7] = decode(row[7])
     values[11] = None if row[11] is None else row[11] / 1000

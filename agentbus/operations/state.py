@@ -37,7 +37,8 @@ _LOOK = 50
 class ChangeRequest(msgspec.Struct, frozen=True):
     """A new value (JSON and its checksum) for an entry, a number to add to it, or (with neither) its deletion.
 
-    ``if_version`` is the version that it must have, 0 if it must not be there. An ``actor`` is fenced.
+    ``if_version`` is the version that it must have, 0 if it must not be there. An ``actor`` is fenced. The
+    ``author`` is the actor, unless said otherwise.
     """
 
     scope: str
@@ -48,6 +49,7 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     ttl: int | None = None
     if_version: int | None = None
     actor: Actor | None = None
+    author: str | None = None
 
     @property
     def touches(self) -> int:
@@ -263,7 +265,7 @@ def _apply(request: ChangeRequest, entry: _Entry, now: Now) -> Outcome[Changed]:
         entry.created = entry.created if existed else now.wall
         entry.version += 1
         entry.value, entry.checksum = value
-    entry.author = None if request.actor is None else request.actor.agent
+    entry.author = request.author if request.actor is None else request.actor.agent
     entry.updated = now.wall
     entry.changed = True
     return Changed(entry.version, existed, number)

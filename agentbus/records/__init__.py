@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TypeRecord,
     )
     from agentbus.records.recovery import (
+        CutOffSession,
         Recovered,
         RecoveryAgent,
         RecoveryOption,
@@ -53,6 +54,7 @@ __all__ = [
     "Check",
     "Checkpoint",
     "CheckpointSummary",
+    "CutOffSession",
     "DocumentRecord",
     "DocumentSummary",
     "EventRecord",

@@ -13,33 +13,38 @@ MOST_KEPT = 1_000_000_000
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """What is kept, and for how many seconds; None keeps it for ever. What goes is archived first.
+    """What is kept, and for how long; what goes is archived first.
+
+    ``checkpoints_last`` and ``messages_most`` are counts, ``checkpoints_daily`` is days, all others are seconds. None
+    keeps things for ever (``messages_most``: any number of them); but for ``failed_sessions``, where it means "no
+    earlier than other sessions". 0 keeps nothing that has ended.
 
     >>> RetentionPolicy(messages=24 * 3600, events=None).checkpoints_last
     24
     """
 
     checkpoints_last: int = 24
-    """Of each owner and name, the newest so many stay, however old."""
+    """A count, at least 1: of each owner and name, the newest so many stay, however old."""
     checkpoints_daily: int | None = 30
-    """Of those before them, the last one of each day (UTC) stays for so many days."""
+    """Days: of the checkpoints before those, the last one of each day (UTC) stays for so many days."""
     messages: float | None = 7 * DAY
-    """Messages that were acknowledged or expired, since then."""
+    """Seconds since a message was acknowledged or expired."""
     dead_letters: float | None = 7 * DAY
-    """Dead letters, since they died."""
+    """Seconds since a message became a dead letter."""
     messages_most: int | None = 100_000
-    """Finished messages that stay at most, oldest first; dead letters are counted by themselves."""
+    """A count: so many finished messages stay at most, the newest; and as many dead letters."""
     agents: float | None = 7 * DAY
-    """Ended agents whose session has ended, and to which no checkpoint and no open message refers."""
+    """Seconds since an agent ended, if its session has ended too and no checkpoint and no open message refers to it."""
     sessions: float | None = 30 * DAY
-    """Ended sessions, with their documents, participants, state and checkpoints, and their agents."""
+    """Seconds since a session ended; it goes with its documents, participants, state, checkpoints and agents."""
     failed_sessions: float | None = None
-    """Failed sessions that shall go earlier than others, for example after a day."""
+    """Seconds since a session failed, if those shall go earlier than others, for example after a day."""
     events: float | None = 90 * DAY
+    """Seconds since an event of the audit trail."""
     processes: float | None = 7 * DAY
-    """Processes that left or died, once no agent and no session names them."""
+    """Seconds since a process left or died, once no agent and no session names it."""
     tombstones: float | None = 30 * DAY
-    """What is left of deleted and expired state: whoever watches from a change before that misses deletions."""
+    """Seconds since an entry of state was deleted or expired: whoever watches from a change before that misses it."""
 
     def __post_init__(self) -> None:
         check_range(self.checkpoints_last, "checkpoints_last", 1, MOST_KEPT)
@@ -182,7 +187,7 @@ class Sweep(msgspec.Struct, frozen=True):
     struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
 
     >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
-    >>> sweep.counts["failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
+    >>> sweep.counts["agents_failed"], [finding.text for finding in sweep.findings]   # doctest: +SKIP
     (1, ['planner-1 failed: its process died'])
     """
 

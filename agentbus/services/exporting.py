@@ -1,7 +1,8 @@
 """Writing a bus, or one session of it, to a file that ``import_path`` reads again.
 
 The format is that of archives: compressed JSON lines, a portion at a time. The file has its name once all of it is on
-the disk. Processes are left out: they only mean something where they ran.
+the disk; what a killed export left is removed by the next one of that bus into the same folder. Processes are left out:
+they only mean something where they ran.
 """
 
 from __future__ import annotations
@@ -11,20 +12,18 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
-
-from agentbus.disk import check_path, refusal, stamp, sync
+from agentbus.disk import check_path, give_name, misplaced, refusal, stamp, sweep
 from agentbus.engine.interface import Engine
 from agentbus.errors import InvalidInput, NotWritable
 from agentbus.limits import name_or_none
 from agentbus.operations.archives import Line, kind_of
 from agentbus.operations.exporting import LOADING, Outline, Wanted, find, load_vocabulary, outline
 from agentbus.records import ExportReport
-from agentbus.services.archive import ArchiveWriter
+from agentbus.services.archive import FOLDER, ArchiveWriter
+from agentbus.services.threads import to_its_end
 
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
@@ -42,17 +41,17 @@ async def export(
     name_or_none(session, "session")
     plan = await engine.read(outline, session)
     now = engine.clock.now().wall
-    target = await anyio.to_thread.run_sync(partial(_target, check_path(path), session, now))
-    unfinished = target.with_name(f".{target.name[:100]}.unfinished-{secrets.token_hex(4)}")
+    mark = f".agentbus-export-{plan.bus}-"
+    target = await to_its_end(_target, check_path(path), engine.directory, session, now)
+    await to_its_end(sweep, target.parent, f"{mark}????????")
+    unfinished = target.with_name(f"{mark}{secrets.token_hex(4)}")
     run = _Export(engine, plan, ArchiveWriter(unfinished, now, plan.bus), progress)
     try:
         await run.everything()
-        run.archive.close()
-        await anyio.to_thread.run_sync(partial(_give_name, unfinished, target))
+        # Still held: nobody else takes it for one that was left behind.
+        await to_its_end(_give_name, unfinished, target)
     finally:
-        run.archive.close()
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        await to_its_end(_let_go, run.archive)
     return ExportReport(str(target), run.archive.size, dict(run.counts), now)
 
 
@@ -91,8 +90,7 @@ class _Export:
         self.counts.update(kind_of(line) for line in lines)
         # Also an export of nothing is one: it has a first line.
         if lines or not self.archive.size:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self.archive.write, lines)
+            await to_its_end(self.archive.write, lines)
 
     def _tell(self, kind: str, row: int) -> None:
         if self._progress is not None:
@@ -113,25 +111,27 @@ def _portions(keys: Sequence[tuple[Any, int]]) -> Iterator[list[Any]]:
         yield portion
 
 
-def _target(path: Path, session: str | None, now: int) -> Path:
+def _target(path: Path, home: Path, session: str | None, now: int) -> Path:
     if path.is_dir():
         what = "bus" if session is None else session.replace("/", "-")
         path /= f"{what}-{stamp(now)}.jsonl.gz"
-    if os.path.lexists(path):
-        raise NotWritable(path=str(path), reason="there is something of this name already")
+    reason = misplaced(path, home, home / FOLDER)
+    if reason is not None:
+        raise NotWritable(path=str(path), reason=reason)
     return path
 
 
 def _give_name(file: Path, target: Path) -> None:
-    """What is there already is never replaced."""
     try:
-        try:
-            os.link(file, target)
-        except FileExistsError:
-            raise NotWritable(path=str(target), reason="there is something of this name already") from None
-        except OSError:
-            # A file system without hard links.
-            os.rename(file, target)
-        sync(target.parent)
+        give_name(file, target)
+    except FileExistsError:
+        raise NotWritable(path=str(target), reason="there is something of this name already") from None
     except OSError as error:
         raise refusal(target, error) from error
+
+
+def _let_go(archive: ArchiveWriter) -> None:
+    """What is finished has another name by now."""
+    with suppress(OSError):
+        archive.path.unlink(missing_ok=True)
+    archive.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -54,12 +55,16 @@ _TOLD: dict[str, tuple[str, Callable[[EventRecord], str]]] = {
 
 
 def from_events(events: Iterable[EventRecord]) -> list[Finding]:
-    """What is worth telling of these events. Dead letters, of which there may be thousands, are told of together."""
+    """What is worth telling of these events. Dead letters, of which there may be thousands, are told of together, and
+    so are the steps of retention."""
     found: list[Finding] = []
     dead: list[EventRecord] = []
+    gone: list[EventRecord] = []
     for event in events:
         if event.kind == "message_dead":
             dead.append(event)
+        elif event.kind == "retention_applied":
+            gone.append(event)
         elif event.kind in _TOLD:
             severity, words = _TOLD[event.kind]
             subject = f"{event.subject_kind}:{event.subject}"
@@ -71,6 +76,15 @@ def from_events(events: Iterable[EventRecord]) -> list[Finding]:
         named = {event.subject: event.facts.get("error") for event in dead[:_NAMED]}
         facts = {"count": len(dead), "errors": named}
         found.append(Finding("messages_dead", "bus:messages", "warning", text, facts, dead[-1].at))
+    if gone:
+        counts: Counter[str] = Counter()
+        for event in gone:
+            counts.update(event.facts["counts"])
+        archives = list(dict.fromkeys(event.facts["archive"] for event in gone))
+        removed = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+        text = f"old enough, and gone: {removed}; archived in {', '.join(archives)}"
+        facts = {"counts": dict(counts), "archives": archives}
+        found.append(Finding("retention_applied", "bus:retention", "info", text, facts, gone[-1].at))
     return found
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from agentbus.blocking import open_bus
+from agentbus.interfaces.cli.main import main
 
 COMMAND = str(Path(sys.executable).with_name("agentbus"))
 PATIENCE = 30.0
@@ -36,6 +41,7 @@ class Shell:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.hidden = [name for name in os.environ if name.startswith("AGENTBUS_")]
         self.environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("AGENTBUS_", "PYTHONDONTWRITE"))
         }
@@ -70,17 +76,29 @@ class Shell:
         assert kind == ("error" if "error" in envelope else "data")
         return value
 
+    def refused(self, *words: str, agent: str | None = None, code: int) -> dict[str, Any]:
+        """The error of what must fail. Not in a process of its own: there are many ways to be wrong."""
+        printed = io.TextIOWrapper(io.BytesIO())
+        environment = {**dict.fromkeys(self.hidden, ""), **({} if agent is None else {"AGENTBUS_AGENT": agent})}
+        with chdir(self.directory), patch.dict(os.environ, environment), redirect_stdout(printed):
+            found = main([*words, "--json"])
+        envelope = json.loads(printed.buffer.getvalue())
+        assert (found, list(envelope)) == (code, ["schema_version", "error"]), envelope
+        error: dict[str, Any] = envelope["error"]
+        assert error["message"]
+        # What to do is said in the words of the command line.
+        assert not re.search(r"\bbus\.|^\?$", error["fix"] or ""), error
+        return error
+
     def register(self, agent: str, **options: Any) -> str:
         """Register a worker, without starting a process for it."""
         with open_bus(self.directory / ".agentbus") as bus:
             return bus.register(agent, **{"type": "worker", **options}).identity
 
-    def start(self, *words: str, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *words: str | bytes, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
         """Start what takes a while. Whoever starts it ends it."""
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen(
-            [COMMAND, *words], cwd=self.directory, env=self._environment(agent), stdin=subprocess.DEVNULL, **pipes
-        )
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen([COMMAND, *words], cwd=self.directory, env=self._environment(agent), **pipes)
 
     def _environment(self, agent: str | None) -> dict[str, str]:
         return self.environment if agent is None else {**self.environment, "AGENTBUS_AGENT": agent}

@@ -57,6 +57,38 @@ def test_a_data_command_imports_nothing_heavy(shell: Shell, words: tuple[str, ..
         assert not (LATE - {"inspect"}) & set(modules)
 
 
+def test_what_agents_keep_imports_nothing_heavy(shell: Shell) -> None:
+    """In one process, for all of them."""
+    calls = [
+        "session start planning --id s", "session status s", "session list", "session interrupted", "session pause s",
+        "session recover s", "session continue s", "document save plan 1 --session s", "document show plan --session s",
+        "document history plan --session s", "document export plan plan.json --session s",
+        "checkpoint create x 1 --file plan.json", "checkpoint create x --all --of session:s", "checkpoint list",
+        "checkpoint show 1", "checkpoint restore", "checkpoint verify 1", "checkpoint prune --keep 1", "events",
+        "types list", "types add zebra", "recovery list", "recovery clear", "backup list", "prime",
+        "session complete s",
+    ]  # fmt: skip
+    program = """
+import json, sys
+from agentbus.interfaces.cli.main import main
+codes = {call: main(call.split()) for call in sys.argv[1:]}
+print(json.dumps([codes, sorted(sys.modules)]), file=sys.stderr)
+"""
+    shell.register("a")
+    shell.environment["AGENTBUS_AGENT"] = "a"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *calls],
+        cwd=shell.directory,
+        env=shell.environment,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    codes, modules = json.loads(done.stderr.splitlines()[-1])
+    assert {call: code for call, code in codes.items() if code} == {}
+    assert not HEAVY & set(modules)
+
+
 def test_every_command_is_explained_with_an_example(nowhere: Shell) -> None:
     """In one process, for all of them."""
     program = """

@@ -13,14 +13,24 @@ import time
 
 import pytest
 
+from agentbus.blocking import open_bus
 from tests.cli.conftest import COMMAND, PATIENCE, Shell
 
 
-def on_terminal(shell: Shell, *words: str, until: str | None = None, interrupt: bool = False) -> tuple[int, str]:
-    """Run it on a terminal of its own; what it showed, without colours."""
+def on_terminal(
+    shell: Shell, *words: str, until: str | None = None, interrupt: bool = False, errors: bool = False
+) -> tuple[int, str]:
+    """Run it on a terminal of its own, with standard error if asked; what it showed."""
     mine, theirs = pty.openpty()
     environment = {**shell.environment, "TERM": "xterm-256color", "COLUMNS": "160"}
-    process = subprocess.Popen([COMMAND, *words], cwd=shell.directory, env=environment, stdin=theirs, stdout=theirs)
+    process = subprocess.Popen(
+        [COMMAND, *words],
+        cwd=shell.directory,
+        env=environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs if errors else None,
+    )
     os.close(theirs)
     shown = b""
     deadline = time.monotonic() + PATIENCE
@@ -83,6 +93,36 @@ def test_without_rich_a_terminal_gets_plain_lines(shell: Shell) -> None:
     assert (code, shown.split("\t")[:3]) == (0, ["planner-1", "planner", "running"])
 
 
+def test_what_was_cut_off_is_a_table_and_a_plan_says_what_to_type(shell: Shell) -> None:
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.begin("planning", id="planning-001", milestone="ms-123", expects={"a": "plan"})
+        bus.register("a", type="worker", session="planning-001").fail("crashed")
+    code, shown = on_terminal(shell, "session", "interrupted")
+    heading, row, *_ = uncoloured(shown).splitlines()
+    assert re.split("  +", heading.strip()) == [
+        "session", "milestone", "operation", "inactive minutes", "agents", "active", "failed", "status",
+    ]  # fmt: skip
+    assert re.split("  +", row.strip()) == ["planning-001", "ms-123", "planning", "0", "1", "0", "1", "interrupted"]
+    assert (code, "\x1b[31minterrupted" in shown) == (0, True)
+    code, shown = on_terminal(shell, "session", "recover", "planning-001")
+    lines = uncoloured(shown).splitlines()
+    assert any(re.match(r"--resume +goes on with it and expects a again", line) for line in lines)
+    assert any(re.match(r"--abandon REASON +ends it as failed", line) for line in lines)
+    assert "what can be done, the likeliest first" in lines
+    code, shown = on_terminal(shell, "doctor")
+    assert (code, "\x1b[32mok" in shown) == (0, True)
+
+
+def test_long_work_shows_how_far_it_is_and_leaves_no_trace(shell: Shell) -> None:
+    code, shown = on_terminal(shell, "backup", errors=True)
+    assert (code, "backing up" in shown) == (0, True)
+    assert uncoloured(shown).strip().endswith(".db")
+    code, shown = on_terminal(shell, "cleanup", errors=True)
+    assert (code, "cleaning up" in shown, "nothing is old enough" in shown) == (0, True, True)
+    code, shown = on_terminal(shell, "backup", "--quiet", errors=True)
+    assert (code, "backing up" in shown) == (0, False)
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     shell.register("planner-1", type="planner")
@@ -102,7 +142,7 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     )
     assert done.stderr == b""
     assert done.stdout.decode().splitlines() == [
-        "receive", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status",
+        "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status",
     ]  # fmt: skip
 
 

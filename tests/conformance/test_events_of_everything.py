@@ -32,7 +32,7 @@ async def test_one_pass_tells_the_whole_story(bus: Bus) -> None:
     left = set(KINDS) - {event.kind for event in found}
     # What a monitor finds is told in test_liveness; retention, archives and backups have tests of their own.
     by_monitor = {"process_dead", "process_back", "agent_suspected", "agent_recovered"}
-    kept = {"session_deleted", "retention_applied", "archive_imported", "bus_restored"}
+    kept = {"session_deleted", "retention_applied", "retention_changed", "archive_imported", "bus_restored"}
     assert left == by_monitor | kept, "the story forgot something"
 
 

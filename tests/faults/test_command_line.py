@@ -74,8 +74,8 @@ def test_a_receiver_that_is_interrupted_at_any_moment_keeps_nothing(shell: Shell
         time.sleep(delay / 1000)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
-        # It may also find the interpreter still starting.
-        assert process.returncode in {0, 130, -signal.SIGINT}, err
+        # It may also find the interpreter still starting, which then says so itself.
+        assert process.returncode in {0, 130, -signal.SIGINT} or b"import the site module" in err, err
         printed += [line.split("\t")[0].partition("#")[0] for line in out.decode().splitlines()]
     with look(shell) as bus:
         records = bus.do(bus.messages.list(limit=100)).items

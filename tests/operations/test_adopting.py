@@ -11,9 +11,11 @@ from agentbus.operations.archives import (
     ArchivedCheckpoint,
     ArchivedDocument,
     ArchivedMessage,
+    ArchivedParticipant,
     ArchivedSession,
     ArchivedState,
 )
+from agentbus.operations.vocabulary import Unchecked
 from tests.operations.script import NOW, Answer, Played, play
 
 SUM = "0" * 64
@@ -80,7 +82,7 @@ def test_a_session_that_is_there_is_the_same_if_it_began_at_the_same_moment() ->
 def test_state_comes_only_where_there_is_nothing() -> None:
     line = ArchivedState("a", "k", "user_data", 1, 42, None, None, 7, 7, "1")
     played = adopted(
-        line, ("state_checksum", []), ("state_floors", [("a", 9)]), ("counter_take", [(3,)])
+        line, ("state_checksum", []), ("agent_made", []), ("state_floors", [("a", 9)]), ("counter_take", [(3,)])
     )  # fmt: skip
     assert played.outcomes == [[True]]
     assert played.written("state_insert")[0][:3] == ("user_data", 10, 3), "versions never repeat"
@@ -92,11 +94,11 @@ def test_state_comes_only_where_there_is_nothing() -> None:
 
 def test_a_document_is_a_new_version_unless_one_has_the_same_content() -> None:
     line = ArchivedDocument("s", "plan", 0, SUM, None, 7, "1")
-    there: Answer = ("session_status", [("completed",)])
+    there: Answer = ("session_made", [(8, "completed")])
     played = adopted(line, there, ("document_alike", []), ("document_insert", [(1, 4)]))
     assert played.outcomes == [[True]]
     assert adopted(line, there, ("document_alike", [(1,)])).outcomes == [[False]]
-    ((outcome,),) = adopted(line, ("session_status", [])).outcomes
+    ((outcome,),) = adopted(line, ("session_made", [])).outcomes
     assert isinstance(outcome, UnknownSession)
 
 
@@ -141,8 +143,56 @@ def test_a_message_is_known_again_by_its_id() -> None:
 def test_a_line_that_is_refused_does_not_hold_up_the_others() -> None:
     lines = (ArchivedDocument("s", "plan", 0, SUM, None, 7, "1"), an_agent("pending"))
     request = AdoptRequest(tuple(Adopted(line) for line in lines), 1)
-    played = play(adopt.run([request], NOW), ("session_status", []), ("agent_life", []), KNOWN, *BOXES)
+    played = play(adopt.run([request], NOW), ("session_made", []), ("agent_life", []), KNOWN, *BOXES)
     outcomes: Any = played.outcomes[0]
     refused, taken = outcomes
     assert isinstance(refused, UnknownSession)
     assert taken is True
+
+
+def test_what_belongs_to_a_session_that_is_another_one_here_is_refused_with_it() -> None:
+    lines = (
+        a_session(),
+        ArchivedDocument("s", "plan", 0, SUM, None, 9, "1"),
+        ArchivedParticipant("s", "m", "x", 0, 9, None, None, None),
+        ArchivedState("session:s", "k", "user_data", 1, 42, None, None, 9, 9, "1"),
+        ArchivedCheckpoint(0, "session", "s", "n", None, 9, SUM, 1, 0, "", "[]", "1"),
+    )
+    request = AdoptRequest(tuple(Adopted(line) for line in lines), 1)
+    played = play(adopt.run([request], NOW), ("session_restore", []), ("session_same", []))
+    outcomes: Any = played.outcomes[0]
+    assert [type(outcome) for outcome in outcomes] == [ArchiveDiffers] * 5
+    later = AdoptRequest((Adopted(lines[1]),), 1, others=frozenset({"s"}))
+    outcomes = play(adopt.run([later], NOW)).outcomes[0]
+    assert [type(outcome) for outcome in outcomes] == [ArchiveDiffers]
+
+
+def test_what_is_at_work_here_gets_nothing_from_before_it_began() -> None:
+    document = ArchivedDocument("s", "plan", 0, SUM, None, 7, "1")
+    state = ArchivedState("a", "k", "user_data", 1, 42, None, None, 7, 7, "1")
+    checkpoint = ArchivedCheckpoint(0, "session", "s", "n", None, 7, SUM, 1, 0, "", "[]", "1")
+    at_work: Answer = ("session_made", [(8, "active")])
+    for played in (
+        adopted(document, at_work),
+        adopted(checkpoint, ("checkpoint_alike", []), at_work),
+        adopted(state, ("state_checksum", []), ("agent_made", [(8, "running")])),
+    ):
+        ((outcome,),) = played.outcomes
+        assert isinstance(outcome, ArchiveDiffers)
+        assert played.wrote == []
+    expected: Answer = ("agent_made", [(8, "pending")])
+    played = adopted(state, ("state_checksum", []), expected, ("counter_take", [(3,)]))
+    assert played.outcomes == [[True]], "times are often guessed"
+
+
+def test_a_message_that_somebody_will_receive_must_be_known_to_fit_its_type() -> None:
+    asked: tuple[Answer, ...] = (("mailbox_find", [(5,)]), ("message_in_box", []), ("type_known", [("note", "{}")]))
+    played = adopted(a_message("queued"), *asked)
+    ((outcome,),) = played.outcomes
+    assert isinstance(outcome, Unchecked)
+    assert outcome.schemas == {"note": "{}"}
+    assert "message_restore" not in played.wrote
+    taken: tuple[Answer, ...] = (("counter_take", [(12,)]), ("message_restore", [(12,)]))
+    fitting = AdoptRequest((Adopted(a_message("queued"), fits="{}"),), 1)
+    assert play(adopt.run([fitting], NOW), *asked, *taken).outcomes == [[True]]
+    assert adopted(a_message("acked"), *asked, *taken).outcomes == [[True]], "history"

@@ -175,9 +175,14 @@ def test_a_new_life_stays_in_the_session_of_the_last_one_while_that_goes_on(stan
 
 
 def test_a_new_life_may_join_another_session() -> None:
-    answers = [KNOWN, ("session_status", [("active",)]), *status("failed", session="old"), *life(epoch=2), TOPOLOGY]
-    played = play(register.run([request(session="new")], NOW), *answers)
-    assert row(played)[3] == "new"
+    answers = [KNOWN, ("session_status", [("active",)]), *status("failed", session="old")]
+    for stands, left in (("interrupted", {"left": "old"}), ("completed", {})):
+        old: Answer = ("session_status", [(stands,)])
+        played = play(register.run([request(session="new")], NOW), *answers, old, *life(epoch=2), TOPOLOGY)
+        assert row(played)[3] == "new"
+        assert trail(played) == [
+            ("agent_registered", {"epoch": 2, "type": "worker", "before": "failed", **left})
+        ]  # fmt: skip
 
 
 def test_an_unknown_session_is_refused() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
@@ -73,6 +73,17 @@ class BlockingSQLite:
     def entered(self, process: int) -> None:
         """From now on this process has a number: it does not ring itself."""
         self._checked().process = process
+
+    def holds(self, device: int, inode: int) -> bool:
+        """Whether this file is part of a bus that this process has open."""
+        return forking.is_open((device, inode))
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        """Forget the doorbells of processes that were struck off."""
+        for bell in bells:
+            if bell is not None:
+                with suppress(OSError):
+                    os.unlink(bell)
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the database and of its log."""

@@ -14,7 +14,7 @@ from agentbus.errors import (
     BusForked,
     DiskFull,
     FormatRefused,
-    LockTimeout,
+    LockedElsewhere,
     NotADatabase,
     NotWritable,
     OutcomeUnknown,
@@ -46,7 +46,7 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
             migrate(connection, home)
             # From here on a foreign writer is waited for by us, without holding our lock meanwhile.
             connection.execute("PRAGMA busy_timeout = 0")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             connection.close()
             raise translated(error, home) from error
         except BaseException:
@@ -68,6 +68,16 @@ def open_reader(home: Home, busy: float) -> sqlite3.Connection:
     return connection
 
 
+def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
+    """A connection that only reads, and that leaves the files as they are, in whatever state that is.
+
+    Closing one that may write would move the log into the database, for which it would need the lock. Where there is no
+    log, nobody has the database open, and SQLite is told not to make one.
+    """
+    alone = not home.log.exists() and not home.journal.exists() and not forking.is_open(identity(home.database))
+    return _connect(home, busy, f"?mode=ro{'&immutable=1' if alone else ''}")
+
+
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
     """Bring the schema up to date: each step one exclusive transaction, so that a kill leaves the old or the new."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
@@ -76,6 +86,8 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
         raise SchemaTooNew(path=home.file, found=found, known=newest)
     if found == newest:
         return
+    if not found:
+        _warn_of_relics(home)
     steps = migrations()
     for version in range(found + 1, newest + 1):
         try:
@@ -117,16 +129,19 @@ def require_sqlite(found: tuple[int, ...]) -> None:
         raise SQLiteTooOld(found=".".join(map(str, found)), needed=".".join(map(str, OLDEST_SQLITE)))
 
 
-def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) -> AgentBusError:
+def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committing: bool = False) -> AgentBusError:
     """SQLite's error in the bus's words, by its code and never by its text."""
     path = home.file
     code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, UnicodeDecodeError) or (code is None and isinstance(error, sqlite3.OperationalError)):
+        # Not from SQLite, but from Python, which was to make a text of it. Its message has all of that text.
+        return NotADatabase(path=path, reason="something in it that should be a text is not Unicode")
     primary = None if code is None else code & 0xFF
     # Shared memory that cannot grow is SQLite's other way to say that the disk is full.
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFull(path=path)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return LockTimeout(path=path, pid="of another program", waited="the allowed time")
+        return LockedElsewhere(path=path)
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return NotADatabase(path=path, reason=str(error))
     if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
@@ -138,10 +153,34 @@ def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) ->
     return StoreError(path=path, reason=str(error))
 
 
-def _connect(home: Home, busy: float) -> sqlite3.Connection:
+def _warn_of_relics(home: Home) -> None:
+    """Where there are backups or archives there was a bus."""
+    import logging
+
+    from agentbus.engine.sqlite.relics import newest_relic
+
+    relic = newest_relic(home)
+    if relic is not None:
+        text = "%s was missing or empty, a new bus was made; %s"
+        logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
+
+
+def _uri(path: str, options: str) -> str:
+    from urllib.parse import quote
+
+    return f"file:{quote(path)}{options}"
+
+
+def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
+    name = _uri(home.file, options) if options else home.file
     try:
         connection = sqlite3.connect(
-            home.file, timeout=busy, isolation_level=None, check_same_thread=False, cached_statements=256
+            name,
+            timeout=busy,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            uri=bool(options),
         )
     except sqlite3.Error as error:
         raise translated(error, home) from error
@@ -151,7 +190,7 @@ def _connect(home: Home, busy: float) -> sqlite3.Connection:
         # Older SQLite (3.40 among them) does not count json_valid as harmless, and then refuses our CHECK constraints.
         if connection.execute(_JSON_IS_HARMLESS).fetchone():
             connection.execute("PRAGMA trusted_schema = OFF")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         raise translated(error, home) from error
     return connection

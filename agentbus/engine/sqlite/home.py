@@ -56,8 +56,16 @@ class Home:
         return self.directory / "bus.db-wal"
 
     @property
+    def journal(self) -> Path:
+        return self.directory / "bus.db-journal"
+
+    @property
     def backups(self) -> Path:
         return self.directory / "backups"
+
+    @property
+    def archive(self) -> Path:
+        return self.directory / "archive"
 
     @property
     def bells(self) -> Path:

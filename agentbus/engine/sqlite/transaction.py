@@ -21,7 +21,7 @@ from agentbus.engine.sqlite.bells import Ringer
 from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
+from agentbus.errors import AgentBusError, DatabaseGone, LockedElsewhere, StoreError
 from agentbus.operations import Each, Op, Operation, Query, Rows
 
 _WIDTH = 16
@@ -197,7 +197,7 @@ class Transactor:
             return retrying(self._commit_all, calls)
         except _Busy:
             waited = round(time.monotonic() - begun, 1)
-            raise LockTimeout(path=self._path, pid="of another program", waited=waited) from None
+            raise LockedElsewhere(path=self._path, waited=waited) from None
 
     def _together(self, calls: Sequence[Call]) -> list[str]:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
@@ -286,7 +286,7 @@ class Transactor:
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
         if isinstance(error, _Busy):
-            return LockTimeout(path=self._path, pid="of another program", waited=0)
+            return LockedElsewhere(path=self._path, waited=0)
         return StoreError(path=self._path, reason=str(error)) if isinstance(error, OSError) else error
 
     def _rollback(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command
@@ -12,25 +12,12 @@ from agentbus.interfaces.cli.values import json_value, number
 
 def register(call: Call) -> Result:
     given = call.arguments
-    metadata = json_value(given.metadata)
-    about = {
-        name: value
-        for name in ("name", "milestone", "parent", "model", "prompt", "load", "estimate", "patience")
-        if (value := getattr(given, name)) is not None
-    }
-    if metadata is not None:
-        about["metadata"] = metadata
-    if given.capability:
-        about["capabilities"] = given.capability
     agent = call.bus.register(
         given.id,
         type=given.type,
-        session=given.session,
-        pools=given.pool or (),
-        topics=given.topic or (),
-        takeover=given.takeover,
         pid=given.pid,
-        **about,
+        **({} if given.patience is None else {"patience": given.patience}),
+        **about(given),
     )
     found = agent.life
     restored = None if found.restored is None else {"id": found.restored.id, "name": found.restored.name}
@@ -39,6 +26,24 @@ def register(call: Call) -> Result:
         "pools": sorted(found.pools), "topics": sorted(found.subscriptions), "restored": restored,
     }  # fmt: skip
     return Said(data, agent.identity)
+
+
+def about(given: Namespace) -> dict[str, Any]:
+    """What the options of ``about_options`` say of an agent."""
+    metadata = json_value(given.metadata)
+    found = {
+        name: value
+        for name in ("name", "milestone", "parent", "model", "prompt", "load", "estimate")
+        if (value := getattr(given, name)) is not None
+    }
+    if metadata is not None:
+        found["metadata"] = metadata
+    if given.capability:
+        found["capabilities"] = given.capability
+    return {
+        "session": given.session, "pools": given.pool or (), "topics": given.topic or (),
+        "takeover": given.takeover, **found,
+    }  # fmt: skip
 
 
 def _register(parser: ArgumentParser) -> None:
@@ -50,13 +55,20 @@ def _register(parser: ArgumentParser) -> None:
         metavar="TYPE",
         help="its type; `agentbus types list --kind agent` shows those there are",
     )
-    add("--session", metavar="ID", help="the session that it takes part in")
     add(
         "--pid",
         type=int,
         metavar="N",
         help="the process that it lives in: when that is gone, it has failed ($PPID, $$)",
     )
+    add("--patience", type=number, metavar="S", help="how many seconds it may be silent (1800)")
+    about_options(parser)
+
+
+def about_options(parser: ArgumentParser) -> None:
+    """The options of everything that registers an agent."""
+    add = parser.add_argument
+    add("--session", metavar="ID", help="the session that it takes part in")
     add("--takeover", action="store_true", help="if it is alive elsewhere, end that life")
     add("--pool", action="append", metavar="NAME", help="a pool to take work from; may be given several times")
     add("--topic", action="append", metavar="NAME", help="a topic to get copies from; may be given several times")
@@ -68,7 +80,6 @@ def _register(parser: ArgumentParser) -> None:
     add("--prompt", metavar="TEXT", help="what it was asked to do")
     add("--load", type=int, metavar="N", help="how busy it is, 0 to 100")
     add("--estimate", type=number, metavar="S", help="how many seconds it will take")
-    add("--patience", type=number, metavar="S", help="how many seconds it may be silent (1800)")
     add("--metadata", metavar="JSON", help="anything else, a JSON object")
 
 

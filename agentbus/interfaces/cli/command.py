@@ -101,6 +101,7 @@ class Command:
         arguments: Callable[[ArgumentParser], Any] | None = None,
         *,
         output: str = "",
+        runs: bool = False,
     ) -> None:
         self.run = run
         self.purpose = purpose
@@ -108,3 +109,5 @@ class Command:
         self.arguments = arguments
         self.output = output
         """What the plain output has on a line."""
+        self.runs = runs
+        """Whether what stands after ``--`` is a command to be run, which is none of our business."""

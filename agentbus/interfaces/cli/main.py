@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; says what to exit with."""
     words = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
-    json, debug = "--json" in words, "--debug" in words
+    own, _ = _parted(words)
+    json, debug = "--json" in own, "--debug" in own
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -64,6 +65,7 @@ class _Unexpected(AgentBusError):
 
 
 def _run(words: list[str]) -> int:
+    words, after = _parted(words)
     _check_text(words)
     name, rest = _split(words)
     if name is None:
@@ -73,7 +75,12 @@ def _run(words: list[str]) -> int:
     if name not in commands:
         name, rest = _member(name, rest, commands)
     command = commands[name]
+    if not command.runs:
+        _check_text(after)
+        rest += after
     arguments = _parsed(parser(name, command), rest)
+    if command.runs:
+        arguments.command = after[1:]
     call = Call(name, arguments, gathered(arguments))
     try:
         result = command.run(call)
@@ -141,6 +148,12 @@ def _parsed(parser: Parser, words: list[str]) -> Namespace:
     return arguments
 
 
+def _parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before ``--``, and what from there on."""
+    index = words.index("--") if "--" in words else len(words)
+    return words[:index], words[index:]
+
+
 def _split(words: list[str]) -> tuple[str | None, list[str]]:
     """The command, and all else, whether it stands before or after it."""
     index = 0
@@ -160,9 +173,14 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
 def _member(family: str, words: list[str], commands: dict[str, Command]) -> tuple[str, list[str]]:
     """Which of a family of commands is meant."""
     members = [name.partition(" ")[2] for name in commands if name.startswith(f"{family} ")]
-    index = next((i for i, word in enumerate(words) if _is_word(words, i)), None)
-    if index is not None and words[index] in members:
-        return f"{family} {words[index]}", words[:index] + words[index + 1 :]
+    index = None
+    for i in range(len(words)):
+        if _is_word(words, i) and words[i] in members:
+            return f"{family} {words[i]}", words[:i] + words[i + 1 :]
+        # What stands after an option may be its value.
+        if _is_word(words, i) and (i == 0 or not words[i - 1].startswith("-")):
+            index = i
+            break
     if any(word in _HELP for word in words):
         _family_help(family, members, commands)
     if index is None and family in DEFAULTS:

@@ -68,7 +68,8 @@ class Rows(Result):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
-    was), percent and json.
+    was), percent, bytes, milliseconds, severity, command, flag and json. ``following``: one of many that come one by
+    one, which people see without a heading.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Rows(Result):
         paged: bool = True,
         whole: bool = False,
         one: bool = False,
+        following: bool = False,
         code: int = 0,
         empty: str = "there are none",
     ) -> None:
@@ -89,6 +91,7 @@ class Rows(Result):
         self._paged = paged
         self._whole = whole
         self._one = one
+        self._following = following
         self._empty = empty
         self.code = code
 
@@ -102,9 +105,11 @@ class Rows(Result):
         return ["\t".join(plain(row.get(name)) for name, _ in self._columns) for row in self._rows]
 
     def show(self) -> None:
-        from agentbus.interfaces.cli.tables import table
+        from agentbus.interfaces.cli.tables import lines, table
 
-        table(self._columns, self._rows, self._empty, self._cursor)
+        if self._following:
+            return lines(self._columns, self._rows)
+        return table(self._columns, self._rows, self._empty, self._cursor)
 
 
 class One(Result):

@@ -13,16 +13,14 @@ def init(call: Call) -> Result:
     """Make a bus, unless there is one."""
     import os
 
-    from agentbus.engine.sqlite import home
-    from agentbus.interfaces.cli.settings import open_here
+    from agentbus.interfaces.cli.settings import open_here, place_of
 
-    url = call.settings["url"] or os.path.join(os.getcwd(), home.NAME)
-    call.settings.values["url"] = url
-    place = home.find(url)
-    made = not home.is_there(place)
+    # Here, also where there is one in a directory above.
+    call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+    path, there = place_of(call.settings["url"])
+    made = not there
     open_here(call.settings, create=True).close()
-    path = place.root
-    if not made:
+    if there:
         call.note(f"there was a bus in {path} already")
     return Said({"path": path, "made": made}, path)
 

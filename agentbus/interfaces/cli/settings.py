@@ -59,6 +59,15 @@ def gathered(arguments: Namespace) -> Settings:
     return Settings(values, sources)
 
 
+def place_of(url: str | None) -> tuple[str, bool]:
+    """Where the bus is that ``url`` names, and whether it is there."""
+    # A bus elsewhere than in a directory will be found by another engine.
+    from agentbus.engine.sqlite import home
+
+    place = home.find(url)
+    return place.root, home.is_there(place)
+
+
 def open_here(settings: Settings, *, create: bool = False) -> BlockingBus:
     """The bus that the settings name."""
     from agentbus.blocking import open_bus
@@ -76,11 +85,10 @@ def open_here(settings: Settings, *, create: bool = False) -> BlockingBus:
 
 def _from_file(url: str | None) -> dict[str, Any]:
     """What the file beside the bus says."""
-    from agentbus.engine.sqlite import home
     from agentbus.errors import InvalidUrl
 
     try:
-        path = f"{home.find(url).root}/{FILE}"
+        path = f"{place_of(url)[0]}/{FILE}"
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, InvalidUrl):

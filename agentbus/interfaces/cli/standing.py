@@ -36,9 +36,9 @@ def standing(bus: BlockingBus) -> dict[str, Any]:
 
 def settings_of(settings: Settings) -> dict[str, Any]:
     """Each setting, and where it came from."""
-    from agentbus.engine.sqlite import home
+    from agentbus.interfaces.cli.settings import place_of
 
-    place = {"value": home.find(settings["url"]).root, "source": settings.sources["url"]}
+    place = {"value": place_of(settings["url"])[0], "source": settings.sources["url"]}
     found = {name: {"value": value, "source": settings.sources[name]} for name, value in settings.values.items()}
     return {**found, "url": place}
 

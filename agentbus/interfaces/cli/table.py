@@ -23,11 +23,24 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("messages", "wait until there is something for you"),
     "messages": ("mailroom", "list, show, requeue and purge messages"),
     "state": ("state", "get, set, delete, list and watch entries of state"),
+    "checkpoint": ("checkpoints", "create, list, show, verify, restore and prune checkpoints"),
+    "document": ("documents", "save, show and export the documents of a session"),
+    "session": ("sessions", "start, look at, pause, end and recover sessions"),
+    "recovery": ("recovery", "what was cut off, and setting agents aside"),
+    "events": ("trail", "the audit trail: who changed what, when"),
+    "types": ("vocabulary", "the types of agents and messages"),
+    "monitor": ("monitoring", "watch over the bus: who died, what was interrupted"),
+    "cleanup": ("upkeep", "archive what is old enough, and let it go"),
     "import": ("transfer", "bring in what you have: JSON files, a database, an archive"),
     "export": ("transfer", "write the bus, or a session, to a file that import reads"),
+    "backup": ("upkeep", "create, list and restore backups"),
+    "doctor": ("upkeep", "look whether everything is in order"),
+    "prime": ("priming", "what an LLM agent has to know of the bus"),
+    "run": ("run", "run a command as a resident agent"),
+    "demo": ("demo", "the story in twenty seconds, with real processes"),
     "completion": ("completion", "completion for your shell"),
 }
 """By name: the module, and what ``agentbus --help`` says of it. In this order."""
 
-DEFAULTS = {"agents": "list", "messages": "list"}
+DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "backup": "create"}
 """What a family of commands does when it is not said."""

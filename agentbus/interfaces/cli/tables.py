@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,11 +12,15 @@ from rich.text import Text
 
 from agentbus.interfaces.cli.output import plain
 
+if TYPE_CHECKING:
+    from agentbus.interfaces.cli.sections import Part
+
 _COLOURS = {
     "running": "green", "active": "green", "completed": "blue", "acked": "blue", "ok": "green",
     "suspect": "yellow", "degraded": "yellow", "paused": "yellow", "scheduled": "cyan", "queued": "cyan",
     "leased": "green", "pending": "cyan", "spawning": "cyan", "failed": "red", "dead": "red", "interrupted": "red",
     "expired": "magenta", "stopped": "dim", "changed": "yellow", "vanished": "red",
+    "outside": "red", "unreadable": "red", "warning": "yellow", "error": "red", "info": "green",
 }  # fmt: skip
 _TIMES = frozenset({"created", "updated", "ended", "started", "finished", "expires", "due"})
 
@@ -32,6 +36,42 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], em
         console.print(Text(f"there are more: --cursor {cursor}", style="dim"))
 
 
+def lines(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> None:
+    """Records that come one by one, a line each: with the time of day, since they are new, and only what they have."""
+    console = Console()
+    for row in rows:
+        parts = [
+            Text(f"{time.strftime('%H:%M:%S', time.localtime(row[name] / 1000))}", style="dim")
+            if kind == "time"
+            else cell(row[name].replace("\n", " ") if isinstance(row[name], str) else row[name], kind or name)
+            for name, kind in columns
+            if row.get(name) not in (None, {})
+        ]
+        console.print(Text("  ").join(parts), soft_wrap=True)
+
+
+def sections(parts: Sequence[Part], remark: str | None) -> None:
+    """Several tables, one below the other; empty ones are left out."""
+    console = Console()
+    first = True
+    for part in parts:
+        if not part.rows:
+            continue
+        if not first:
+            console.print()
+        first = False
+        if part.title:
+            # Not the table's own title, which would be folded to the width of the table.
+            console.print(Text(part.title, style="italic"))
+        kinds = getattr(part, "kinds", None)
+        if kinds is not None:
+            record({row["name"]: row["value"] for row in part.rows}, kinds)
+        else:
+            console.print(grid(part.columns, part.rows))
+    if remark is not None:
+        console.print(Text(remark, style="dim") if first else Text(f"\n{remark}", style="dim"))
+
+
 def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None) -> Table:
     """A table of records, to be printed or put into another."""
     found = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
@@ -43,12 +83,12 @@ def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], tit
 
 
 def record(fields: dict[str, Any], kinds: dict[str, str]) -> None:
-    """One record, a line for each field that it has."""
+    """One record, a line for each field that has something in it."""
     found = Table(box=None, show_header=False, pad_edge=False)
     found.add_column(style="bold")
     found.add_column(overflow="fold")
     for name, value in fields.items():
-        if value is not None:
+        if value not in (None, "", {}, []):
             found.add_row(name.replace("_", " "), cell(value, kinds.get(name, name)))
     Console().print(found)
 
@@ -63,7 +103,48 @@ def cell(value: Any, kind: str) -> Text:
         return Text(ago(value), style="dim")
     if kind in {"progress", "percent"}:
         return Text(f"{value} %")
-    return Text(value if isinstance(value, str) else plain(value))
+    if kind in _WORDS and not isinstance(value, str):
+        return _WORDS[kind](value)
+    if kind in {"severity", "event"}:
+        colour = _COLOURS.get(str(value)) or _COLOURS.get(str(value).rpartition("_")[2], "")
+        return Text(f"{value:<7}" if kind == "severity" else str(value), style=colour)
+    if kind == "command":
+        return Text(str(value), style="bold cyan")
+    return Text(harmless(value) if isinstance(value, str) else plain(value))
+
+
+def size(count: int) -> str:
+    """Bytes, in a unit that leaves few digits.
+
+    >>> size(812), size(123_456_789)
+    ('812 B', '117.7 MiB')
+    """
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"
+
+
+_WORDS: dict[str, Callable[[Any], Text]] = {
+    "bytes": lambda value: Text(size(value)),
+    "milliseconds": lambda value: Text(span(value / 1000)),
+    "rate": lambda value: Text(f"{value:.0%}"),
+    "flag": lambda value: Text("yes" if value else "–", style="" if value else "dim"),
+}
+"""How numbers of some kinds are said."""
+
+
+def harmless(text: str) -> str:
+    r"""A text of anybody's, without what would make the terminal do something.
+
+    >>> harmless("\x1b[2Jgone")
+    '\\x1b[2Jgone'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def ago(wall: int, now: int | None = None) -> str:

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
+from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import DONE, FAILED
 from agentbus.interfaces.cli.output import Result, Said, plain
 
 if TYPE_CHECKING:
-    from agentbus.bus import Bus
-    from agentbus.records import ImportReport
-
-T = TypeVar("T")
-Tell = Callable[[int, int, str], object]
+    from agentbus.records import ExportReport, ImportReport
 
 
 def import_(call: Call) -> Result:
     """Bring in whatever lies at a path."""
-    path = call.arguments.path
-    with _bar(call, "importing") as tell:
-        report = _with_bus(call, lambda bus: bus.import_path(path, progress=tell))
-    return Imported(report)
+    from agentbus.interfaces.cli.bars import bar
+    from agentbus.interfaces.cli.looping import connected, run
+
+    async def work() -> ImportReport:
+        async with connected(call) as bus:
+            with bar("importing", call) as report:
+                return await bus.import_path(call.arguments.path, progress=report)
+
+    return Imported(run(call, work))
 
 
 def export(call: Call) -> Result:
     """Write the bus, or a session, to a file."""
-    arguments = call.arguments
-    with _bar(call, "exporting") as tell:
-        report = _with_bus(call, lambda bus: bus.export(arguments.path, session=arguments.session, progress=tell))
-    return Said(msgspec.to_builtins(report), report.path)
+    from agentbus.interfaces.cli.bars import bar
+    from agentbus.interfaces.cli.looping import connected, run
+
+    given = call.arguments
+
+    async def work() -> ExportReport:
+        async with connected(call) as bus:
+            with bar("exporting", call) as report:
+                return await bus.export(given.path, session=given.session, progress=report)
+
+    made = run(call, work)
+    return Said(made, made.path)
 
 
 class Imported(Result):
@@ -72,47 +79,6 @@ class Imported(Result):
                 yield what, None, count, None
         for problem in report.problems:
             yield "changed" if problem.taken else "refused", problem.file or report.path, problem.line, problem.reason
-
-
-def _with_bus(call: Call, work: Callable[[Bus], Awaitable[T]]) -> T:
-    """Both may take long, and read and write at once: they use the bus with an event loop."""
-    import anyio
-
-    from agentbus.engine.sqlite import home
-    from agentbus.errors import NoBus
-    from agentbus.opening import connect
-
-    settings = call.settings
-    place = home.find(settings["url"])
-    if not home.is_there(place):
-        raise NoBus(path=place.root)
-
-    async def run() -> T:
-        async with connect(
-            settings["url"],
-            durability=settings["durability"],
-            lock_timeout=settings["lock_timeout"],
-            max_payload=settings["max_payload"],
-            max_snapshot=settings["max_snapshot"],
-            auto_resume=False,
-        ) as bus:
-            return await work(bus)
-
-    with ending_cleanly():
-        return anyio.run(run)
-
-
-@contextmanager
-def _bar(call: Call, title: str) -> Iterator[Tell | None]:
-    from importlib.util import find_spec
-
-    if call.arguments.quiet or not sys.stderr.isatty() or find_spec("rich") is None:
-        yield None
-        return
-    from agentbus.interfaces.cli.bars import bar
-
-    with bar(title) as tell:
-        yield tell
 
 
 def _import(parser: ArgumentParser) -> Any:

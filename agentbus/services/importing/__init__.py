@@ -16,28 +16,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio.to_thread
 import msgspec
 
-from agentbus.codec import decode, plain
-from agentbus.disk import check_path
+from agentbus.disk import DATABASE, check_path
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite.foreign import MAGIC, opened_foreign
-from agentbus.errors import DamagedArchive, FormatRefused, InvalidInput, NotImportable
+from agentbus.errors import DamagedArchive, FormatRefused, InvalidInput, NoSuchFile, NotImportable
 from agentbus.operations.adopting import Adopted, AdoptRequest, adopt
-from agentbus.operations.archives import ArchivedMessage, kind_of
+from agentbus.operations.archives import ArchivedSession, kind_of
 from agentbus.operations.restoring import ImportedRequest, note_import
-from agentbus.operations.vocabulary import list_types
+from agentbus.operations.vocabulary import Unchecked
 from agentbus.records import ImportReport
+from agentbus.services.archive import Limits
 from agentbus.services.importing import documents
 from agentbus.services.importing.archives import REFUSALS, bring_archive
 from agentbus.services.importing.databases import rows_of
 from agentbus.services.importing.documents import Place
-from agentbus.services.importing.mapping import Limits, Mapper
+from agentbus.services.importing.fitting import MISFITS, Fitting
+from agentbus.services.importing.mapping import Mapper
 from agentbus.services.importing.tally import FileTally, Tally
 from agentbus.services.importing.walking import Entry, Unreadable, beginning, entries, read
+from agentbus.services.threads import to_its_end
 
-__all__ = ["Limits", "Progress", "import_archive", "import_path"]
+__all__ = ["Progress", "import_archive", "import_path"]
 
 Progress = Callable[[int, int, str], object]
 """Hears how many bytes of how many are done, and the file that is being read."""
@@ -58,18 +59,18 @@ async def import_path(
     if progress is not None and not callable(progress):
         raise InvalidInput(reason="progress must be a function of (done, total, file)")
     place = check_path(path)
-    root = await anyio.to_thread.run_sync(partial(_checked, place, engine))
+    root = await to_its_end(_checked, place, engine)
     run = _Run(engine, root, limits, progress)
     await run.everything()
     return await _report(engine, place, run.tally)
 
 
-async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> ImportReport:
+async def import_archive(engine: Engine, path: str | os.PathLike[str], limits: Limits) -> ImportReport:
     """Put back what an archive has; one that cannot be read at all raises DamagedArchive."""
     place = check_path(path)
     tally = Tally(str(place))
     file = FileTally("", "archive")
-    await bring_archive(engine, place, file, lambda share: None)
+    await bring_archive(engine, place, limits, file, lambda share: None)
     tally.add(file)
     return await _report(engine, place, tally)
 
@@ -91,7 +92,7 @@ def _checked(place: Path, engine: Engine) -> Path:
     bus = "it is a bus"
     advice = "export that bus, and import what it writes"
     if stat.S_ISDIR(found.st_mode):
-        if root == engine.directory.resolve() or os.path.lexists(root / "bus.db"):
+        if root == engine.directory.resolve() or os.path.lexists(root / DATABASE):
             raise NotImportable(path=str(place), reason=bus, advice=advice)
     elif engine.holds(found.st_dev, found.st_ino):
         raise NotImportable(path=str(place), reason=bus, advice=advice)
@@ -120,13 +121,13 @@ class _Run:
         self._places: dict[Path, Place] = {}
         self._named: list[tuple[Entry, Any, int]] = []
         """What the files of sessions say."""
-        self._schemas: dict[str, str] = {}
+        self._fitting = Fitting()
+        self._others: set[str] = set()
+        """Sessions that are others here: what belongs to them is left out with them."""
         self._done = self._total = 0
 
     async def everything(self) -> None:
-        types = await self._engine.read(list_types, "message")
-        self._schemas = {type.name: plain(type.schema) for type in types if type.schema is not None}
-        found = await anyio.to_thread.run_sync(self._listed)
+        found = await to_its_end(self._listed)
         for one in found:
             if not isinstance(one, Entry):
                 self.tally.refuse(*one)
@@ -161,7 +162,7 @@ class _Run:
         elif sort == "archive":
             await self._archive(part[0])
         else:
-            for files in await anyio.to_thread.run_sync(partial(self._read, part)):
+            for files in await to_its_end(self._read, part):
                 await self._adopt(files)
         for one in part:
             self._finish(one)
@@ -208,21 +209,24 @@ class _Run:
 
     async def _adopt(self, files: Sequence[_Json]) -> None:
         """Files that wait together share a transaction; one that is refused is not the others' concern."""
-        parts = [(file, part) for file in files for part in _parts(file.items, _ITEMS)]
-        commits = [self._commit(file.tally, part) for file, part in parts]
-        for outcome in await asyncio.gather(*commits, return_exceptions=True):
+        for outcome in await asyncio.gather(*map(self._file, files), return_exceptions=True):
             if outcome is not None:
                 raise outcome
         for file in files:
             self.tally.add(file.tally)
 
+    async def _file(self, file: _Json) -> None:
+        for part in _parts(file.items, _ITEMS):
+            await self._commit(file.tally, part)
+
     async def _commit(self, file: FileTally, items: Sequence[Adopted]) -> None:
-        wanted = [item for item in items if self._fits(item, file)]
+        """Take these in, in one commit; those whose type turns out to have another schema in one more."""
+        wanted = await self._fitted(items, file)
         if not wanted:
             return
-        request = AdoptRequest(tuple(wanted), sum(_weight(item) for item in wanted))
+        weight = sum(_weight(item) for item in wanted)
         try:
-            outcomes = await self._engine.write(adopt, request)
+            outcomes = await self._engine.write(adopt, AdoptRequest(tuple(wanted), weight, frozenset(self._others)))
         except FormatRefused as error:
             if len(wanted) == 1:
                 file.refuse(wanted[0].number, f"{_what(wanted[0])}: {error}")
@@ -231,34 +235,41 @@ class _Run:
             for item in wanted:
                 await self._commit(file, [item])
             return
+        again: list[Adopted] = []
         for item, outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, REFUSALS):
+            if isinstance(outcome, Unchecked):
+                self._fitting.learn(outcome)
+                again.append(item)
+            elif isinstance(outcome, REFUSALS):
                 file.refuse(item.number, str(outcome))
+                if isinstance(item.line, ArchivedSession):
+                    self._others.add(item.line.id)
             elif isinstance(outcome, BaseException):
                 raise outcome
             else:
                 file.take(kind_of(item.line), outcome)
+        await self._commit(file, again)
 
-    def _fits(self, item: Adopted, file: FileTally) -> bool:
-        """What somebody will receive must be what its type promises."""
-        line = item.line
-        if not isinstance(line, ArchivedMessage) or line.finished is not None or line.type not in self._schemas:
-            return True
-        from agentbus.schema import compiled
-
-        problem = compiled(self._schemas[line.type]).problem(decode(line.payload))
-        if problem is not None:
-            file.refuse(item.number, f"message {line.message_id}: for {line.type!r}, {problem[0]} {problem[1]}")
-        return problem is None
+    async def _fitted(self, items: Sequence[Adopted], file: FileTally) -> list[Adopted]:
+        """Those that fit the schemas of their types, as far as these are known."""
+        wanted: list[Adopted] = []
+        for item in items:
+            try:
+                fits = await self._fitting.fits(item.line)
+            except MISFITS as error:
+                file.refuse(item.number, f"{_what(item)}: {error}")
+            else:
+                wanted.append(item if fits is None else msgspec.structs.replace(item, fits=fits))
+        return wanted
 
     async def _database(self, entry: Entry) -> None:
         file = FileTally(entry.name, "database")
         try:
             with ExitStack() as stack:
                 mapper = Mapper(file, self._limits, entry.path.stat().st_mtime_ns // 1_000_000, utc=True)
-                database = await anyio.to_thread.run_sync(stack.enter_context, opened_foreign(entry.path))
+                database = await to_its_end(stack.enter_context, opened_foreign(entry.path))
                 items = rows_of(database, entry.path, mapper)
-                while part := await anyio.to_thread.run_sync(partial(_portion, items)):
+                while part := await to_its_end(_portion, items):
                     await self._commit(file, part)
         except Unreadable as error:
             file.refuse(0, str(error))
@@ -271,8 +282,8 @@ class _Run:
     async def _archive(self, entry: Entry) -> None:
         file = FileTally(entry.name, "archive")
         try:
-            await bring_archive(self._engine, entry.path, file, partial(self._tell, entry))
-        except DamagedArchive as error:
+            await bring_archive(self._engine, entry.path, self._limits, file, partial(self._tell, entry))
+        except (DamagedArchive, NoSuchFile) as error:
             file.refuse(0, str(error.reason))
         self.tally.add(file)
 

@@ -21,6 +21,7 @@ from agentbus.operations.archives import (
     ArchivedSession,
     ArchivedState,
 )
+from agentbus.services.archive import Limits
 from agentbus.services.importing.tally import FileTally
 from agentbus.services.importing.values import (
     AGENT_STATUSES,
@@ -41,13 +42,6 @@ _ENDED = {"completed", "failed", "stopped"}
 _UPDATED = ("last_updated", "updated_at", "last_update", "last_heartbeat", "last_activity", "heartbeat", "modified_at")
 _CREATED = ("created_at", "created", "registered_at", "start_time", "started_at", "timestamp", "time")
 _FINISHED = ("completed_at", "ended_at", "finished_at", "end_time", "failed_at", "stopped_at")
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """Bytes that a payload, and a snapshot or document, may have on this bus."""
-
-    payload: int
-    snapshot: int
 
 
 class Mapper:

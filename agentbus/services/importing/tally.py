@@ -20,7 +20,7 @@ class FileTally:
         self.present = 0
         self.refused = 0
         self.changed = 0
-        self.problems: list[ImportProblem] = []
+        self._problems: dict[bool, list[ImportProblem]] = {False: [], True: []}
 
     def take(self, kind: str, new: bool) -> None:
         self.imported[kind] += new
@@ -28,14 +28,23 @@ class FileTally:
 
     def refuse(self, line: int, reason: str) -> None:
         self.refused += 1
-        if self.refused <= _SHOWN:
-            self.problems.append(ImportProblem(self.path, line, reason))
+        self._keep(ImportProblem(self.path, line, reason))
 
     def change(self, line: int, reason: str) -> None:
         """Something is taken otherwise than it was."""
         self.changed += 1
-        if self.changed <= _SHOWN:
-            self.problems.append(ImportProblem(self.path, line, reason, taken=True))
+        self._keep(ImportProblem(self.path, line, reason, taken=True))
+
+    def first(self, taken: bool) -> list[ImportProblem]:
+        """The first of them, in the order of their lines."""
+        return sorted(self._problems[taken], key=lambda problem: problem.line)[:_SHOWN]
+
+    def _keep(self, problem: ImportProblem) -> None:
+        """All are counted, the first are kept: there may be millions."""
+        kept = self._problems[problem.taken]
+        kept.append(problem)
+        if len(kept) > 2 * _SHOWN:
+            kept[:] = self.first(problem.taken)
 
 
 class Tally:
@@ -55,10 +64,8 @@ class Tally:
     def add(self, file: FileTally) -> None:
         self._imported += file.imported
         self._numbers.update(present=file.present, refused=file.refused, changed=file.changed)
-        for problem in sorted(file.problems, key=lambda problem: problem.line):
-            shown = self._problems[problem.taken]
-            if len(shown) < _SHOWN:
-                shown.append(problem)
+        for taken, shown in self._problems.items():
+            shown += file.first(taken)[: _SHOWN - len(shown)]
         if file.imported or file.present:
             self._numbers["files"] += 1
             if len(self._files) < _FILES:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from agentbus.disk import DATABASE
 from agentbus.errors import AgentBusError
 
 MOST_FILES = 100_000
@@ -21,7 +22,6 @@ MOST_DEPTH = 32
 MOST_BYTES = 16 * 1024 * 1024
 """Of one JSON file: no more than that fits into a checkpoint. Decoded it may take twenty times as much memory."""
 NOT_OURS = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".mypy_cache", ".tox"})
-_BUS = "bus.db"
 # Should it be a pipe after all, opening it must not wait for somebody to write.
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK = 1024 * 1024
@@ -60,7 +60,7 @@ def entries(root: Path, holds: Holds) -> Iterator[Entry | tuple[str, str]]:
         if problem is not None:
             yield shown(folder, root), problem
             continue
-        if any(entry.name == _BUS for entry in found):
+        if any(entry.name == DATABASE for entry in found):
             yield shown(folder, root), "it is the home of a bus: export that bus, and import what it writes"
             continue
         inner: list[tuple[Path, int]] = []

@@ -1,0 +1,104 @@
+"""Recovery as a whole: what was cut off, which agents, and setting those aside that nobody waits for."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING, Any
+
+from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.output import Result, Rows
+from agentbus.interfaces.cli.values import paging
+
+if TYPE_CHECKING:
+    from agentbus.records import RecoverySummary
+
+COLUMNS = ("id", "type", "status:status", "session", "progress:percent", "note", "updated:time", "error")
+
+
+def check(call: Call) -> Result:
+    """Go over the bus once, as a monitor does, then say what was cut off."""
+    from agentbus.interfaces.cli.looping import connected, run
+
+    async def look() -> RecoverySummary:
+        async with connected(call) as bus:
+            await bus.sweep()
+            return await bus.recovery.summary()
+
+    return _summary(run(call, look))
+
+
+def _summary(found: RecoverySummary) -> Result:
+    from agentbus.interfaces.cli.sections import Fields, Part, Sections
+
+    shown: dict[str, Any] = {
+        "incomplete": found.incomplete,
+        "oldest": found.oldest,
+        "recoveries": found.recoveries,
+        "success_rate": found.success_rate,
+        "mean_time": found.mean_time,
+        "median_time": found.median_time,
+        "database_bytes": found.database_bytes,
+    }
+    kinds = {
+        "oldest": "milliseconds", "mean_time": "milliseconds", "median_time": "milliseconds", "success_rate": "rate",
+        "database_bytes": "bytes",
+    }  # fmt: skip
+    remark = "nothing was cut off"
+    if found.interrupted:
+        remark = f"agentbus session recover {found.interrupted[0]} shows what can be done"
+    elif found.dead_holders:
+        remark = "register those agents again, or set them aside: agentbus recovery clear --agent ID"
+    return Sections(
+        found,
+        Fields("recovery", "", shown, kinds),
+        _counts("status", "agents by status", found.by_status, "name:status"),
+        _counts("type", "agents by type", found.by_type),
+        _counts("session", "agents by session", found.by_session),
+        Part("interrupted", "interrupted sessions", ("session",), [{"session": name} for name in found.interrupted]),
+        Part("dead", "failed while work waits for them", ("agent",), [{"agent": name} for name in found.dead_holders]),
+        remark=remark,
+    )
+
+
+def _counts(subject: str, title: str, counts: dict[str, int], column: str = "name") -> Any:
+    from agentbus.interfaces.cli.sections import Part
+
+    return Part(subject, title, (column, "agents"), [{"name": name, "agents": n} for name, n in counts.items()])
+
+
+def listed(call: Call) -> Result:
+    call.bus.notice_deaths()
+    page = call.bus.do(call.bus.recovery.agents(cursor=call.arguments.cursor, limit=call.arguments.limit))
+    return Rows(page.items, COLUMNS, cursor=page.cursor, empty="no agent is incomplete")
+
+
+def clear(call: Call) -> Result:
+    # The option names whom it is about here; the environment says who calls, and must not be taken for that.
+    name = call.arguments.id or call.arguments.agent
+    call.bus.notice_deaths()
+    found = call.bus.do(call.bus.recovery.clear(None if name is None else name.partition("#")[0]))
+    rows = [{"id": agent, "status": "stopped"} for agent in found]
+    return Rows(rows, ("id", "status:status"), paged=False, empty="nobody was set aside")
+
+
+def _clear(parser: ArgumentParser) -> None:
+    text = "only this one (or --agent ID), whatever it does; if it is at work, its next call is refused"
+    parser.add_argument("id", nargs="?", help=text)
+
+
+COMMANDS = {
+    "recovery check": Command(
+        check, "Go over the bus once, as a monitor does, and say what was cut off.", "agentbus recovery check --json",
+        output="plain output: by the first column\n  recovery, field, value\n  status, name, agents\n"
+        "  type, name, agents\n  session, id, agents\n  interrupted, session\n  dead, agent (failed while work waits)",
+    ),
+    "recovery list": Command(
+        listed, "List the incomplete agents: those that have not ended, and those that failed or stopped in a session"
+        " that goes on or is interrupted.", "agentbus recovery list", paging,
+        output="plain output: id, type, status, session, progress, note, updated, error",
+    ),
+    "recovery clear": Command(
+        clear, "Set aside the agents that are suspect or failed: they are stopped, what they held goes back. Nothing is"
+        " deleted.", "agentbus recovery clear --agent planner-1", _clear, output="plain output: id, stopped",
+    ),
+}  # fmt: skip
