@@ -21,7 +21,7 @@ _SUBJECTS = {
     "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
     "topic": "mailboxes", "topology": "mailboxes",
     "message": "messages", "reply": "messages",
-    "process": "processes",
+    "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
     "state": "state", "type": "vocabulary",
 }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -38,8 +38,10 @@ from agentbus.records import (
     SessionRecord,
 )
 from agentbus.records.recovery import named
-from agentbus.services.asking import Ask, answer
 from agentbus.services.composites import read_composite
+
+if TYPE_CHECKING:
+    from agentbus.services.asking import Ask
 
 log = logging.getLogger("agentbus.recovery")
 
@@ -142,6 +144,9 @@ class Recovery:
             plan = await self.plan(session)
             if plan.record.owned or plan.record.at_work or plan.options[:1] != _first(plan.options, "resume"):
                 return
+            # Only here: the command line plans without an event loop.
+            from agentbus.services.asking import answer
+
             if await answer(ask, plan.record):
                 done = await plan.resume()
                 if done.changed:

@@ -203,7 +203,7 @@ class Resident:
         except AgentBusError as error:
             self._note(f"agentbus: {before.id} is not restarted: {error.args[0]}")
             return False
-        self._bus.forget(before)
+        self._bus._forget(before)
         self._note(f"agentbus: {_outcome(run)}; restart {number} of {self._job.restarts} in {pause:g} s")
         self.agent.waiting = 1
         if await self._while_idle(lambda: anyio.sleep(pause)):
