@@ -269,7 +269,7 @@ def _verify(line: Line, limits: Limits) -> None:
 
 
 def _verify_size(line: Line, name: str, size: int, limits: Limits) -> None:
-    if name == "snapshot" or isinstance(line, ArchivedDocument):
+    if name == "snapshot" or (name == "value" and isinstance(line, ArchivedDocument)):
         if size > limits.snapshot:
             raise SnapshotTooLarge(size=size, limit=limits.snapshot)
     elif name in _PAYLOADS or name == "metadata":

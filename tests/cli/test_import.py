@@ -110,3 +110,33 @@ def test_people_see_a_table(shell: Shell) -> None:
     assert code == 0
     assert "imported" in uncoloured(shown)
     assert "which counts as running" in uncoloured(shown)
+
+
+def test_whoever_imports_or_exports_has_called(shell: Shell) -> None:
+    me = shell.register("w", type="worker")
+    write(shell.directory / "a.json", agent("a"))
+    calls = [shell.json("agents", "show", "w")["last_call"]]
+    for words in (("import", "a.json"), ("export", "out.jsonl.gz")):
+        shell.say(*words, agent=me)
+        calls.append(shell.json("agents", "show", "w")["last_call"])
+    assert calls[0] < calls[1] < calls[2]
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(shell: Shell) -> None:
+    me = shell.register("w", type="worker")
+    shell.say("send", "w", "note", '"x"', agent=me)
+    with open_bus(shell.directory / ".agentbus") as bus:
+        for number in range(3000):
+            bus.do(bus.state("s").set(f"k{number}", os.urandom(200).hex()))
+
+    def unfinished() -> list[Path]:
+        return list(shell.directory.glob(".agentbus-export-*"))
+
+    process = shell.start("export", "out.jsonl.gz")
+    deadline = time.monotonic() + PATIENCE
+    while not unfinished() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    shell.say("export", "again.jsonl.gz")
+    assert unfinished() == []

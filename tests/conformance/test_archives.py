@@ -329,6 +329,18 @@ async def test_a_line_that_was_tampered_with_is_reported_and_the_others_come_bac
     assert not [check for check in await bus.doctor() if check.status == "error"]
 
 
+async def test_what_is_larger_than_the_bus_takes_is_refused(bus: Bus, clock: FakeClock, tmp_path: Path) -> None:
+    archive = await full(bus, clock)
+    async with agentbus.connect(tmp_path / "other", clock=clock, max_payload=10, max_snapshot=9) as other:
+        report = await other.import_archive(archive)
+        reasons = sorted(problem.reason.partition(" has")[0] for problem in report.problems)
+        assert reasons == ["the payload"] * 2 + ["the snapshot"], "a message, a result, a checkpoint"
+        assert sum(report.imported.values()) == 13
+    endless = rewritten(archive, lambda lines: of(lines, "agent").update(prompt="x" * 2_000_000))
+    report = await bus.import_archive(endless)
+    assert [problem.reason for problem in report.problems] == ["its prompt has 2000000 bytes"]
+
+
 @pytest.mark.parametrize("expected", ['{"a": 1}', "[1]", '{"a": null}'])
 async def test_a_session_that_expects_what_is_no_document_is_refused(bus: Bus, clock: FakeClock, expected: str) -> None:
     archive = rewritten(await full(bus, clock), lambda lines: of(lines, "session").update(expected=expected))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import gzip
+import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,6 +205,87 @@ async def test_an_active_session_comes_in_as_interrupted_and_can_be_resumed(
     async with other.session("planning", id="s1") as resumed, resumed.agent("a", type="worker") as again:
         assert again.restored is not None
         assert again.restored.name == "half"
+
+
+async def test_a_message_that_waits_must_be_what_its_type_promises_here(bus: Bus, other: Bus, tmp_path: Path) -> None:
+    await bus.define("plan")
+    a = await worker(bus, "a")
+    await a.send_many([("a", "plan", payload) for payload in ("done", {"steps": 1}, "waits", "x" * 50_000)])
+    await (await take(a)).ack()
+    await other.define("plan", schema={"type": "object"})
+    report = await other.import_path((await bus.export(tmp_path / "x.jsonl.gz")).path)
+    assert report.imported["message"] == 2, "one that fits, and one that nobody receives any more"
+    assert report.refused == 2
+    assert all("for 'plan', $ must be an object, is a string" in problem.reason for problem in report.problems)
+    assert [message.payload for message in await take_all(await worker(other, "a"))] == [{"steps": 1}]
+
+
+@pytest.mark.parametrize("schema", ["[]", "{", '{"type":"objekt"}', '{"unheard":1}', '{ "type": "object" }'])
+async def test_a_schema_that_the_bus_would_not_take_is_refused(
+    bus: Bus, other: Bus, tmp_path: Path, schema: str
+) -> None:
+    await bus.define("plan", schema={"type": "object"})
+    a = await worker(bus, "a")
+    await a.send("a", "plan", {})
+    path = Path((await bus.export(tmp_path / "x.jsonl.gz")).path)
+    lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    for line in lines:
+        if line["record"] == "type":
+            line["schema"] = schema
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+    report = await other.import_path(path)
+    assert (report.refused, report.imported["message"]) == (1, 1)
+    assert [type.schema for type in await other.types() if type.name == "plan"] == [None], "as any unknown type"
+
+
+async def test_versions_of_documents_never_repeat_after_an_import(bus: Bus, tmp_path: Path) -> None:
+    async with bus.session("planning", id="s1") as session:
+        point = await session.checkpoint_all("start")
+        for number in range(3):
+            await session.document("d").save(number)
+        path = (await bus.export(tmp_path / "x.jsonl.gz")).path
+        await session.document("d").save(3)
+        assert (await session.rollback(point.id)).removed == ["d"]
+        assert (await bus.import_path(path)).imported == {"document": 3}
+        assert (await session.document("d").save("new")).version == 5
+
+
+async def test_an_export_that_is_cancelled_leaves_nothing(bus: Bus, tmp_path: Path) -> None:
+    a = await worker(bus, "a")
+    await a.send_many([("a", "note", os.urandom(20).hex()) for _ in range(1500)])
+    for number in range(10):
+        task = asyncio.create_task(bus.export(tmp_path / "x.jsonl.gz"))
+        await asyncio.sleep(0.002 * number)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert {file.name for file in tmp_path.iterdir()} <= {"x.jsonl.gz"}
+        (tmp_path / "x.jsonl.gz").unlink(missing_ok=True)
+
+
+async def test_what_a_killed_export_left_goes_with_the_next_and_nobody_elses(bus: Bus, tmp_path: Path) -> None:
+    begun: set[Path] = set()
+    await bus.export(tmp_path / "x.jsonl.gz", progress=lambda *_: begun.update(tmp_path.glob(".agentbus-export-*")))
+    (own,) = begun
+    assert not own.exists()
+    left, held = own.with_name(f"{own.name[:-8]}00000000"), own.with_name(f"{own.name[:-8]}11111111")
+    others = own.with_name(".agentbus-export-0123456789abcdef-00000000")
+    for file in (left, held, others):
+        file.write_text("unfinished")
+    with held.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        await bus.export(tmp_path / "y.jsonl.gz")
+    assert [file.exists() for file in (left, held, others)] == [False, True, True]
+
+
+async def test_an_export_is_not_put_among_the_files_of_a_bus(bus: Bus, tmp_path: Path) -> None:
+    home = bus.engine.directory
+    for path in (home, home / "bus.db-journal", home / "bells" / "x", tmp_path / "x-wal"):
+        with pytest.raises(NotWritable):
+            await bus.export(path)
+    (home / "archive").mkdir()
+    assert (await bus.export(home / "archive")).size
+    assert not [check for check in await bus.doctor() if check.status == "error"]
 
 
 async def test_an_empty_bus_can_be_exported(bus: Bus, other: Bus, tmp_path: Path) -> None:

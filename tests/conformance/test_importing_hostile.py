@@ -8,6 +8,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
@@ -16,7 +17,7 @@ import pytest
 from agentbus import Bus
 from agentbus.errors import InvalidInput, NotImportable
 from tests.conformance.helpers import known, worker
-from tests.conformance.old_ways import agent, write
+from tests.conformance.old_ways import agent, coordination, session, write
 
 BOMBS: dict[str, bytes] = {
     "empty": b"",
@@ -203,3 +204,35 @@ async def test_what_is_neither_a_folder_nor_a_file_is_refused(
 async def test_an_empty_folder_brings_nothing(bus: Bus, tmp_path: Path) -> None:
     report = await bus.import_path(tmp_path)
     assert (report.imported, report.refused, report.problems) == ({}, 0, [])
+
+
+async def test_a_cancelled_import_is_cancelled_and_can_be_repeated(bus: Bus, tmp_path: Path) -> None:
+    coordination(tmp_path / "old.db")
+    for number in range(300):
+        write(tmp_path / f"{number}.json", agent(f"a-{number}"))
+    for number in range(15):
+        task = asyncio.create_task(bus.import_path(tmp_path))
+        await asyncio.sleep(0.003 * number)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert task.cancelled() or not task.exception()
+    report = await bus.import_path(tmp_path)
+    again = await bus.import_path(tmp_path)
+    assert again.imported == {}
+    assert again.present == report.present + sum(report.imported.values())
+
+
+async def test_nothing_of_an_older_session_comes_into_one_of_the_same_name(bus: Bus, tmp_path: Path) -> None:
+    write(tmp_path / "current_session.json", session())
+    write(tmp_path / "last_planning_output.json", {"old": True})
+    write(tmp_path / "checkpoint_20240115_100000.json", {"old": True})
+    async with bus.session("execution", id=session()["session_id"]) as mine:
+        await mine.document("last_planning_output").save({"new": True})
+        report = await bus.import_path(tmp_path)
+        assert set(report.imported) <= {"agent"}
+        assert report.refused >= 5
+        assert all("there is another session" in problem.reason for problem in report.problems)
+        assert await mine.document("last_planning_output").latest() == {"new": True}
+        assert (await mine.state.list()).items == []
+        assert await mine.restore("checkpoint") is None
