@@ -7,7 +7,6 @@ whose rows are still in the database. Everything here blocks: callers with an ev
 from __future__ import annotations
 
 import gzip
-import io
 import mmap
 import os
 import secrets
@@ -24,7 +23,6 @@ import msgspec
 from agentbus.codec import check, decode, decode_as, recheck
 from agentbus.disk import make_held, make_private, refusal, require_file, stamp, sync
 from agentbus.errors import DamagedArchive, DamagedPayload, InvalidInput, PayloadTooLarge, SnapshotTooLarge
-from agentbus.limits import MAX_FILES, MAX_PATH
 from agentbus.operations.archives import (
     FORMAT,
     ArchivedAgent,
@@ -133,16 +131,19 @@ def read(
     number = 0
     readable = False
     bus: str | None = None
-    with _opened(path, holds) as data:
-        for member, end in _members(data):
+    most = 2 * max(limits.payload, limits.snapshot) + _MOST_FILES
+    with _opened(path, holds) as data, memoryview(data) as view:
+        for start, end in _members(data, view):
             at(end / len(data))
-            if member is None:
+            if start is None:
                 yield Read(0, "a part of the file is damaged or cut off, its lines cannot be read", 0)
                 continue
             unreadable = 0
-            for text in io.BytesIO(member):
+            for text in _lines(view, start, most):
                 number += 1
                 try:
+                    if text is None:
+                        raise InvalidInput(reason=f"it is longer than {most} bytes")
                     line = _decode(text)
                     if isinstance(line, Header):
                         if line.format > FORMAT:
@@ -158,7 +159,7 @@ def read(
                         yield Read(number, "so many lines are damaged that the rest of this part is left out", 0)
                         break
                     reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-                    yield Read(number, reason, len(text))
+                    yield Read(number, reason, len(text or b""))
                 else:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one")
@@ -188,25 +189,51 @@ def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap
         yield data
 
 
-def _members(data: mmap.mmap) -> Iterator[tuple[bytes | None, int]]:
-    """The gzip members of a file, each whole and with the right checksum, or None for a stretch that has none; and
-    where the next begins."""
+def _members(data: mmap.mmap, view: memoryview) -> Iterator[tuple[int | None, int]]:
+    """Where the gzip members of a file begin that are whole and have the right checksum, or None for a stretch that has
+    none; and where the next begins."""
     start = 0
     damaged = False
-    with memoryview(data) as view:
-        while 0 <= start < len(data):
-            member, end = _member(view, start)
-            if member is None:
-                end = data.find(_MAGIC, start + 1)
-            if member is not None or not damaged:
-                yield member, len(data) if end < 0 else end
-            damaged = member is None
-            start = end
+    while 0 <= start < len(data):
+        found = _end(view, start)
+        end = data.find(_MAGIC, start + 1) if found is None else found
+        if found is not None or not damaged:
+            yield start if found is not None else None, len(data) if end < 0 else end
+        damaged = found is None
+        start = end
 
 
-def _member(data: memoryview, start: int) -> tuple[bytes | None, int]:
+def _end(data: memoryview, start: int) -> int | None:
+    """Where a member ends; None if it is damaged, cut off or a trap."""
+    parts = _inflated(data, start)
+    try:
+        while True:
+            next(parts)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _lines(data: memoryview, start: int, most: int) -> Iterator[bytes | None]:
+    """The lines of a member, of which no more than one is in memory; None for one that is longer than ``most``."""
+    kept: list[bytes] = []
+    size = 0
+    for part in _inflated(data, start):
+        for place, piece in enumerate(part.split(b"\n")):
+            if place:
+                yield b"".join(kept) if size <= most else None
+                kept, size = [], 0
+            size += len(piece)
+            if size <= most:
+                kept.append(piece)
+            else:
+                kept.clear()
+    if size:
+        yield b"".join(kept) if size <= most else None
+
+
+def _inflated(data: memoryview, start: int) -> Generator[bytes, None, int | None]:
+    """What a member holds, in parts; and where it ends, or None if it is damaged, cut off or a trap."""
     inflater = zlib.decompressobj(wbits=31)
-    parts: list[bytes] = []
     size, place, step = 0, start, _FIRST_CHUNK
     try:
         while not inflater.eof:
@@ -216,11 +243,11 @@ def _member(data: memoryview, start: int) -> tuple[bytes | None, int]:
             part = inflater.decompress(chunk, _CHUNK)
             size += len(part)
             if (not chunk and not part) or size > _MOST:
-                return None, start
-            parts.append(part)
+                return None
+            yield part
     except zlib.error:
-        return None, start
-    return b"".join(parts), place - len(inflater.unused_data)
+        return None
+    return place - len(inflater.unused_data)
 
 
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DamagedPayload, InvalidInput)
@@ -235,8 +262,8 @@ _KINDS: dict[type[Line], dict[str, Any]] = {
 _PAYLOADS = ("payload", "value", "result", "snapshot")
 _MOST_TEXT = 1024 * 1024
 """Bytes of any other text; more than the bus takes of one."""
-_MOST_FILES = MAX_FILES * MAX_PATH * 2
-"""Bytes of the list of a checkpoint's files."""
+_MOST_FILES = 64 * 1024 * 1024
+"""Bytes of the list of a checkpoint's files; more than the bus takes."""
 
 
 def _verify(line: Line, limits: Limits) -> None:
