@@ -10,7 +10,7 @@ import msgspec
 from agentbus.aside import aside, breathe, has_loop
 from agentbus.errors import InvalidPayload, InvalidSchema
 from agentbus.operations.messages import Draft
-from agentbus.vocabulary import Vocabulary, misfit
+from agentbus.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
@@ -55,6 +55,9 @@ class Checker:
         return tuple(result), problems
 
     async def _misfit(self, draft: Draft, schema: str) -> InvalidPayload | InvalidSchema | None:
+        # Imported only here: the command line should start without it.
+        from agentbus.schema import misfit
+
         payload = draft.payload[0]
         if len(payload) <= _LARGE:
             return misfit(draft.type, payload, schema)

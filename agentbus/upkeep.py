@@ -10,12 +10,14 @@ from agentbus.engine.interface import Engine, Progress
 from agentbus.errors import AgentBusError, OutOfRange
 from agentbus.limits import check_range, check_seconds
 from agentbus.operations.liveness import Rules
-from agentbus.records import BackupRecord, Check, ImportReport, Sweep
-from agentbus.services import doctor
+from agentbus.records import BackupRecord, Check, ExportReport, ImportReport, Sweep
+from agentbus.services import doctor, importing
+from agentbus.services.archive import Limits
 from agentbus.services.callbacks import check_callback
+from agentbus.services.exporting import export
 from agentbus.services.findings import Thresholds
 from agentbus.services.monitor import Callback, Chore, Monitor
-from agentbus.services.retention import Retention, apply_when_due, import_archive
+from agentbus.services.retention import Retention, apply_when_due
 from agentbus.services.sweeping import Sweeper
 from agentbus.settings import switched_on
 
@@ -32,6 +34,8 @@ class Upkeep:
 
     engine: Engine
     beat_every: float
+    max_payload: int
+    max_snapshot: int
     retention: Retention
 
     def monitor(
@@ -94,6 +98,42 @@ class Upkeep:
         )
         return Sweeper(self.engine, rules, Thresholds(queue=check_range(deep_queue, "deep_queue", 1, _MOST)))
 
+    async def import_path(
+        self, path: str | os.PathLike[str], *, progress: importing.Progress | None = None
+    ) -> ImportReport:
+        """Bring in what people have today: a folder of JSON files (agents, sessions, checkpoints, outputs, loose temp
+        files), an SQLite database of hand-made coordination, or an archive. Twice is the same as once.
+
+        What is there already is never changed. Agents that were running come in as failed, sessions that were active
+        as interrupted, and nobody is told; messages that were not read wait. Names that the bus does not take are
+        changed, unknown types defined; the report says what was left out, and why. ``progress`` hears (done, total,
+        file) in bytes.
+
+        >>> report = await bus.import_path("old/state")                               # doctest: +SKIP
+        >>> report.imported, report.problems                                          # doctest: +SKIP
+        ({'agent': 12, 'state': 3}, [ImportProblem(file='x.json', line=0, reason='it is empty', taken=False)])
+        """
+        limits = Limits(self.max_payload, self.max_snapshot)
+        return await importing.import_path(self.engine, path, limits, progress)
+
+    async def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        session: str | None = None,
+        progress: importing.Progress | None = None,
+    ) -> ExportReport:
+        """Write the bus, or one session with its agents and all that belongs to them, to a file that ``import_path``
+        reads: at a ``path`` that does not exist yet, or in a folder.
+
+        Everybody works on meanwhile: what changes is written as it is when its turn comes. ``bus.backup`` is the copy
+        of one moment. ``progress`` hears (done, total, kind) in rows.
+
+        >>> (await bus.export("planning-001.jsonl.gz", session="planning-001")).exported   # doctest: +SKIP
+        {'session': 1, 'agent': 3, 'document': 2, 'checkpoint': 9, 'message': 14, 'event': 12}
+        """
+        return await export(self.engine, path, session, progress)
+
     async def import_archive(self, path: str | os.PathLike[str]) -> ImportReport:
         """Put back what an archive of ``bus.retention`` has and the bus has not. Twice is the same as once.
 
@@ -104,7 +144,8 @@ class Upkeep:
 
         >>> await bus.import_archive(".agentbus/archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")   # doctest: +SKIP
         """
-        return await import_archive(self.engine, path)
+        limits = Limits(self.max_payload, self.max_snapshot)
+        return await importing.import_archive(self.engine, path, limits)
 
     async def backup(
         self,

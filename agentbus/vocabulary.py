@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from agentbus.builtin import MESSAGE_TYPES
-from agentbus.codec import decode, encode
+from agentbus.codec import encode
 from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema
 from agentbus.limits import check_name
 from agentbus.operations.messages import Draft
@@ -119,23 +119,6 @@ class Vocabulary:
         """What payloads of these types must fit, as far as this bus knows, once what is new is defined."""
         coming = {one.name: one.schema for one in self.undefined(drafts, by="")}
         return {draft.type: coming.get(draft.type) or self._schemas.get(draft.type) for draft in drafts}
-
-
-def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
-    """Why this JSON cannot be the payload of a type with this schema, or None."""
-    # Imported only here: the command line should start without it.
-    from agentbus.schema import compiled
-
-    try:
-        problem = compiled(schema).problem(decode(payload))
-    except InvalidSchema as error:
-        # Someone wrote it into the database by other means.
-        return InvalidSchema(**{**error.facts, "type": type})
-    if problem is None:
-        return None
-    path, reason = problem
-    rule = f"the last definition of {type!r} counts, whoever made it: look at its schema"
-    return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}", rule=rule)
 
 
 def type_name(struct: type[msgspec.Struct]) -> str:

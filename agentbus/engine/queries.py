@@ -16,7 +16,7 @@ from agentbus.operations import Query
 _FOLDER = f"{os.path.dirname(__file__)}/sql"
 _SUBJECTS = {
     "agent": "agents", "listener": "agents", "listeners": "agents",
-    "counter": "bus", "meta": "bus", "wall": "bus",
+    "bus": "bus", "counter": "bus", "meta": "bus", "wall": "bus",
     "checkpoint": "checkpoints", "document": "documents", "event": "events",
     "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
     "topic": "mailboxes", "topology": "mailboxes",

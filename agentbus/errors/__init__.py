@@ -36,6 +36,7 @@
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   ├── TypeChanging              its schema was changed again and again while a payload was checked
     │   ├── ArchiveDiffers            another row has the id of an archived one
+    │   ├── Outdated                  an import is older than what the bus has, and would do harm
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── UnreadableFile            no permission, or it changed while it was read
@@ -54,6 +55,7 @@
         │   ├── DamagedPayload        the stored bytes do not match their checksum
         │   └── DamagedBackup         not a backup of a bus, or a damaged one
         ├── DamagedArchive
+        ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
         ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
@@ -98,6 +100,7 @@ from agentbus.errors.calls import (
     Misuse,
     NoSuchFile,
     NotFound,
+    Outdated,
     OutOfRange,
     PayloadMismatch,
     PayloadTooLarge,
@@ -140,6 +143,7 @@ from agentbus.errors.store import (
     LockTimeout,
     NoBus,
     NotADatabase,
+    NotImportable,
     NotWritable,
     OutcomeUnknown,
     SchemaTooNew,
@@ -181,9 +185,11 @@ __all__ = [
     "NoSuchFile",
     "NotADatabase",
     "NotFound",
+    "NotImportable",
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",
+    "Outdated",
     "PayloadMismatch",
     "PayloadTooLarge",
     "PlanOutdated",

@@ -295,11 +295,18 @@ class TypeChanging(Conflict):
 
 
 class ArchiveDiffers(Conflict):
-    """What an archive has under an id is not what the bus has under it: the archive is of another bus."""
+    """What shall be imported has an id under which the bus has something else."""
 
     code = "archive_differs"
     text = "there is another {what} {id} on this bus"
-    fix_text = "import the archive into an empty bus"
+    fix_text = "import it into an empty bus"
+
+
+class Outdated(Conflict):
+    """What shall be imported is older than what the bus has, and would do harm."""
+
+    code = "outdated"
+    text = "{what} {id} is older than what this bus has: {reason}"
 
 
 class ForeignCheckpoint(Conflict):

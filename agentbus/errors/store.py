@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentbus.errors.base import AgentBusError
 
 
@@ -49,6 +51,17 @@ class DamagedArchive(StoreError):
 
     code = "damaged_archive"
     text = "{path} is not a usable archive: {reason}"
+
+
+class NotImportable(StoreError):
+    """What shall be imported is not there, or is a bus itself. Nothing was imported."""
+
+    code = "not_importable"
+    text = "{path} cannot be imported: {reason}"
+    fix_text = "{advice}"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{"advice": "name a folder, a file, a database or an archive", **facts})
 
 
 class BackupFailed(StoreError):

@@ -1,4 +1,4 @@
-"""What an archive holds: a line for each row that goes. ``importing`` makes rows of lines again.
+"""What an archive holds: a line for each row. ``restoring`` makes rows of lines again.
 
 A line has all that its row had, but for what only counts within a boot (leases, beats) and for the numbers of mailboxes
 and processes, which another bus gives out in another way. Payloads stay the text that they were, so that their
@@ -31,10 +31,25 @@ class _Line(msgspec.Struct, frozen=True, tag_field="record", forbid_unknown_fiel
 
 
 class Header(_Line, frozen=True, tag="archive"):
-    """The first line of every part of an archive."""
+    """The first line of every part of an archive; ``bus`` says which bus it is of."""
 
     format: Number
     created: Number
+    bus: str | None = None
+
+
+class ArchivedType(_Line, frozen=True, tag="type"):
+    kind: str
+    name: str
+    description: str
+    schema: str | None
+
+
+class ArchivedPlace(_Line, frozen=True, tag="place"):
+    """A pool or a topic."""
+
+    kind: str
+    name: str
 
 
 class ArchivedMessage(_Line, frozen=True, tag="message"):
@@ -57,8 +72,11 @@ class ArchivedMessage(_Line, frozen=True, tag="message"):
     session: str | None
     error: str | None
     created: Number
-    finished: Number
+    finished: Number | None
     payload: str
+    due: Number | None = None
+    reply_to: str | None = None
+    """The agent that waits for the reply."""
 
 
 class ArchivedCheckpoint(_Line, frozen=True, tag="checkpoint"):
@@ -115,7 +133,7 @@ class ArchivedSession(_Line, frozen=True, tag="session"):
     error: str | None
     created: Number
     updated: Number
-    ended: Number
+    ended: Number | None
 
 
 class ArchivedDocument(_Line, frozen=True, tag="document"):
@@ -185,11 +203,19 @@ Line: TypeAlias = (
     | ArchivedState
     | ArchivedEvent
     | ArchivedProcess
+    | ArchivedType
+    | ArchivedPlace
 )
 
 
 def kind_of(line: Line) -> str:
     return str(line.__struct_config__.tag)
+
+
+def bus_name(_: None, now: Now) -> Op[str | None]:
+    """The name that a bus has for itself, in its archives."""
+    rows = yield Query("meta_get", ("bus",))
+    return str(rows[0][0]) if rows else None
 
 
 def load_messages(ids: Sequence[int], now: Now) -> Op[list[Line]]:

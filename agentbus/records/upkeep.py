@@ -77,31 +77,67 @@ class RetentionReport(msgspec.Struct, frozen=True):
     archive_bytes: int
 
 
-class RefusedLine(msgspec.Struct, frozen=True):
-    """A line of an archive that was not imported, and why. Line 0 stands for lines that nobody can read.
+class ImportProblem(msgspec.Struct, frozen=True):
+    """Something that was not imported, or (``taken``) not as it was, and why. ``file`` is the path below what was
+    imported, empty for itself; ``line`` a line of an archive, an entry of a list or a row of a table, and 0 stands for
+    all of it.
 
-    >>> RefusedLine(3, "the stored bytes of message 7 do not match their checksum").line
-    3
+    >>> ImportProblem("agents/a b.json", 0, "the agent id 'a b' became 'a-b'", taken=True).file
+    'agents/a b.json'
     """
 
+    file: str
     line: int
     reason: str
+    taken: bool = False
+
+
+class ImportedFile(msgspec.Struct, frozen=True):
+    """What became of one file: what it was taken for, how many of each kind it brought, how many were there already,
+    and how many were refused.
+
+    >>> ImportedFile("agents/planner-1.json", "agent", {"agent": 1}, 0, 0).format
+    'agent'
+    """
+
+    path: str
+    format: str
+    imported: dict[str, int]
+    present: int
+    refused: int
 
 
 class ImportReport(msgspec.Struct, frozen=True):
-    """What became of the lines of an archive: how many of each kind were put back, how many were there already, and the
-    first hundred that were refused.
+    """What an import brought: how many of each kind, how many were there already, how many were refused, and how many
+    were taken otherwise than they were, the first hundred of both with the reason; and the first thousand of the files
+    that something was found in.
 
-    >>> report = await bus.import_archive("archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")    # doctest: +SKIP
+    >>> report = await bus.import_path("old/state")                                   # doctest: +SKIP
     >>> report.imported, report.present, report.refused                               # doctest: +SKIP
-    ({'message': 1200}, 0, 0)
+    ({'agent': 12, 'state': 3, 'session': 1, 'document': 2}, 0, 0)
     """
 
     path: str
     imported: dict[str, int]
     present: int
     refused: int
-    problems: list[RefusedLine]
+    changed: int
+    problems: list[ImportProblem]
+    files: list[ImportedFile]
+    file_count: int
+
+
+class ExportReport(msgspec.Struct, frozen=True):
+    """An archive of the bus, or of a session: where it is, its bytes, and how many of each kind it has.
+
+    >>> (await bus.export("bus.jsonl.gz")).exported                                   # doctest: +SKIP
+    {'type': 23, 'session': 2, 'agent': 7, 'message': 120, 'event': 48}
+    """
+
+    path: str
+    size: int
+    exported: dict[str, int]
+    created: int
 
 
 class BackupRecord(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Retention: archive what is old enough, then let it go; and read archives again.
+"""Retention: archive what is old enough, then let it go.
 
 Rows are archived and on the disk before they are deleted, and only those are deleted that are still as they were
 archived. A crash in between repeats lines in a later archive and loses none; reading them again changes nothing twice.
@@ -7,21 +7,16 @@ Two that run at once do no harm for the same reasons.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from agentbus.disk import check_path
 from agentbus.engine.interface import Engine, Progress
-from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
+from agentbus.errors import InvalidInput
 from agentbus.limits import check_options
 from agentbus.operations import archives
-from agentbus.operations.archives import ArchivedSession, Line, kind_of
+from agentbus.operations.archives import Line, bus_name
 from agentbus.operations.deletion import Rest
-from agentbus.operations.importing import ImportedRequest, RestoreRequest, note_import, restore
 from agentbus.operations.policy import (
     ChangePolicyRequest,
     TurnRequest,
@@ -33,8 +28,8 @@ from agentbus.operations.policy import (
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
 from agentbus.operations.state import last_change
-from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
-from agentbus.services.archive import ArchiveWriter, read
+from agentbus.records import RetentionPolicy, RetentionReport
+from agentbus.services.archive import ArchiveWriter, archive_in
 from agentbus.services.threads import to_its_end
 
 log = logging.getLogger("agentbus.retention")
@@ -44,9 +39,6 @@ _BYTES = 4 * 1024 * 1024
 _WITH_STATE = ("agent", "session")
 _WEIGHTS = {"agent": 5, "session": 50}
 """What takes longer to remove than a row."""
-_SHOWN = 100
-_TOGETHER = 200
-"""Lines that are imported in one transaction."""
 EVERY = 3600 * 1000
 """Milliseconds after which the policy is applied again, if a monitor runs."""
 
@@ -122,6 +114,7 @@ async def _apply(
     # Whoever wants to hear of the progress must know of how many.
     going = {} if progress is None else (await _apply(engine, policy, dry_run=True)).removed
     run = _Run(engine, policy, dry_run, progress, sum(going.values()))
+    run.archive.bus = await engine.read(bus_name, None)
     try:
         for find in TIERS:
             await run.tier(find)
@@ -150,7 +143,8 @@ class _Run:
         self._rest: Rest | None = None
         self._archived: dict[tuple[str, str], int] = {}
         """The change up to which the state of agents and sessions is in the archive."""
-        self.archive = ArchiveWriter(engine.directory, engine.clock.now().wall)
+        now = engine.clock.now().wall
+        self.archive = ArchiveWriter(archive_in(engine.directory, now), now)
 
     async def tier(self, find: Callable[[Wanted, Any], Any]) -> None:
         cursor = None
@@ -233,69 +227,3 @@ def portions(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:
         size += piece.size
     if portion:
         yield tuple(portion)
-
-
-async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> ImportReport:
-    """Put back what an archive has and the bus has not: first the sessions, to which other lines belong."""
-    place = check_path(path)
-    imported: Counter[str] = Counter()
-    problems = _Problems()
-    present = 0
-    for sessions in (True, False):
-        lines = read(place, engine.holds)
-        try:
-            while taken := await to_its_end(_take, lines, sessions):
-                wanted = [(number, line, size) for number, line, size in taken if not isinstance(line, str)]
-                for number, line, _ in taken:
-                    if isinstance(line, str):
-                        problems.add(number, line)
-                # A request each: one that is refused must not hold up its neighbours. The writer puts them together.
-                writes = [engine.write(restore, RestoreRequest(line, size)) for _, line, size in wanted]
-                outcomes = await asyncio.gather(*writes, return_exceptions=True)
-                for (number, line, _), outcome in zip(wanted, outcomes, strict=True):
-                    if isinstance(outcome, _REFUSALS):
-                        problems.add(number, str(outcome))
-                    elif isinstance(outcome, BaseException):
-                        raise outcome
-                    else:
-                        imported[kind_of(line)] += outcome
-                        present += not outcome
-        finally:
-            lines.close()
-    counts = {kind: count for kind, count in imported.items() if count}
-    if counts:
-        await engine.write(note_import, ImportedRequest(place.name, counts))
-    return ImportReport(str(place), counts, present, problems.count, problems.first())
-
-
-class _Problems:
-    """Lines that were refused: all are counted, the first are kept."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._kept: list[tuple[int, str]] = []
-
-    def add(self, line: int, reason: str) -> None:
-        self.count += 1
-        self._kept.append((line, reason))
-        if len(self._kept) > 2 * _SHOWN:
-            self._kept = sorted(self._kept)[:_SHOWN]
-
-    def first(self) -> list[RefusedLine]:
-        return [RefusedLine(line, reason) for line, reason in sorted(self._kept)[:_SHOWN]]
-
-
-_REFUSALS = (ArchiveDiffers, FormatRefused, UnknownSession, UnknownType, WrongState)
-
-
-def _take(lines: Iterator[tuple[int, Line | str, int]], sessions: bool) -> list[tuple[int, Line | str, int]]:
-    """The next lines that are sessions, or those that are none."""
-    taken: list[tuple[int, Line | str, int]] = []
-    size = 0
-    for item in lines:
-        if isinstance(item[1], ArchivedSession) == sessions:
-            taken.append(item)
-            size += item[2]
-            if len(taken) == _TOGETHER or size > _BYTES:
-                break
-    return taken

@@ -8,14 +8,16 @@
 -- Tables written all the time say `x = 'a' OR x = 'b'`, most frequent first: for three constants or more SQLite builds a
 -- b-tree of `x IN ('a', 'b', 'c')` anew for every statement, which cost 4 of 12 microseconds of an insert.
 
--- Facts about the bus itself: when it was first opened, and the boot in which it was last; what was changed of the
--- retention policy, and when that was last applied (wall time).
+-- Facts about the bus itself: a name of its own, by which an archive knows whether it comes home; when it was first opened,
+-- and the boot in which it was last; what was changed of the retention policy, and when that was last applied (wall time).
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
     value TEXT NOT NULL,
     CHECK (key <> 'retention' OR (json_valid(value) AND json_type(value) = 'object')),
     CHECK (key NOT IN ('created', 'retention_applied') OR value NOT GLOB '*[^0-9]*' AND value <> '')
 ) STRICT, WITHOUT ROWID;
+
+INSERT INTO meta (key, value) VALUES ('bus', lower(hex(randomblob(8))));
 
 -- Numbers that only grow. message: the last message id given out (ids are never reused, even after a purge).
 -- topology: changes whenever a process starts or stops listening, so that others may cache whom to ring.

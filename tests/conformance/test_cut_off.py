@@ -28,7 +28,7 @@ async def test_interrupted_and_degraded_sessions_are_listed_with_their_agents(bu
             assert (p.milestone, p.operation, p.status, p.agents, p.active, p.failed) == (
                 "ms", "planning", "interrupted", 1, 0, 1
             )  # fmt: skip
-            assert (p.inactive, p.error) == (15 * MINUTE * 1000, "crashed")
+            assert (p.inactive, p.error) == (15 * MINUTE * 1000, "p1 failed: crashed")
             assert (e.milestone, e.status, e.agents, e.active, e.failed) == (None, "degraded", 2, 1, 1)
             assert e.inactive == 5 * MINUTE * 1000
             healthy.ended = True

@@ -6,7 +6,6 @@ transaction, so that writers go on meanwhile, and it holds all that was committe
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
@@ -18,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from agentbus.disk import make_private, refusal, stamp, sync
+from agentbus.disk import give_name, make_private, misplaced, refusal, stamp, sync
 from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite.connection import open_reader, translated
 from agentbus.engine.sqlite.home import Home
@@ -29,7 +28,6 @@ from agentbus.records import BackupRecord
 
 UNFINISHED = ".unfinished"
 LOCK = "backup.lock"
-_PARTS = ("-journal", "-wal", "-shm")
 _STEP = 1000
 """Pages after which progress is told."""
 _SPARE = 1024 * 1024
@@ -47,9 +45,9 @@ def back_up(
             make_private(home.backups)
         else:
             target = path / name if path.is_dir() else path
-            _refuse_place(home, target)
-        if os.path.lexists(target):
-            raise BackupFailed(path=str(target), reason="there is something of this name already")
+        reason = misplaced(target, home.directory, home.backups)
+        if reason is not None:
+            raise BackupFailed(path=str(target), reason=reason)
         # One at a time: what is unfinished and has our mark then belongs to nobody who lives.
         with _alone(home, timeout):
             _sweep(target.parent, mark(home))
@@ -66,6 +64,8 @@ def back_up(
                     leftover.unlink(missing_ok=True)
             if path is None:
                 _prune(home, keep, target, stamp(wall))
+    except FileExistsError:
+        raise BackupFailed(path=str(target), reason="there is something of this name already") from None
     except OSError as error:
         raise refusal(target, error) from error
     return BackupRecord(str(target), size, wall)
@@ -135,20 +135,6 @@ def opened_backup(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def give_name(file: Path, target: Path) -> None:
-    """The file is at its place, and on the disk, when this returns. What is there already is never replaced."""
-    try:
-        os.link(file, target)
-    except FileExistsError:
-        raise BackupFailed(path=str(target), reason="there is something of this name already") from None
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}:
-            raise
-        # A file system without hard links.
-        os.rename(file, target)
-    sync(target.parent)
-
-
 def _copy(home: Home, target: Path, timeout: float, progress: Progress | None) -> None:
     try:
         source = open_reader(home, timeout)
@@ -180,20 +166,6 @@ def _alone(home: Home, timeout: float) -> Iterator[None]:
             yield
     finally:
         lock.close()
-
-
-def _refuse_place(home: Home, target: Path) -> None:
-    """A backup beside a database can be taken for a part of it."""
-    folder = target.parent
-    if not folder.is_dir():
-        raise BackupFailed(path=str(target), reason="there is no such directory")
-    inside = folder.resolve()
-    if inside != home.backups.resolve() and (
-        inside.is_relative_to(home.directory.resolve()) or os.path.lexists(folder / home.database.name)
-    ):
-        raise BackupFailed(path=str(target), reason="it would be among the files of a bus; choose another directory")
-    if target.name.endswith(_PARTS):
-        raise BackupFailed(path=str(target), reason=f"SQLite takes files that end in {', '.join(_PARTS)} for its own")
 
 
 def _sweep(directory: Path, mark: str) -> None:

@@ -8,10 +8,10 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from agentbus.errors import PlanOutdated, WrongState
+from agentbus.interfaces.cli.bars import bar
 from agentbus.interfaces.cli.command import Call
 from agentbus.interfaces.cli.looping import connected, run
 from agentbus.interfaces.cli.output import Result
-from agentbus.interfaces.cli.progress import bar
 from agentbus.interfaces.cli.sections import Fields, Part, Sections
 from agentbus.limits import check_seconds
 

@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "types": ("vocabulary", "the types of agents and messages"),
     "monitor": ("monitoring", "watch over the bus: who died, what was interrupted"),
     "cleanup": ("upkeep", "archive what is old enough, and let it go"),
+    "import": ("transfer", "bring in what you have: JSON files, a database, an archive"),
+    "export": ("transfer", "write the bus, or a session, to a file that import reads"),
     "backup": ("upkeep", "create, list and restore backups"),
     "doctor": ("upkeep", "look whether everything is in order"),
     "prime": ("priming", "what an LLM agent has to know of the bus"),

@@ -22,8 +22,8 @@ def cleanup(call: Call) -> Result:
 
 
 def create(call: Call) -> Result:
+    from agentbus.interfaces.cli.bars import bar
     from agentbus.interfaces.cli.looping import connected, run
-    from agentbus.interfaces.cli.progress import bar
 
     given = call.arguments
 

@@ -197,6 +197,10 @@ VALUES (
     CASE WHEN $14 IN ('failed', 'stopped') THEN 1 ELSE 0 END
 );
 
+-- name: agent_after
+-- Agents in the order of their ids, after one.
+SELECT id, 500 + length(metadata) + coalesce(length(prompt), 0) FROM agents WHERE id > $1 ORDER BY id LIMIT $2;
+
 -- name: agent_made
--- When an agent that has not ended was first known.
-SELECT created FROM agents WHERE id = $1 AND ended IS NULL;
+-- When an agent that has not ended was first known, and what it is doing.
+SELECT created, status FROM agents WHERE id = $1 AND ended IS NULL;

@@ -141,3 +141,16 @@ SELECT 1 FROM checkpoints WHERE id = $1 AND created = $2 AND checksum = $3;
 -- name: checkpoint_payloads
 -- Stored snapshots with their checksums, newest first, before the cursor.
 SELECT id, checksum, snapshot, id FROM checkpoints WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: checkpoint_after
+-- Checkpoints in the order of their ids, after one and up to another.
+SELECT id, size + 500 FROM checkpoints WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: checkpoint_alike
+-- Whether an owner has this very checkpoint, whatever its number.
+SELECT 1 FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2 AND name = $3 AND created = $4 AND checksum = $5;
+
+-- name: checkpoint_newest
+-- The newest checkpoint of an owner and a name: its number, and when it was made.
+SELECT id, created FROM checkpoints WHERE owner_kind = $1 AND owner = $2 AND name = $3 ORDER BY id DESC LIMIT 1;

@@ -1,14 +1,15 @@
 -- name: document_insert
 -- The next version of a document. The newest is not removed but by a rollback, which leaves its version behind: versions go
--- on counting.
+-- on counting, also where an import brought older ones back.
 INSERT INTO documents (session, name, version, checksum, author, created, value)
 VALUES (
     $1, $2,
-    1 + coalesce(
-        (SELECT max(version) FROM documents WHERE session = $1 AND name = $2),
-        (SELECT version FROM document_floors WHERE session = $1 AND name = $2),
-        0
-    ),
+    1 + coalesce((
+        SELECT max(version) FROM (
+            SELECT max(version) AS version FROM documents WHERE session = $1 AND name = $2
+            UNION ALL SELECT version FROM document_floors WHERE session = $1 AND name = $2
+        ) AS given
+    ), 0),
     $3, $4, $5, $6
 )
 RETURNING id, version;
@@ -74,3 +75,11 @@ SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND version = $3 AND ch
 -- name: document_payloads
 -- Stored versions of documents with their checksums, newest first, before the cursor.
 SELECT id, checksum, value, version, name, session FROM documents WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: document_after
+-- Versions of documents in the order of their rows, after one and up to another.
+SELECT id, 300 + length(value) FROM documents WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: document_alike
+-- Whether any version of a document has this content.
+SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND checksum = $3 LIMIT 1;

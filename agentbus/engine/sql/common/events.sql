@@ -37,3 +37,7 @@ RETURNING id;
 -- name: event_same
 -- Whether an event is the one that an archive has.
 SELECT 1 FROM events WHERE id = $1 AND at = $2 AND kind = $3 AND subject = $4;
+
+-- name: event_after
+-- Events in the order of their ids, after one and up to another.
+SELECT id, 200 + length(facts) FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;

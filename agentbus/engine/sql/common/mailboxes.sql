@@ -91,3 +91,7 @@ WHERE kind = 'pool' AND owner = ''
     )
 ORDER BY name
 LIMIT $2;
+
+-- name: mailbox_places
+-- Every pool and topic.
+SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;

@@ -136,12 +136,12 @@ UNION SELECT sender FROM messages WHERE status = 'scheduled'
 UNION SELECT sender FROM messages WHERE status = 'leased';
 
 -- name: message_restore
--- A finished message from an archive.
+-- A message from an archive, or from elsewhere.
 INSERT INTO messages (
     id, message_id, mailbox, sender, type, checksum, priority, status, attempts, max_attempts, lease, holder, expires,
-    correlation, session, error, created, finished, payload
+    correlation, session, error, created, finished, payload, due, reply_to
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
@@ -156,3 +156,11 @@ SELECT id, checksum, payload, coalesce(message_id, 'm-' || id) FROM messages WHE
 -- name: message_stuck
 -- How many leases ran out before a time.
 SELECT count(*) FROM messages WHERE status = 'leased' AND lease_until <= $1;
+
+-- name: message_in_box
+-- The message that has a message_id in a mailbox: its checksum, type and sender.
+SELECT checksum, type, sender FROM messages WHERE message_id = $1 AND mailbox = $2;
+
+-- name: message_after
+-- Messages in the order of their ids, after one and up to another: whose session they are of, and how large they are.
+SELECT id, session, length(payload) + 400 FROM messages WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;

@@ -308,6 +308,10 @@ WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
 ORDER BY created DESC, id DESC
 LIMIT $1;
 
+-- name: session_after
+-- Sessions in the order of their ids, after one.
+SELECT id, 500 + length(metadata) FROM sessions WHERE id > $1 ORDER BY id LIMIT $2;
+
 -- name: session_made
--- When a session began.
-SELECT created FROM sessions WHERE id = $1;
+-- When a session began, and how it stands.
+SELECT created, status FROM sessions WHERE id = $1;

@@ -82,3 +82,13 @@ WHERE id IN (
         WHERE state.value IS NULL AND change = json_extract(gone.value, '$[1]')
     )
 RETURNING id;
+
+-- name: state_export
+-- Entries and tombstones by their rows. Differs: lists by json_each.
+SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
+FROM json_each($1) AS wanted CROSS JOIN state ON state.id = wanted.value;
+
+-- name: state_of_scopes
+-- The rows of scopes, and how large they are. Differs: lists by json_each.
+SELECT state.id, 200 + coalesce(length(state.value), 0)
+FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value;
