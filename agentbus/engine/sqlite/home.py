@@ -120,7 +120,13 @@ def find(url: str | os.PathLike[str] | None) -> Home:
 
 def is_there(home: Home) -> bool:
     """Whether somebody made a bus there."""
-    return os.path.exists(home.file)
+    try:
+        os.stat(home.file)
+    except PermissionError as error:
+        raise NotWritable(path=home.root, reason=str(error.strerror)) from None
+    except OSError:
+        return False
+    return True
 
 
 def prepare(home: Home) -> None:
