@@ -258,10 +258,17 @@ class BlockingAgent(Sender, Keeper):
         self.call(progress, ProgressRequest(self.actor, percent, note))
 
     def busy(self, seconds: float) -> None:
-        """Say that it will be silent for so long and that this is all right; 0 takes it back."""
+        """Say that it will be silent for so long and that this is all right; 0 takes it back. What it holds stays its
+        own for that time."""
         from agentbus.operations.agents import BusyRequest, busy
 
-        self.call(busy, BusyRequest(self.actor, check_seconds(seconds, "seconds", zero=True)))
+        duration = check_seconds(seconds, "seconds", zero=True)
+        parts = (
+            Part(visit, VisitRequest(self.actor, max(duration, self.bus.lease))),
+            Part(busy, BusyRequest(self.actor, duration)),
+        )
+        self.bus.store.write(unit, UnitRequest(parts))
+        self._has_called = True
 
     def complete(self) -> None:
         """The work is done; the agent's life ends."""

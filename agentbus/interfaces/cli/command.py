@@ -20,17 +20,23 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """For what waits: SIGTERM ends it as Ctrl-C does, so that what it holds is given back."""
+    """For what waits: SIGTERM, and a terminal that is closed, end it as Ctrl-C does, so that what it holds is given
+    back."""
     import signal
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        # Whoever started us without it (nohup) wants none.
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
@@ -60,8 +61,12 @@ def _sent_with(parser: ArgumentParser) -> None:
 
 def receive(call: Call) -> Result | int:
     given = call.arguments
+    if given.peek and (given.ack or given.wait):
+        raise Usage(reason="--peek takes nothing and waits for nothing", advice="leave out --ack and --wait")
     if given.peek:
         return _received(call.me.peek(given.max))
+    if sys.__stdout__ is None:
+        raise Usage(reason="standard output is closed: nobody would see what is taken", advice="leave out >&-")
     me = call.me
     # What was taken and could not be printed goes back.
     with ending_cleanly(), me.received(given.max, timeout=given.wait, lease=given.lease) as messages:

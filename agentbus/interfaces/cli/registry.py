@@ -45,9 +45,19 @@ def find(call: Call) -> Result:
 
 
 def delete(call: Call) -> Result:
-    for agent in call.arguments.id:
-        call.bus.do(call.bus.agents.delete(agent))
-    return _gone(call.arguments.id)
+    agents: list[str] = call.arguments.id
+    for agent in agents:
+        if call.bus.do(call.bus.agents.get(agent)) is None:
+            raise UnknownAgent(agent=agent)
+    gone: list[str] = []
+    try:
+        for agent in agents:
+            call.bus.do(call.bus.agents.delete(agent))
+            gone.append(agent)
+    finally:
+        if gone != agents and gone:
+            call.note(f"agentbus: deleted before that: {', '.join(gone)}")
+    return _gone(gone)
 
 
 def clear(call: Call) -> Result:

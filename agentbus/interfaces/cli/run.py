@@ -97,7 +97,7 @@ def _job(call: Call) -> Job:
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
     options = about(given)
-    options.setdefault("parent", _caller(call))
+    options.setdefault("parent", _caller())
     return Job(
         command=given.command,
         environment={**os.environ, "AGENTBUS_URL": place},
@@ -123,11 +123,9 @@ def _id(call: Call) -> str:
     return id
 
 
-def _caller(call: Call) -> str | None:
+def _caller() -> str | None:
     """Whoever begins an agent is told if it fails."""
-    if call.settings.sources["agent"] != "environment":
-        return None
-    return str(call.settings["agent"]).partition("#")[0]
+    return os.environ.get("AGENTBUS_AGENT", "").partition("#")[0] or None
 
 
 def _check_command(name: str) -> None:

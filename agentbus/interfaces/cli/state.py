@@ -9,6 +9,7 @@ from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.failures import NOTHING
 from agentbus.interfaces.cli.output import Result, Rows, Said, plain
 from agentbus.interfaces.cli.values import JSON_HELP, json_value, number, paging
+from agentbus.limits import check_range
 
 
 def _state(call: Call) -> Any:
@@ -51,7 +52,7 @@ def listed(call: Call) -> Result:
 
 def watch(call: Call) -> int:
     given = call.arguments
-    left = given.max
+    left = None if given.max is None else check_range(given.max, "--max", 1, 1_000_000_000)
     with ending_cleanly():
         for entry in call.bus.each(_state(call).watch(given.prefix, after=given.after)):
             call.emit(Rows([entry], ("key", "version", "change", "value:json"), paged=False, whole=True, one=True))

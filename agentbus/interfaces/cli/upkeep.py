@@ -11,7 +11,7 @@ from agentbus.interfaces.cli.output import Result, Rows, Said
 from agentbus.interfaces.cli.values import number
 
 if TYPE_CHECKING:
-    from agentbus.records import Check
+    pass
 
 
 def cleanup(call: Call) -> Result:
@@ -62,13 +62,18 @@ def restore(call: Call) -> Result:
 
 
 def doctor(call: Call) -> Result:
-    from agentbus.interfaces.cli.looping import connected, run
+    """Without opening the bus: it may be one that cannot be opened."""
+    import asyncio
+    import os
 
-    async def work() -> list[Check]:
-        async with connected(call) as bus:
-            return await bus.doctor()
+    import agentbus
+    from agentbus.errors import NoBus
+    from agentbus.interfaces.cli.settings import place_of
 
-    checks = run(call, work)
+    place, _ = place_of(call.settings["url"])
+    if not os.path.isdir(place):
+        raise NoBus(path=place)
+    checks = asyncio.run(agentbus.doctor(place))
     sick = any(check.status == "error" for check in checks)
     return Rows(checks, ("status:status", "name", "text", "fix"), paged=False, code=FAILED if sick else 0)
 
