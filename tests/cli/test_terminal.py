@@ -155,3 +155,11 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
 def test_zsh_reads_its_script(shell: Shell) -> None:
     script = shell.say("completion", "zsh")
     subprocess.run(["zsh", "-n"], input=script.encode(), timeout=PATIENCE, check=True)
+
+
+def test_a_text_of_somebody_else_does_nothing_to_the_terminal(shell: Shell) -> None:
+    shell.register("a")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.do(bus.state("a").set("k", "\x1b[2Jgone"))
+    code, shown = on_terminal(shell, "state", "get", "k", "--of", "a")
+    assert (code, "\x1b[2J" in shown, "\\x1b[2Jgone" in shown) == (0, False, True)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.failures import NoIdentity
+from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
     from agentbus.blocking import BlockingBus
@@ -90,7 +91,7 @@ class Call:
     def note(self, text: str) -> None:
         """Tell people something that is not data."""
         if not self.arguments.quiet:
-            print(text, file=sys.stderr)
+            print(harmless(text), file=sys.stderr)
 
 
 class Command:

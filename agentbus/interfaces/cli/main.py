@@ -17,6 +17,7 @@ from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import emit, write_json
 from agentbus.interfaces.cli.settings import gathered
 from agentbus.interfaces.cli.table import COMMANDS, DEFAULTS
+from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -285,7 +286,8 @@ def _failed(error: AgentBusError, json: bool) -> int:
             write_json({"error": failures.described(error)})
         else:
             told = failures.described(error)
-            print(f"agentbus: {told['message']}" + (f"\n  {told['fix']}" if told["fix"] else ""), file=sys.stderr)
+            text = f"agentbus: {told['message']}" + (f"\n  {told['fix']}" if told["fix"] else "")
+            print(harmless(text), file=sys.stderr)
     except BrokenPipeError:
         return _closed()
     except OSError:

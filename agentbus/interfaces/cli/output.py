@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from agentbus.interfaces.cli.texts import harmless
+
 SCHEMA_VERSION = 1
 _encode = msgspec.json.Encoder().encode
 
@@ -32,8 +34,7 @@ class Result:
 
     def show(self) -> None:
         """What people see, with rich."""
-        for line in self.lines():
-            print(line)
+        print_lines(self.lines())
 
 
 class Said(Result):
@@ -151,8 +152,17 @@ def emit(result: Result, *, json: bool) -> None:
     elif is_terminal():
         result.show()
         sys.stdout.flush()
+    elif sys.stdout.isatty():
+        print_lines(result.lines())
+        sys.stdout.flush()
     else:
         _write("".join(f"{line}\n" for line in result.lines()).encode())
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Lines for people. What others wrote must not make their terminal do something."""
+    for line in lines:
+        print(harmless(line))
 
 
 def write_json(fields: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentbus.interfaces.cli.output import plain
+from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
     from agentbus.interfaces.cli.sections import Part
@@ -134,17 +135,6 @@ _WORDS: dict[str, Callable[[Any], Text]] = {
     "flag": lambda value: Text("yes" if value else "–", style="" if value else "dim"),
 }
 """How numbers of some kinds are said."""
-
-
-def harmless(text: str) -> str:
-    r"""A text of anybody's, without what would make the terminal do something.
-
-    >>> harmless("\x1b[2Jgone")
-    '\\x1b[2Jgone'
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def ago(wall: int, now: int | None = None) -> str:
