@@ -8,7 +8,7 @@ anything that is not a text or a number is JSON. Tables are for terminals, and o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -68,8 +68,8 @@ class Rows(Result):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
-    was), percent, bytes, milliseconds, severity, command, flag and json. ``following``: one of many that come one by
-    one, which people see without a heading.
+    was), percent, bytes, milliseconds, severity, command, flag, facts and json. ``following``: one of many that come
+    one by one, which people see without a heading. ``people``: what people see of a record instead, by ``field:kind``.
     """
 
     def __init__(
@@ -82,16 +82,18 @@ class Rows(Result):
         whole: bool = False,
         one: bool = False,
         following: bool = False,
+        people: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         code: int = 0,
         empty: str = "there are none",
     ) -> None:
-        self._columns = [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
+        self._columns = _named(columns)
         self._rows = [msgspec.to_builtins(item) for item in items]
         self._cursor = cursor
         self._paged = paged
         self._whole = whole
         self._one = one
         self._following = following
+        self._people = people
         self._empty = empty
         self.code = code
 
@@ -107,9 +109,18 @@ class Rows(Result):
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import lines, table
 
+        columns, rows = self._columns, self._rows
+        if self._people is not None and rows:
+            seen = [self._people(row) for row in rows]
+            columns = _named(list(seen[0]))
+            rows = [{name.partition(":")[0]: value for name, value in row.items()} for row in seen]
         if self._following:
-            return lines(self._columns, self._rows)
-        return table(self._columns, self._rows, self._empty, self._cursor)
+            return lines(columns, rows)
+        return table(columns, rows, self._empty, self._cursor)
+
+
+def _named(columns: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
 
 
 class One(Result):

@@ -70,7 +70,14 @@ def doctor(call: Call) -> Result:
 
     checks = run(call, work)
     sick = any(check.status == "error" for check in checks)
-    return Rows(checks, ("status:status", "name", "text", "fix"), paged=False, code=FAILED if sick else 0)
+    columns = ("status:status", "name", "text", "fix")
+    return Rows(checks, columns, paged=False, people=_diagnosis, code=FAILED if sick else 0)
+
+
+def _diagnosis(check: dict[str, Any]) -> dict[str, Any]:
+    """What people see: the fix, where there is one, below what it mends."""
+    fix = f"\n→ {check['fix']}" if check["fix"] else ""
+    return {"status:status": check["status"], "finding": f"{check['name']}: {check['text']}{fix}"}
 
 
 def _cleanup(parser: ArgumentParser) -> None:
