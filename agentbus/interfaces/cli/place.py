@@ -8,6 +8,7 @@ from typing import Any
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Result, Said
+from agentbus.interfaces.cli.values import seconds
 
 
 def init(call: Call) -> Result:
@@ -61,7 +62,7 @@ def _watch(call: Call, shown: dict[str, Any]) -> int:
 
 def _status(parser: ArgumentParser) -> Any:
     parser.add_argument("--watch", action="store_true", help="go on, refreshed in place, until Ctrl-C")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between two looks (1)")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks (1)")
 
 
 COMMANDS = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import FAILED
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import number
+from agentbus.interfaces.cli.values import days, hours, minutes
 
 if TYPE_CHECKING:
     from agentbus.records import Check
@@ -83,11 +83,11 @@ def _diagnosis(check: dict[str, Any]) -> dict[str, Any]:
 def _cleanup(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--stale", type=number, metavar="MIN",
+        "--stale", type=minutes, metavar="MIN",
         help="first end, as failed, the sessions in which nobody did anything for so many minutes (paused ones stay)",
     )  # fmt: skip
-    add("--failed-sessions", type=number, metavar="H", help="let failed sessions go after so many hours")
-    add("--keep-days", type=number, metavar="N", help="keep everything that is done for so many days only")
+    add("--failed-sessions", type=hours, metavar="H", help="let failed sessions go after so many hours")
+    add("--keep-days", type=days, metavar="N", help="keep everything that is done for so many days only")
     add("--dry-run", action="store_true", help="only say what would go")
 
 
