@@ -18,7 +18,7 @@ def listed(call: Call) -> Result:
     given = call.arguments
     page = call.bus.do(
         call.bus.messages.list(
-            status=given.status,
+            status=given.status.split(",") if given.status else None,
             type=given.type,
             sender=given.sender,
             to=given.to,
@@ -58,7 +58,7 @@ def purge(call: Call) -> Result:
 
 def _list(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--status", metavar="S", help="scheduled, queued, leased, acked, dead or expired")
+    add("--status", metavar="S", help="scheduled, queued, leased, acked, dead or expired; or several (a,b)")
     add("--type", metavar="TYPE", help="of this type")
     add("--sender", metavar="ID", help="of this sender")
     add("--to", metavar="ID", help="to this agent, pool:NAME or topic:NAME")

@@ -124,10 +124,16 @@ def _named(columns: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class One(Result):
-    """One record with all its fields, a line each: the name, a tab, the value."""
+    """One record with all its fields, a line each: the name, a tab, the value.
 
-    def __init__(self, record: Any, kinds: dict[str, str] | None = None, code: int = 0) -> None:
+    ``told``: what lines and people have in place of what is in the record.
+    """
+
+    def __init__(
+        self, record: Any, kinds: dict[str, str] | None = None, code: int = 0, told: dict[str, Any] | None = None
+    ) -> None:
         self._record = msgspec.to_builtins(record)
+        self._told = {**self._record, **(told or {})}
         self._kinds = kinds or {}
         self.code = code
 
@@ -135,12 +141,12 @@ class One(Result):
         return self._record
 
     def lines(self) -> list[str]:
-        return [f"{name}\t{plain(value)}" for name, value in self._record.items()]
+        return [f"{name}\t{plain(value)}" for name, value in self._told.items()]
 
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import record
 
-        record(self._record, self._kinds)
+        record(self._told, self._kinds)
 
 
 def plain(value: Any) -> str:

@@ -24,10 +24,28 @@ def init(call: Call) -> Result:
         raise Usage(reason="the working directory is gone", advice="cd to one that exists, or say --url") from None
     path, there = place_of(call.settings["url"])
     made = not there
+    above = "" if there else _above(path)
     open_here(call.settings, create=True).close()
     if there:
         call.note(f"there was a bus in {path} already")
+    if above:
+        call.note(f"there is a bus above it, in {above}: who works here will not meet those there")
     return Said({"path": path, "made": made}, path)
+
+
+def _above(path: str) -> str:
+    """The bus that would have been used here without this one."""
+    import os
+
+    from agentbus.interfaces.cli.settings import place_of
+
+    directory = os.path.dirname(path)
+    while directory != os.path.dirname(directory):
+        directory = os.path.dirname(directory)
+        found, there = place_of(os.path.join(directory, os.path.basename(path)))
+        if there:
+            return found
+    return ""
 
 
 def status(call: Call) -> Result | int:

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.command import Call, Command
-from agentbus.interfaces.cli.failures import FAILED
+from agentbus.interfaces.cli.failures import FAILED, typed
 from agentbus.interfaces.cli.output import Result, Rows, Said
 from agentbus.interfaces.cli.values import days, hours, minutes
 
@@ -62,6 +62,8 @@ def restore(call: Call) -> Result:
 
 
 def doctor(call: Call) -> Result:
+    from msgspec.structs import replace
+
     from agentbus.interfaces.cli.looping import connected, run
 
     async def work() -> list[Check]:
@@ -69,6 +71,7 @@ def doctor(call: Call) -> Result:
             return await bus.doctor()
 
     checks = run(call, work)
+    checks = [replace(check, text=typed(check.text), fix=check.fix and typed(check.fix)) for check in checks]
     sick = any(check.status == "error" for check in checks)
     columns = ("status:status", "name", "text", "fix")
     return Rows(checks, columns, paged=False, people=_diagnosis, code=FAILED if sick else 0)
