@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from agentbus.addresses import Address, address
@@ -10,6 +11,7 @@ from agentbus.limits import (
     MAX_PAGE,
     MESSAGE_STATUSES,
     check_choice,
+    check_choices,
     check_name,
     check_range,
     check_row,
@@ -46,7 +48,7 @@ class Mailroom:
     async def list(
         self,
         *,
-        status: str | None = None,
+        status: str | Sequence[str] | None = None,
         type: str | None = None,
         sender: str | None = None,
         to: str | Address | None = None,
@@ -61,7 +63,7 @@ class Mailroom:
         """
         place = None if to is None else address(to)
         wanted = MessageFilter(
-            None if status is None else check_choice(status, "status", MESSAGE_STATUSES),
+            None if status is None else check_choices(status, "status", MESSAGE_STATUSES),
             name_or_none(type, "message type"),
             # Any text: the bus itself has a name that no agent can have.
             None if sender is None else check_text(sender, "sender"),

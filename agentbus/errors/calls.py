@@ -195,8 +195,12 @@ class AgentExists(Conflict):
     """The id is alive elsewhere."""
 
     code = "agent_exists"
-    text = "agent {agent!r} is {status} in process {pid}"
+    text = "agent {agent!r} is {status}{where}"
     fix_text = "end it first, choose another id, or pass takeover=True"
+
+    def __init__(self, **facts: Any) -> None:
+        pid = facts.get("pid")
+        super().__init__(**{"where": "" if pid is None else f" in process {pid}", **facts})
 
 
 class AgentEnded(Conflict):

@@ -35,6 +35,8 @@ def fenced(actor: Actor, standing: Standing | None) -> AgentFenced | None:
         return None
     if standing is None:
         reason = "it was deleted"
+    elif actor.epoch > standing.epoch:
+        reason = f"it never had such an epoch, the newest is {standing.epoch}"
     elif standing.epoch != actor.epoch:
         reason = f"epoch {standing.epoch} has taken over"
     elif standing.status in {"pending", "spawning"}:

@@ -33,7 +33,7 @@ class AgentFilter(msgspec.Struct, frozen=True):
 class MessageFilter(msgspec.Struct, frozen=True):
     """Which messages to list; None takes all. ``mailbox`` is a kind and a name."""
 
-    status: str | None = None
+    status: tuple[str, ...] | None = None
     type: str | None = None
     sender: str | None = None
     session: str | None = None
@@ -77,10 +77,11 @@ def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
 
 def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
     kind, name = wanted.mailbox or (None, None)
+    status = None if wanted.status is None else f",{','.join(wanted.status)},"
     rows = yield Query(
         "message_list",
         (
-            wanted.cursor, wanted.status, wanted.type, wanted.sender, wanted.session,
+            wanted.cursor, status, wanted.type, wanted.sender, wanted.session,
             wanted.correlation, kind, name, wanted.limit + 1,
         ),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.failures import DONE, FAILED
 from agentbus.interfaces.cli.output import Result, is_terminal, plain
-from agentbus.interfaces.cli.values import number
+from agentbus.interfaces.cli.values import seconds
 from agentbus.limits import check_seconds
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Closing(Result):
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--pace", type=number, default=1, metavar="S", help="seconds that each task takes (1)")
+    parser.add_argument("--pace", type=seconds, default=1, metavar="S", help="seconds that each task takes (1)")
 
 
 COMMANDS = {

@@ -76,6 +76,12 @@ _FIXES = {
     "snapshot_too_large": "keep large things in files, or raise max_snapshot in agentbus.toml",
     "foreign_checkpoint": "`agentbus checkpoint show {id}` reads it",
     "type_changing": "let one program define it; `agentbus events --kind type_changed` shows who does",
+    "session_id_taken": "register agents with --session {session} to take part in it; or choose another id",
+    "unknown_participant": "name one of those who take part",
+    "built_in_type": "choose another name",
+    "not_a_database": "`agentbus doctor` says more, and names the newest backup for `agentbus backup restore`",
+    "outcome_unknown": "call again; a send with the same --id is sent only once",
+    "bus_closed": "call again",
     "invalid_schema": "`agentbus types add --help` says what a schema may have",
 }
 
@@ -111,10 +117,52 @@ def _told(text: str) -> str:
 
 def fix(error: AgentBusError) -> str | None:
     """What to do, in the words of the command line."""
+    if error.code == "no_bus":
+        return _make_one(str(error.facts.get("path", "")))
     template = _FIXES.get(error.code)
     if template is None:
-        return error.fix or None
+        return typed(error.fix) if error.fix else None
     return template.format_map(_Facts(error.facts))
+
+
+def typed(text: str) -> str:
+    """Advice that is meant for programs, in words that can be typed.
+
+    >>> typed("there is none; await bus.backup() makes one")
+    'there is none; agentbus backup makes one'
+    """
+    import re
+
+    for pattern, words in _TYPED:
+        text = re.sub(pattern, words, text)
+    return text
+
+
+_TYPED = (
+    (r"(await )?bus\.backup\(\)", "agentbus backup"),
+    (r"agentbus\.restore_backup\(('[^']*'|\"[^\"]*\"), ('[^']*'|\"[^\"]*\")\)", r"agentbus backup restore \1 --url \2"),
+    (r"agentbus\.restore_backup\(…\)", "agentbus backup restore …"),
+    (r"(await )?bus\.import_archive\((.*?)\)", r"\2 (import_archive of the Python API reads it)"),
+    (r"agentbus\.connect\(…\)", "agentbus init"),
+    (r"(await )?agentbus\.doctor\((.*?)\)", r"agentbus doctor --url \2"),
+    (r"bus\.messages\.dead\(\)", "agentbus messages dead"),
+    (r"abandon\(reason\)", "--abandon REASON"),
+    (r"session\.checkpoint_all\(\)", "agentbus checkpoint create --all"),
+    (r"session\.composites\(\)", "agentbus checkpoint list"),
+    (r"\broot=", "--root"),
+)
+"""What the texts of the bus say to programs, and what does the same on the command line."""
+
+
+def _make_one(path: str) -> str:
+    import os
+    from shlex import quote
+
+    try:
+        here = os.path.dirname(path) == os.getcwd()
+    except OSError:
+        here = False
+    return "make one here: agentbus init" if here else f"make one there: agentbus init --url {quote(path)}"
 
 
 class _Facts(dict[str, Any]):

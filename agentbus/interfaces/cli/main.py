@@ -16,7 +16,7 @@ from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import emit, write_json
 from agentbus.interfaces.cli.settings import gathered
-from agentbus.interfaces.cli.table import COMMANDS, DEFAULTS
+from agentbus.interfaces.cli.table import ALIASES, COMMANDS, DEFAULTS
 from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _WITH_VALUE = ("--url", "--agent")
 _HELP = ("-h", "--help")
 _WIDTH = 100
 """Characters of a line of help."""
+_NEAR = 0.65
+"""How alike two words are, of which one may be meant by the other: sned and send, not kill and fail."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -209,9 +211,15 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
         elif word.startswith("-") and word != "-":
             index += 1
         else:
+            rest = words[:index] + words[index + 1 :]
+            if word == "help":
+                return _split([*rest, "--help"])
+            if word == "version":
+                return None, [*rest, "--version"]
+            word = ALIASES.get(word, word)
             if word not in COMMANDS:
-                raise _unknown("command", word, COMMANDS)
-            return word, words[:index] + words[index + 1 :]
+                raise _unknown("there is no command", word, COMMANDS)
+            return word, rest
     return None, words
 
 
@@ -232,7 +240,7 @@ def _member(family: str, words: list[str], commands: dict[str, Command]) -> tupl
         return f"{family} {DEFAULTS[family]}", words
     if index is None:
         raise Usage(reason=f"agentbus {family} needs one of {', '.join(members)}", advice=f"agentbus {family} --help")
-    raise _unknown(f"agentbus {family}", words[index], members)
+    raise _unknown(f"agentbus {family} has no command", words[index], members)
 
 
 def _is_word(words: list[str], index: int) -> bool:
@@ -240,16 +248,18 @@ def _is_word(words: list[str], index: int) -> bool:
 
 
 def _unknown(what: str, word: str, known: Any) -> Usage:
-    near = _near(word, list(known))
+    from agentbus.interfaces.cli.table import SYNONYMS
+
+    near = f"agentbus {SYNONYMS[word]}" if known is COMMANDS and word in SYNONYMS else _near(word, list(known))
     listed = ", ".join(known)
     advice = f"did you mean {near}?" if near else f"there are {listed}"
-    return Usage(reason=f"there is no {what} {word!r}", advice=advice)
+    return Usage(reason=f"{what} {word!r}", advice=advice)
 
 
 def _near(word: str, known: list[str]) -> str | None:
     from difflib import get_close_matches
 
-    found = get_close_matches(word, known, n=1, cutoff=0.5)
+    found = get_close_matches(word, known, n=1, cutoff=_NEAR)
     return found[0] if found else None
 
 
@@ -265,7 +275,8 @@ def _overview(words: list[str]) -> int:
         raise Usage(reason=f"there is no option {unknown[0]}", advice="agentbus --help shows the commands")
     lines = ["usage: agentbus COMMAND …", "", "One durable bus for many agents.", ""]
     lines += [f"  {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
-    lines += ["", "agentbus COMMAND --help shows how each is used; --json gives JSON everywhere.",
+    lines += ["", "agentbus help COMMAND shows how each is used; --json gives JSON everywhere.",
+              "lengths of time are seconds where nothing else is said, or have a unit: 500ms, 5s, 10m, 1h, 2d",
               "exit codes: 0 done, 1 failed, 2 usage, 3 try again, 4 nothing there or timed out"]  # fmt: skip
     asked = any(word in _HELP for word in words)
     print("\n".join(lines), file=sys.stdout if asked else sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.failures import NOTHING, Usage
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import JSON_HELP, json_value, number
+from agentbus.interfaces.cli.values import JSON_HELP, json_value, seconds
 
 RECEIVED = ("lease", "priority", "type", "sender", "payload:json")
 _RECEIVED_HELP = "plain output: lease, priority, type, sender, payload (JSON)"
@@ -52,8 +52,8 @@ def _sending(parser: ArgumentParser) -> None:
 def _sent_with(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--priority", type=int, metavar="N", help="0 to 9, 9 is the most urgent (5)")
-    add("--delay", type=number, metavar="S", help="it can be received after so many seconds")
-    add("--ttl", type=number, metavar="S", help="it expires if nobody took it for so many seconds")
+    add("--delay", type=seconds, metavar="S", help="it can be received after so many seconds")
+    add("--ttl", type=seconds, metavar="S", help="it expires if nobody took it for so many seconds")
     add("--id", metavar="ID", help="your own id for it: calling again with the same id sends it once")
     add("--session", metavar="ID", help="the session that it belongs to (yours)")
     add("--max-attempts", type=int, metavar="N", help="hand-overs before it becomes a dead letter (5)")
@@ -85,11 +85,11 @@ def _received(messages: list[Any]) -> Result:
 
 def _receiving(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--wait", type=number, default=0, metavar="S", help="wait so many seconds for one to come (0)")
+    add("--wait", type=seconds, default=0, metavar="S", help="wait so many seconds for one to come (0)")
     add("--max", type=int, default=1, metavar="N", help="take so many at most (1)")
     add("--ack", action="store_true", help="acknowledge them once they are printed")
     add("--peek", action="store_true", help="only look: nothing is taken")
-    add("--lease", type=number, metavar="S", help="how long they are yours (600); every call of yours extends it")
+    add("--lease", type=seconds, metavar="S", help="how long they are yours (600); every call of yours extends it")
 
 
 def ack(call: Call) -> Result:
@@ -112,7 +112,7 @@ def nack(call: Call) -> Result:
 
 def _nack(parser: ArgumentParser) -> None:
     _messages(parser)
-    parser.add_argument("--delay", type=number, metavar="S", help="seconds until it can be received again (grows)")
+    parser.add_argument("--delay", type=seconds, metavar="S", help="seconds until it can be received again (grows)")
     parser.add_argument("--error", metavar="TEXT", help="why, for whoever looks at it later")
 
 
@@ -159,7 +159,7 @@ def request(call: Call) -> Result:
 
 def _requesting(parser: ArgumentParser) -> None:
     _sending(parser)
-    parser.add_argument("--timeout", type=number, default=30, metavar="S", help="seconds to wait for the reply (30)")
+    parser.add_argument("--timeout", type=seconds, default=30, metavar="S", help="seconds to wait for the reply (30)")
 
 
 def wait(call: Call) -> Result:
@@ -169,7 +169,7 @@ def wait(call: Call) -> Result:
 
 
 def _waiting(parser: ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=number, metavar="S", help="give up after so many seconds (never)")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="give up after so many seconds (never)")
 
 
 COMMANDS = {

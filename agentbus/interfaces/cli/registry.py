@@ -9,7 +9,7 @@ from agentbus.errors import UnknownAgent
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import NOTHING, missing
 from agentbus.interfaces.cli.output import One, Result, Rows
-from agentbus.interfaces.cli.values import number, paging
+from agentbus.interfaces.cli.values import paging, seconds
 
 COLUMNS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
 _PLAIN = "plain output: id, type, status, progress, note, session, updated"
@@ -95,7 +95,7 @@ def _find(parser: ArgumentParser) -> None:
 
 def _clear(parser: ArgumentParser) -> None:
     text = "only those that ended so many seconds ago (0)"
-    parser.add_argument("--older-than", type=number, default=0, metavar="S", help=text)
+    parser.add_argument("--older-than", type=seconds, default=0, metavar="S", help=text)
 
 
 COMMANDS = {

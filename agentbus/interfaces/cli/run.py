@@ -13,7 +13,7 @@ from agentbus.interfaces.cli.agents import about, about_options
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Said
-from agentbus.interfaces.cli.values import number
+from agentbus.interfaces.cli.values import seconds
 from agentbus.limits import check_range, check_seconds
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _run(parser: ArgumentParser) -> None:
     parser.usage = "agentbus run [OPTION…] -- COMMAND…"
     add("--type", default="worker", metavar="TYPE", help="its type (worker)")
     add("--restart", type=int, default=0, metavar="N", help="start it again when it fails, N times at most (0)")
-    add("--pause", type=number, default=1, metavar="S", help="seconds before the first restart, then twice as long (1)")
+    add("--pause", type=seconds, default=1, metavar="S", help="seconds before the first restart, then doubled (1)")
     about_options(parser)
     add("words", nargs="*", help=SUPPRESS)
 

@@ -9,7 +9,7 @@ from agentbus.errors import UnknownSession
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage, missing
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import json_value, number, paging
+from agentbus.interfaces.cli.values import json_value, minutes, paging
 
 COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded:flag")
 CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "active", "failed", "status:status")
@@ -193,7 +193,7 @@ def _list(parser: ArgumentParser) -> None:
     add("--status", metavar="S", help="active, paused, interrupted, completed or failed, or several (a,b)")
     add("--operation", metavar="NAME", help="of this operation")
     add("--milestone", metavar="NAME", help="for this milestone")
-    add("--stale", type=number, metavar="MIN", help="open ones in which nobody did anything for so many minutes")
+    add("--stale", type=minutes, metavar="MIN", help="open ones in which nobody did anything for so many minutes")
     paging(parser)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.failures import NOTHING
 from agentbus.interfaces.cli.output import Result, Rows, Said, plain
-from agentbus.interfaces.cli.values import JSON_HELP, json_value, number, paging
+from agentbus.interfaces.cli.values import JSON_HELP, json_value, paging, seconds
 from agentbus.limits import check_range
 
 
@@ -74,7 +74,7 @@ def _scope(parser: ArgumentParser) -> None:
 def _put(parser: ArgumentParser) -> None:
     _key(parser)
     parser.add_argument("value", help=JSON_HELP)
-    parser.add_argument("--ttl", type=number, metavar="S", help="it expires after so many seconds")
+    parser.add_argument("--ttl", type=seconds, metavar="S", help="it expires after so many seconds")
     parser.add_argument(
         "--type", default="user_data", metavar="TYPE", help="checkpoint, progress, user_data, system_data or temp_data"
     )

@@ -65,8 +65,50 @@ def _invalid(text: str, what: str, error: Exception) -> InvalidJSON:
     )
 
 
-def number(text: str) -> int | float:
-    """Seconds and the like. Whether it is in range is checked by what takes it."""
+def seconds(text: str) -> int | float:
+    """A length of time: seconds, or with a unit.
+
+    >>> seconds("90"), seconds("0.5"), seconds("500ms"), seconds("10m"), seconds("2d")
+    (90, 0.5, 0.5, 600, 172800)
+    """
+    return _lasting(text, 1)
+
+
+def minutes(text: str) -> int | float:
+    """The same in minutes, where it has no unit."""
+    return _lasting(text, 60)
+
+
+def hours(text: str) -> int | float:
+    """The same in hours, where it has no unit."""
+    return _lasting(text, 3600)
+
+
+def days(text: str) -> int | float:
+    """The same in days, where it has no unit."""
+    return _lasting(text, 86_400)
+
+
+def _lasting(text: str, unit: int) -> int | float:
+    found = _number(text)
+    if found is not None:
+        return found
+    given = text.strip()
+    for name, milliseconds in _UNITS.items():
+        count = _number(given.removesuffix(name)) if given.endswith(name) else None
+        if count is not None:
+            # More digits than a float has room for are as good as infinite.
+            found = float(str(count)) * milliseconds / (unit * 1000)
+            return int(found) if found.is_integer() else found
+    raise ArgumentTypeError(f"{text!r} is not a length of time: {_EXAMPLES[unit]}, 500ms, 5s, 10m, 1h, 2d")
+
+
+_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EXAMPLES = {1: "30 (seconds)", 60: "30 (minutes)", 3600: "12 (hours)", 86_400: "7 (days)"}
+
+
+def _number(text: str) -> int | float | None:
+    """What it says. Whether that is in range is checked by what takes it."""
     try:
         return int(text)
     except ValueError:
@@ -74,7 +116,7 @@ def number(text: str) -> int | float:
     try:
         return float(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number") from None
+        return None
 
 
 def paging(parser: ArgumentParser) -> None:
