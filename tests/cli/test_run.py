@@ -366,7 +366,8 @@ def test_an_agent_that_was_taken_over_is_not_restarted(shell: Shell) -> None:
         assert shell.say("register", "a", "--type", "worker", "--takeover") == "a#2"
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 1
+        # By itself, or ended because it was noticed just then.
+        assert process.wait(30) in {1, 125}
     found = record(shell, "a")
     assert (found.status, found.epoch) == ("running", 2)
 

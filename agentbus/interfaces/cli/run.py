@@ -181,7 +181,9 @@ COMMANDS = {
             "plain output: that of the command\n"
             "The agent is --agent, or has a name made from the command; AGENTBUS_AGENT and AGENTBUS_URL are\n"
             "set for it. Standard streams and signals pass through. The exit code is that of the command,\n"
-            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run.\n"
+            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run, 125 if its\n"
+            "agent was ended by somebody (`agentbus stop --agent ID`, a takeover, a verdict): then the command\n"
+            "is ended too, within seconds. One that calls `complete` or `fail` has 30 s to end by itself.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
             "its output; so does --json, on the last line."
         ),
