@@ -23,10 +23,12 @@ def ending_cleanly() -> Iterator[None]:
     """For what waits: SIGTERM ends it as Ctrl-C does, so that what it holds is given back."""
     import signal
 
-    def end(number: int, frame: object) -> None:
+    from agentbus.interfaces.cli.interrupts import patient
+
+    def end(number: int) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, patient(end))
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import agentbus
 from agentbus import Bus
 from agentbus.errors import NoBus
 from agentbus.interfaces.cli.command import Call
+from agentbus.interfaces.cli.interrupts import left_to_the_loop
 from agentbus.interfaces.cli.settings import place_of
 
 T = TypeVar("T")
@@ -33,7 +34,8 @@ def run(call: Call, work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
     try:
-        result = asyncio.run(guarded())
+        with left_to_the_loop():
+            result = asyncio.run(guarded())
     except asyncio.CancelledError:
         if ended:
             raise SystemExit(128 + ended[0]) from None

@@ -66,6 +66,7 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
     import anyio
 
+    from agentbus.interfaces.cli.interrupts import left_to_the_loop
     from agentbus.interfaces.cli.looping import connected
     from agentbus.interfaces.running.resident import Resident
 
@@ -78,7 +79,8 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
         async with bus:
             return await Resident(bus, guard, streams, job, call.note).run()
 
-    return anyio.run(reside)
+    with left_to_the_loop():
+        return anyio.run(reside)
 
 
 def _job(call: Call) -> Job:
