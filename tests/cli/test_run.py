@@ -103,6 +103,9 @@ def test_a_command_that_fails_has_failed_and_its_parent_is_told(shell: Shell) ->
     assert (found.status, found.error, found.parent) == ("failed", "exit code 3: it broke", "boss")
     (report,) = shell.json("receive", "--ack", agent=boss)
     assert report["payload"] == {"agent": agent, "status": "failed", "error": "exit code 3: it broke"}
+    # Also if it has a name of its own.
+    assert shell.run("run", "--agent", "a", "--", "false", agent=boss).code == 1
+    assert shell.json("receive", "--ack", agent=boss)[0]["payload"]["agent"] == "a"
 
 
 def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:

@@ -99,11 +99,12 @@ def _job(call: Call) -> Job:
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
     options = about(given)
-    options.setdefault("parent", _caller(call))
+    id = _id(call)
+    options.setdefault("parent", _caller(id))
     return Job(
         command=given.command,
         environment={**os.environ, "AGENTBUS_URL": place},
-        id=_id(call),
+        id=id,
         type=given.type,
         about=options,
         restarts=given.restart,
@@ -125,11 +126,10 @@ def _id(call: Call) -> str:
     return id
 
 
-def _caller(call: Call) -> str | None:
-    """Whoever begins an agent is told if it fails."""
-    if call.settings.sources["agent"] != "environment":
-        return None
-    return str(call.settings["agent"]).partition("#")[0]
+def _caller(id: str) -> str | None:
+    """Whoever begins an agent is told if it fails: the one that the environment names, whatever --agent says."""
+    caller = os.environ.get("AGENTBUS_AGENT", "").partition("#")[0]
+    return caller if caller and caller != id else None
 
 
 def _check_command(name: str) -> None:
