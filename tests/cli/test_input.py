@@ -108,7 +108,7 @@ def test_who_waits_for_the_lock_in_vain_may_try_again(agent: Shell) -> None:
 
 @pytest.mark.parametrize("words", [("receive", "--wait", "60"), ("wait",), ("request", "a", "note", "1"),
                                    ("state", "watch"), ("status", "--watch"), ("events", "--follow")])  # fmt: skip
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_what_waits_can_be_interrupted(agent: Shell, words: tuple[str, ...], number: int, code: int) -> None:
     waiting = agent.start(*words, agent="a")
     try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from agentbus.blocking import open_bus
 from tests.cli.conftest import PATIENCE, Shell
 
 IMPORTING = """
@@ -65,3 +68,26 @@ def test_a_signal_while_something_is_imported_is_heard(
         check=False,
     )
     assert (done.returncode, done.stderr) == (code, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
+def test_what_was_taken_and_is_not_read_goes_back(shell: Shell, number: signal.Signals) -> None:
+    """The terminal is closed, or the connection lost, while it prints."""
+    agent = shell.register("a")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.agent(agent).send("a", "note", "x" * 300_000)
+        receiving = shell.start("receive", "--json", agent=agent)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while bus.do(bus.messages.get("m-1")).status != "leased":  # type: ignore[union-attr]
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(0.05)
+            receiving.send_signal(number)
+            assert receiving.wait(PATIENCE) == 128 + number
+        finally:
+            receiving.kill()
+            receiving.communicate()
+        message = bus.do(bus.messages.get("m-1"))
+        assert message is not None
+        assert (message.status, message.attempts) == ("queued", 0)

@@ -20,19 +20,25 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """For what waits: SIGTERM ends it as Ctrl-C does, so that what it holds is given back."""
+    """For what waits: what ends it (a terminal that is closed, too) ends it as Ctrl-C does, so that what it holds is
+    given back."""
     import signal
 
-    from agentbus.interfaces.cli.interrupts import patient
+    from agentbus.interfaces.cli.interrupts import ENDING, patient
 
     def end(number: int) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, patient(end))
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number, handler in before.items():
+        # What is ignored when we begin (nohup) stays so.
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, patient(end))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Call:

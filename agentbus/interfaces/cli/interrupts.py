@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What ends a command in order, besides Ctrl-C."""
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 _SOON = 0.005
 
