@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from agentbus.clock import Now
 from agentbus.errors import AgentFenced
 from agentbus.operations import Actor, Op, Query
 
@@ -58,3 +59,8 @@ def fence(actors: Iterable[Actor | None]) -> Op[dict[Actor | None, AgentFenced]]
         if error is not None:
             refused[actor] = error
     return refused
+
+
+def barred(actor: Actor, now: Now) -> Op[AgentFenced | None]:
+    """Why this actor may not act any more, or None: for one who only waits, and would not hear of it."""
+    return (yield from fence([actor])).get(actor)

@@ -146,13 +146,6 @@ def test_waiting_takes_nothing(pair: Shell) -> None:
     assert pair.json("messages", "show", "m-1")["status"] == "queued"
 
 
-def test_a_delayed_message_ends_the_waiting_when_it_is_due(pair: Shell) -> None:
-    pair.say("send", "b", "note", "1", "--delay", "0.5", agent="a")
-    begun = time.monotonic()
-    assert pair.say("receive", "--wait", "30", agent="b")
-    assert time.monotonic() - begun < 10
-
-
 def test_payloads_are_checked_against_the_schema_of_their_type(pair: Shell) -> None:
     import agentbus
 

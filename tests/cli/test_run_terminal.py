@@ -33,12 +33,12 @@ while True:
 class Terminal:
     """A terminal with a command in its foreground."""
 
-    def __init__(self, shell: Shell, *words: str, stdout: int | None = None) -> None:
+    def __init__(self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True) -> None:
         self.master, self.slave = os.openpty()
         self.resize(40, 100)
         self.before = termios.tcgetattr(self.slave)
         self.process = subprocess.Popen(
-            [sys.executable, WRAPPER, COMMAND, "run", "--quiet", *words],
+            [sys.executable, WRAPPER, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
             cwd=shell.directory,
             env=shell.environment,
             stdin=self.slave,

@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """For what waits: SIGTERM, and a terminal that is closed, end it as Ctrl-C does, so that what it holds is given
-    back."""
+    """For what waits: what ends it (a terminal that is closed, too) ends it as Ctrl-C does, so that what it holds is
+    given back."""
     import signal
 
-    def end(number: int, frame: object) -> None:
+    from agentbus.interfaces.cli.interrupts import ENDING, patient
+
+    def end(number: int) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     for number, handler in before.items():
-        # Whoever started us without it (nohup) wants none.
+        # What is ignored when we begin (nohup) stays so.
         if handler is not signal.SIG_IGN:
-            signal.signal(number, end)
+            signal.signal(number, patient(end))
     try:
         yield
     finally:

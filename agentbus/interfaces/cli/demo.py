@@ -46,6 +46,7 @@ def _told(call: Call, stage: Any, url: str, suffix: str, pace: float) -> Figures
 
     import anyio
 
+    from agentbus.interfaces.cli.interrupts import left_to_the_loop
     from agentbus.interfaces.demo.story import Story
     from agentbus.opening import connect
 
@@ -57,7 +58,8 @@ def _told(call: Call, stage: Any, url: str, suffix: str, pace: float) -> Figures
         async with connect(url, auto_resume=False) as bus:
             return await Story(bus, stage, url, suffix, pace, tell).run()
 
-    return anyio.run(run)
+    with left_to_the_loop():
+        return anyio.run(run)
 
 
 def _teller(call: Call) -> Callable[[str, str], None]:

@@ -66,6 +66,7 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
     import anyio
 
+    from agentbus.interfaces.cli.interrupts import left_to_the_loop
     from agentbus.interfaces.cli.looping import connected
     from agentbus.interfaces.running.resident import Resident
 
@@ -78,7 +79,8 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
         async with bus:
             return await Resident(bus, guard, streams, job, call.note).run()
 
-    return anyio.run(reside)
+    with left_to_the_loop():
+        return anyio.run(reside)
 
 
 def _job(call: Call) -> Job:
@@ -97,11 +99,12 @@ def _job(call: Call) -> Job:
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
     options = about(given)
-    options.setdefault("parent", _caller())
+    id = _id(call)
+    options.setdefault("parent", _caller(id))
     return Job(
         command=given.command,
         environment={**os.environ, "AGENTBUS_URL": place},
-        id=_id(call),
+        id=id,
         type=given.type,
         about=options,
         restarts=given.restart,
@@ -123,9 +126,10 @@ def _id(call: Call) -> str:
     return id
 
 
-def _caller() -> str | None:
-    """Whoever begins an agent is told if it fails."""
-    return os.environ.get("AGENTBUS_AGENT", "").partition("#")[0] or None
+def _caller(id: str) -> str | None:
+    """Whoever begins an agent is told if it fails: the one that the environment names, whatever --agent says."""
+    caller = os.environ.get("AGENTBUS_AGENT", "").partition("#")[0]
+    return caller if caller and caller != id else None
 
 
 def _check_command(name: str) -> None:
@@ -179,7 +183,9 @@ COMMANDS = {
             "plain output: that of the command\n"
             "The agent is --agent, or has a name made from the command; AGENTBUS_AGENT and AGENTBUS_URL are\n"
             "set for it. Standard streams and signals pass through. The exit code is that of the command,\n"
-            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run.\n"
+            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run, 125 if its\n"
+            "agent was ended by somebody (`agentbus stop --agent ID`, a takeover, a verdict): then the command\n"
+            "is ended too, within seconds. One that calls `complete` or `fail` has 30 s to end by itself.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
             "its output; so does --json, on the last line."
         ),

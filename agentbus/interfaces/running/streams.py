@@ -174,6 +174,11 @@ class Streams:
             if now - quiet > _QUIET or (seconds is not None and now - begun > seconds):
                 return
 
+    @property
+    def raw(self) -> bool:
+        """Whether our terminal is raw, and standard error is one."""
+        return self._attached and os.isatty(2)
+
     def attach(self) -> bool:
         """Let keys through, if we are in the terminal's foreground; says whether."""
         if self._types and not self._attached and _in_foreground():
