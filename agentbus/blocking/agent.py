@@ -141,6 +141,12 @@ class BlockingAgent(Sender, Keeper):
 
         return peek(self, check_range(most, "most", 1, MAX_BATCH))
 
+    def in_hand(self, most: int = MAX_BATCH) -> list[Delivery]:
+        """What it received and has not settled, with its leases."""
+        from agentbus.blocking.receiving import in_hand
+
+        return in_hand(self, check_range(most, "most", 1, MAX_BATCH))
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is worth calling ``receive``; False if it was not, for ``timeout`` seconds."""
         from agentbus.blocking.receiving import wait
@@ -262,6 +268,14 @@ class BlockingAgent(Sender, Keeper):
         from agentbus.operations.agents import BusyRequest, busy
 
         self.call(busy, BusyRequest(self.actor, check_seconds(seconds, "seconds", zero=True)))
+
+    def join(self, session: str) -> str | None:
+        """Take part in a session from now on, in the same life; says which open one it left for it."""
+        from agentbus.operations.joining import JoinRequest, join_session
+
+        left = self.call(join_session, JoinRequest(self.actor, check_name(session, "session")))
+        self.session = session
+        return left
 
     def complete(self) -> None:
         """The work is done; the agent's life ends."""
