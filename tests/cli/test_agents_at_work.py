@@ -116,3 +116,31 @@ def test_what_is_not_there_differs_from_a_stored_null(shell: Shell) -> None:
     nothing = shell.run("state", "get", "none", agent=me)
     assert (nothing.code, nothing.out) == (4, "")
     assert nothing.err.startswith("agentbus: a has no entry 'none'")
+
+
+def test_whoever_settles_twice_hears_that_it_was_they(shell: Shell) -> None:
+    me, other = shell.register("a"), shell.register("b")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        for number in (1, 2, 3):
+            bus.agent(other).send("a", "note", number)
+        bus.agent(me).receive_many(3)
+        bus.agent(me).nack("m-2", delay=0)
+        bus.agent(me).reject("m-3", error="no")
+    shell.say("ack", "m-1#1", agent=me)
+    # Once more, after a lost shell.
+    again = shell.run("ack", "m-1#1", agent=me)
+    assert (again.code, again.err) == (0, "m-1#1 was acked by you before\n")
+    told = {
+        words: shell.refused(*words.split(), agent=me, code=1)["message"]
+        for words in ("nack m-1", "reject m-1#1 --error x", "ack m-2#1", "nack m-2#1", "reject m-3 --error x")
+    }
+    assert told == {
+        "nack m-1": "message m-1 was acked by you before",
+        "reject m-1#1 --error x": "message m-1 was acked by you before",
+        "ack m-2#1": "message m-2 was given back before",
+        "nack m-2#1": "message m-2 was given back before",
+        "reject m-3 --error x": "message m-3 was made a dead letter in your hands before",
+    }
+    # To anybody else it is lost, and with one that is lost nothing is acked.
+    assert shell.refused("ack", "m-1", agent=other, code=1)["code"] == "lease_lost"
+    assert shell.refused("ack", "m-1", "m-2#1", agent=me, code=1)["code"] == "already_settled"

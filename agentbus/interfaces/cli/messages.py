@@ -93,7 +93,9 @@ def _receiving(parser: ArgumentParser) -> None:
 
 
 def ack(call: Call) -> Result:
-    call.me.ack(*call.arguments.message)
+    before = call.me.ack(*call.arguments.message)
+    for message in before:
+        call.note(f"{message} was acked by you before")
     return _settled(call, "acked")
 
 
