@@ -54,10 +54,11 @@ class Mailroom:
         to: str | Address | None = None,
         session: str | None = None,
         correlation: str | None = None,
+        holder: str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page[MessageRecord]:
-        """Messages, newest first.
+        """Messages, newest first. ``holder``: those that this agent holds.
 
         >>> page = await bus.messages.list(to="executor-1", status="queued")          # doctest: +SKIP
         """
@@ -72,6 +73,7 @@ class Mailroom:
             None if place is None else (place.kind, place.name),
             check_row(cursor),
             check_range(limit, "limit", 1, MAX_PAGE),
+            name_or_none(holder, "holder"),
         )
         return await self._engine.read(list_messages, wanted)
 

@@ -227,6 +227,14 @@ class LeaseLost(Conflict):
     fix_text = "drop the result: the message is someone else's, or done"
 
 
+class AlreadySettled(LeaseLost):
+    """It was settled before, by the one who tries it again."""
+
+    code = "already_settled"
+    text = "message {message_id} was {what} before"
+    fix_text = "{advice}"
+
+
 class MessageIdConflict(Conflict):
     """The same message_id was used before, with other content."""
 

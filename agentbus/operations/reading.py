@@ -41,6 +41,7 @@ class MessageFilter(msgspec.Struct, frozen=True):
     mailbox: tuple[str, str] | None = None
     cursor: int = MAX_ID
     limit: int = 100
+    holder: str | None = None
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -82,7 +83,7 @@ def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
         "message_list",
         (
             wanted.cursor, status, wanted.type, wanted.sender, wanted.session,
-            wanted.correlation, kind, name, wanted.limit + 1,
+            wanted.correlation, kind, name, wanted.limit + 1, wanted.holder,
         ),
     )  # fmt: skip
     return page(rows, wanted.limit, _message, lambda message: str(message.id))

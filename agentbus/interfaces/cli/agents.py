@@ -140,7 +140,7 @@ COMMANDS = {
     "register": Command(
         register,
         "Join the bus as a visiting agent: one that calls now and then.",
-        'export AGENTBUS_AGENT="$(agentbus register coord-001 --type coordinator)"',
+        "AGENTBUS_AGENT=$(agentbus register coord-001 --type coordinator) && export AGENTBUS_AGENT",
         _register,
         output="plain output: id#epoch, which AGENTBUS_AGENT carries",
     ),

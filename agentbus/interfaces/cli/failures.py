@@ -38,7 +38,7 @@ class InvalidJSON(InvalidInput):
 
     code = "invalid_json"
     text = "{what} is not JSON: {reason} at line {line}, column {column}: {near}"
-    fix_text = 'quote it for the shell: \'{{"phase": "design"}}\'; a text needs its own quotes: \'"text"\''
+    fix_text = "{advice}"
 
 
 class NotText(InvalidInput):

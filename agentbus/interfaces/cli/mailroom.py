@@ -24,6 +24,7 @@ def listed(call: Call) -> Result:
             to=given.to,
             session=given.session,
             correlation=given.correlation,
+            holder=given.holder,
             cursor=given.cursor,
             limit=given.limit,
         )
@@ -63,6 +64,7 @@ def _list(parser: ArgumentParser) -> None:
     add("--sender", metavar="ID", help="of this sender")
     add("--to", metavar="ID", help="to this agent, pool:NAME or topic:NAME")
     add("--session", metavar="ID", help="of this session")
+    add("--holder", metavar="ID", help="those that this agent holds; `agentbus receive --held` shows yours with leases")
     add("--correlation", metavar="TEXT", help="with this correlation")
     paging(parser)
 

@@ -162,6 +162,11 @@ def plain(value: Any) -> str:
     return str(value)
 
 
+def bare(value: Any) -> str:
+    """A value that is all there is to print: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else _encode(value).decode()
+
+
 def emit(result: Result, *, json: bool) -> None:
     """Print what a command found; when this returns, it is out."""
     if json:

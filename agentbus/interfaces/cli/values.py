@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any, BinaryIO
 
 import msgspec
@@ -15,19 +15,47 @@ _MOST = 512 * 1024 * 1024
 JSON_HELP = "JSON, @FILE, or - to read standard input"
 
 
-def json_value(text: str | None) -> Any:
-    """The value that an argument stands for: JSON, ``@file``, or ``-`` for standard input. None if there is none."""
+def json_value(text: str | None, *, as_text: bool = False, texts: bool = False) -> Any:
+    """The value that an argument stands for: JSON, ``@file``, or ``-`` for standard input. None if there is none.
+    ``as_text``: what is there is taken as a text. ``texts``: the command could do that."""
     if text is None:
         return None
     if text == "-":
-        return _decoded(_read(sys.stdin.buffer, "standard input"), "standard input")
-    if text.startswith("@"):
+        what, given = "standard input", _read(sys.stdin.buffer, "standard input")
+    elif text.startswith("@"):
+        what = text[1:]
         try:
-            with open(text[1:], "rb") as file:
-                return _decoded(_read(file, text[1:]), text[1:])
+            with open(what, "rb") as file:
+                given = _read(file, what)
         except OSError as error:
-            raise Usage(reason=f"{text[1:]}: {error.strerror}", advice="@FILE reads JSON from a file") from None
-    return _decoded(text.encode(), "what you gave")
+            raise Usage(reason=f"{what}: {error.strerror}", advice="@FILE reads a file") from None
+    else:
+        what, given = "what you gave", text.encode()
+    found = _text(given, what)
+    if as_text:
+        return found
+    try:
+        return msgspec.json.decode(found)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(found, what, error, _advice(text, texts)) from None
+
+
+def value(given: Namespace, name: str) -> Any:
+    """What was given as the argument of this name, of a command with ``text_option``."""
+    return json_value(getattr(given, name), as_text=given.text, texts=True)
+
+
+def text_option(parser: ArgumentParser) -> None:
+    """The option of everything that takes any value."""
+    parser.add_argument("--text", action="store_true", help="what is given is no JSON but a text, taken as it is")
+
+
+def _advice(given: str, texts: bool) -> str:
+    as_text = "to take it as the text that it is, give --text" if texts else ""
+    if given == "-" or given.startswith("@"):
+        return as_text or "it must be JSON"
+    quoted = 'quote JSON for the shell: \'{"phase": "design"}\''
+    return f"{quoted}; {as_text}" if texts else quoted
 
 
 def _read(file: BinaryIO, what: str) -> bytes:
@@ -38,19 +66,15 @@ def _read(file: BinaryIO, what: str) -> bytes:
     return given
 
 
-def _decoded(given: bytes, what: str) -> Any:
+def _text(given: bytes, what: str) -> str:
     try:
         # Some editors put a mark at the beginning.
-        text = given.removeprefix(b"\xef\xbb\xbf").decode()
+        return given.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         raise NotText(what=what, position=error.start, byte=f"0x{given[error.start]:02x}") from None
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _invalid(text, what, error) from None
 
 
-def _invalid(text: str, what: str, error: Exception) -> InvalidJSON:
+def _invalid(text: str, what: str, error: Exception, advice: str) -> InvalidJSON:
     """Where it is wrong. msgspec counts bytes, and does not say where for what ends too soon."""
     reason, mark, rest = str(error).partition(" (byte ")
     encoded = text.encode()
@@ -61,7 +85,7 @@ def _invalid(text: str, what: str, error: Exception) -> InvalidJSON:
     after = encoded[position : position + 20].decode(errors="ignore")
     near = repr(before[-20:] + "⟨here⟩" + after) if text else "it is empty"
     return InvalidJSON(
-        what=what, reason=reason.removeprefix("JSON is malformed: "), line=line, column=column, near=near
+        what=what, reason=reason.removeprefix("JSON is malformed: "), line=line, column=column, near=near, advice=advice
     )
 
 
