@@ -12,6 +12,7 @@ from agentbus.codec import check, decode
 from agentbus.errors import DamagedPayload
 from agentbus.limits import MAX_ID, generated_id
 from agentbus.operations import Op, Query, Row
+from agentbus.operations.fencing import LIVE
 from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
@@ -44,6 +45,13 @@ class MessageFilter(msgspec.Struct, frozen=True):
     holder: str | None = None
 
 
+class Seen(msgspec.Struct, frozen=True):
+    """When an agent last showed life, and until when it said that it would be silent, as wall times."""
+
+    at: int | None
+    busy_until: int | None
+
+
 class Counts(msgspec.Struct, frozen=True):
     """What can be counted with SQL."""
 
@@ -68,6 +76,26 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
         ),
     )  # fmt: skip
     return page(rows, wanted.limit, agent_record, lambda agent: agent.id)
+
+
+def last_seen(agents: Sequence[AgentRecord], now: Now) -> Op[dict[str, Seen]]:
+    """When each of these last showed life, by its id: it called, or its process beat. Only for those that are alive:
+    what was noted before the last boot counts in another time."""
+    beats: dict[int, int] = {}
+    if any(agent.kind == "resident" and agent.process is not None for agent in agents):
+        rows = yield Query("process_others", (0,))
+        beats = {row[0]: row[6] for row in rows}
+    found: dict[str, Seen] = {}
+    for agent in agents:
+        live = agent.status in LIVE
+        beat = beats.get(agent.process or 0, 0) if agent.kind == "resident" else 0
+        # After a reboot the last call is 0.
+        called = max(agent.last_call or 0, beat) if live else 0
+        found[agent.id] = Seen(
+            now.wall - max(0, now.awake - called) if called else None,
+            now.wall + agent.busy_until - now.awake if live and agent.busy_until else None,
+        )
+    return found
 
 
 def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:

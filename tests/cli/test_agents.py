@@ -76,6 +76,24 @@ def test_every_call_shows_life_also_one_that_only_looks_or_fails(shell: Shell) -
     assert shell.json("agents", "show", "w1")["last_call"] == before
 
 
+def test_when_an_agent_was_seen_is_a_time_that_anybody_can_read(shell: Shell) -> None:
+    me = shell.register("w1")
+    began = time.time_ns() // 1_000_000
+    shell.say("busy", "10m", agent=me)
+    shell.register("w2")
+    shell.say("stop", agent="w2")
+    seen = {item["id"]: item["seen"] for item in shell.json("agents", "list")["items"]}
+    now = time.time_ns() // 1_000_000
+    # The wall clock is read to the millisecond, twice.
+    assert began - 5 <= seen["w1"] <= now + 5
+    assert seen["w2"] is None
+    fields = dict(line.split("\t") for line in shell.say("agents", "show", "w1").splitlines())
+    assert "last_call" not in fields
+    assert abs(int(fields["seen"]) - seen["w1"]) <= 5
+    assert 590_000 < int(fields["busy_until"]) - began < 610_000
+    assert [agent["id"] for agent in shell.json("status")["agents"] if agent["seen"]] == ["w1"]
+
+
 def test_agents_are_listed_found_and_deleted(shell: Shell) -> None:
     shell.register("a", capabilities=["python"])
     shell.register("b", type="planner")

@@ -11,8 +11,10 @@ from rich.console import Console
 
 from agentbus.interfaces.cli import tables
 from agentbus.interfaces.cli.output import Result, Rows
+from agentbus.interfaces.cli.recovery import COLUMNS as INCOMPLETE
+from agentbus.interfaces.cli.recovery import _people
 from agentbus.interfaces.cli.trail import _shown
-from agentbus.interfaces.cli.upkeep import _diagnosis
+from agentbus.interfaces.cli.upkeep import _diagnosis, _named
 
 AGENTS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
 NOTE = "writing the tests of the second milestone, then its documents"
@@ -78,3 +80,19 @@ def test_what_the_doctor_advises_stands_below_what_it_found() -> None:
     check = {"name": "disk", "status": "warning", "text": "3 MiB free", "fix": "make room"}
     lines = drawn(Rows([check], ("status:status", "name", "text", "fix"), people=_diagnosis), 80)
     assert [line.strip() for line in lines] == ["status   finding", "warning  disk: 3 MiB free", "→ make room"]
+
+
+def test_of_who_is_incomplete_the_reason_is_seen_before_the_rest() -> None:
+    agent = {
+        "id": "executor-001", "type": "coordinator", "status": "failed", "session": "planning-001", "progress": 40,
+        "note": NOTE, "updated": 0, "error": "the tests cannot be made to pass",
+    }  # fmt: skip
+    lines = drawn(Rows([agent], INCOMPLETE, people=_people), 80)
+    assert lines[0].split()[:4] == ["id", "status", "error", "updated"]
+    assert lines[1].split()[:2] == ["executor-001", "failed"]
+
+
+def test_a_backup_is_shown_by_a_name_that_can_be_copied() -> None:
+    backup = {"path": f"/a/{'long/' * 20}bus-20261116T100750.099Z-34e30170.db", "size": 10, "created": 0}
+    lines = drawn(Rows([backup], ("path", "size:bytes", "created:time"), people=_named), 80)
+    assert lines[1].split()[0] == "bus-20261116T100750.099Z-34e30170.db"

@@ -61,10 +61,11 @@ def test_people_see_tables_with_colours_and_relative_times(shell: Shell) -> None
     assert code == 0
     assert "\x1b[32mrunning" in shown
     lines = uncoloured(shown).splitlines()
-    assert lines[0].split() == ["id", "type", "status", "progress", "note", "session", "updated"]
-    assert re.search(r"planner-1 +planner +running +0 % +– +– +\d+ s ago", lines[1])
+    assert lines[0].split() == ["id", "type", "status", "progress", "seen", "note", "session"]
+    assert re.search(r"planner-1 +planner +running +0 % +\d+ s ago +– +–", lines[1])
     code, shown = on_terminal(shell, "agents", "show", "planner-1")
-    assert "planner" in shown
+    assert re.search(r"seen +\d+ s ago", uncoloured(shown))
+    assert "last call" not in shown
     code, shown = on_terminal(shell, "messages")
     assert (code, "there are no such messages" in shown) == (0, True)
     code, shown = on_terminal(shell, "agents", "--json")

@@ -32,6 +32,7 @@ def test_other_names_lead_to_commands_and_hide_none() -> None:
 
 def test_what_is_nothing_like_a_command_suggests_none(shell: Shell) -> None:
     assert shell.refused("zebra", code=2)["fix"].startswith("there are init, status")
+    assert shell.refused("vresion", code=2)["fix"] == "did you mean version?"
     error = shell.refused("session", "recvoer", code=2)
     assert error["message"] == "agentbus session has no command 'recvoer'"
     assert error["fix"] == "did you mean recover?"

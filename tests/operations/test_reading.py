@@ -6,14 +6,18 @@ import zlib
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from agentbus.clock import Now
 from agentbus.operations import Row
 from agentbus.operations.reading import (
     AgentFilter,
     MessageFilter,
+    Seen,
     count,
     get_agent,
     get_message,
+    last_seen,
     list_agents,
     list_dead,
     list_messages,
@@ -54,6 +58,24 @@ def test_an_agent_is_shown_decoded_and_in_seconds() -> None:
     assert (record.estimate, record.patience) == (1.5, 2.5)
     assert (record.last_call, record.progress, record.epoch) == (900, 40, 1)
     assert record.evidence == {"verdict": "stuck"}
+
+
+def test_an_agent_was_seen_when_it_called_or_its_process_beat() -> None:
+    record = play(get_agent("a", NOW), ("agent_get", [agent("a")])).outcomes
+    assert record is not None
+    now = Now(wall=1_000_000, awake=5_000, boot="b")
+    beats = [(3, "h", 1, 1, None, 0, 4_000, 1)]
+
+    def seen(*answers: tuple[str, list[Row]], **changes: Any) -> Any:
+        return play(last_seen([replace(record, **changes)], now), *answers).outcomes["a"]
+
+    assert seen(("process_others", beats)) == Seen(999_000, None)
+    assert seen(("process_others", [])) == Seen(995_900, None)
+    # A visiting one calls, whatever its process does.
+    assert seen(kind="visiting", busy_until=8_000) == Seen(995_900, 1_003_000)
+    # Since the last boot it has not called, or it has ended.
+    assert seen(kind="visiting", last_call=0) == Seen(None, None)
+    assert seen(kind="visiting", status="stopped") == Seen(None, None)
 
 
 @pytest.mark.parametrize(("rows", "cursor"), [(1, None), (2, None), (3, "b")])

@@ -250,7 +250,8 @@ def _is_word(words: list[str], index: int) -> bool:
 def _unknown(what: str, word: str, known: Any) -> Usage:
     from agentbus.interfaces.cli.table import SYNONYMS
 
-    near = f"agentbus {SYNONYMS[word]}" if known is COMMANDS and word in SYNONYMS else _near(word, list(known))
+    more = ("help", "version") if known is COMMANDS else ()
+    near = f"agentbus {SYNONYMS[word]}" if known is COMMANDS and word in SYNONYMS else _near(word, [*known, *more])
     listed = ", ".join(known)
     advice = f"did you mean {near}?" if near else f"there are {listed}"
     return Usage(reason=f"{what} {word!r}", advice=advice)

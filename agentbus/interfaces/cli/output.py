@@ -127,14 +127,19 @@ def _named(columns: Sequence[str]) -> list[tuple[str, str]]:
 class One(Result):
     """One record with all its fields, a line each: the name, a tab, the value.
 
-    ``told``: what lines and people have in place of what is in the record.
+    ``told``: what lines and people have in place of what is in the record; ``hidden``: what they do not have.
     """
 
     def __init__(
-        self, record: Any, kinds: dict[str, str] | None = None, code: int = 0, told: dict[str, Any] | None = None
+        self,
+        record: Any,
+        kinds: dict[str, str] | None = None,
+        code: int = 0,
+        told: dict[str, Any] | None = None,
+        hidden: Sequence[str] = (),
     ) -> None:
         self._record = msgspec.to_builtins(record)
-        self._told = {**self._record, **(told or {})}
+        self._told = {name: value for name, value in {**self._record, **(told or {})}.items() if name not in hidden}
         self._kinds = kinds or {}
         self.code = code
 

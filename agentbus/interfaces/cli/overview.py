@@ -17,9 +17,9 @@ _AGENTS = (
     ("type", ""),
     ("status", "status"),
     ("progress", "percent"),
+    ("seen", "time"),
     ("note", ""),
     ("session", ""),
-    ("updated", "time"),
 )
 _QUEUES = (("recipient", ""), ("queued", ""), ("oldest", ""))
 _SESSIONS = (

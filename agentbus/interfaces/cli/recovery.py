@@ -71,7 +71,13 @@ def _counts(subject: str, title: str, counts: dict[str, int], column: str = "nam
 def listed(call: Call) -> Result:
     call.bus.notice_deaths()
     page = call.bus.do(call.bus.recovery.agents(cursor=call.arguments.cursor, limit=call.arguments.limit))
-    return Rows(page.items, COLUMNS, cursor=page.cursor, empty="no agent is incomplete")
+    return Rows(page.items, COLUMNS, cursor=page.cursor, people=_people, empty="no agent is incomplete")
+
+
+def _people(agent: dict[str, Any]) -> dict[str, Any]:
+    """What people see: first how it is and why."""
+    columns = ("id", "status:status", "error", "updated:time", "note", "progress:percent", "type", "session")
+    return {column: agent[column.partition(":")[0]] for column in columns}
 
 
 def clear(call: Call) -> Result:

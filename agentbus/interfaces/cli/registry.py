@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from agentbus.errors import UnknownAgent
 from agentbus.interfaces.cli.command import Call, Command
@@ -11,8 +14,12 @@ from agentbus.interfaces.cli.failures import NOTHING, missing
 from agentbus.interfaces.cli.output import One, Result, Rows
 from agentbus.interfaces.cli.values import paging, seconds
 
-COLUMNS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
-_PLAIN = "plain output: id, type, status, progress, note, session, updated"
+if TYPE_CHECKING:
+    from agentbus.blocking import BlockingBus
+    from agentbus.records import AgentRecord
+
+COLUMNS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time", "seen:time")
+_PLAIN = "plain output: id, type, status, progress, note, session, updated, seen (when it last called or beat)"
 
 
 def listed(call: Call) -> Result:
@@ -29,19 +36,44 @@ def listed(call: Call) -> Result:
             limit=given.limit,
         )
     )
-    return Rows(page.items, COLUMNS, cursor=page.cursor, empty="there are no such agents")
+    return Rows(
+        with_seen(call.bus, page.items), COLUMNS, cursor=page.cursor, people=_people, empty="there are no such agents"
+    )
+
+
+def with_seen(bus: BlockingBus, agents: Sequence[AgentRecord]) -> list[dict[str, Any]]:
+    """These agents, each with when it last showed life."""
+    from agentbus.operations.reading import last_seen
+
+    seen = bus.read(last_seen, agents)
+    return [{**to_builtins(agent), "seen": seen[agent.id].at} for agent in agents]
+
+
+def _people(agent: dict[str, Any]) -> dict[str, Any]:
+    """What people see: when it was seen, not when its record was last changed."""
+    return {
+        "id": agent["id"], "type": agent["type"], "status:status": agent["status"],
+        "progress:percent": agent["progress"], "seen:time": agent["seen"], "note": agent["note"],
+        "session": agent["session"],
+    }  # fmt: skip
 
 
 def show(call: Call) -> Result:
     record = call.bus.do(call.bus.agents.get(call.arguments.id))
     if record is None:
         raise missing(UnknownAgent(agent=call.arguments.id))
-    return One(record, {"last_call": "awake", "busy_until": "awake"})
+    from agentbus.operations.reading import last_seen
+
+    seen = call.bus.read(last_seen, [record])[record.id]
+    fields = {**to_builtins(record), "seen": seen.at}
+    # Awake time says nothing to anybody outside the bus.
+    return One(fields, told={"busy_until": seen.busy_until}, hidden=("last_call",))
 
 
 def find(call: Call) -> Result:
     found = call.bus.do(call.bus.agents.find(call.arguments.capability, status=call.arguments.status))
-    return Rows(found, COLUMNS, code=0 if found else NOTHING, empty="nobody can do that")
+    rows = with_seen(call.bus, found)
+    return Rows(rows, COLUMNS, people=_people, code=0 if found else NOTHING, empty="nobody can do that")
 
 
 def delete(call: Call) -> Result:

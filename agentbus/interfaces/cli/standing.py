@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agentbus.blocking import BlockingBus
     from agentbus.interfaces.cli.settings import Settings
 
+_AGENT = ("id", "type", "status", "progress", "note", "session", "updated", "seen")
 _MOST = 20
 """Agents and sessions that are named."""
 
@@ -18,12 +19,14 @@ def standing(bus: BlockingBus) -> dict[str, Any]:
     """What is going on: numbers, and those that have not ended by name."""
     import msgspec
 
+    from agentbus.interfaces.cli.registry import with_seen
+
     stats = bus.stats(deepest=_MOST)
     agents = bus.do(bus.agents.list(status="incomplete", limit=_MOST)).items
     sessions = bus.do(bus.sessions.list(status=("active", "paused", "interrupted"), limit=_MOST)).items
     return {
         "counts": {"agents": stats.agents, "messages": stats.messages},
-        "agents": [_short(agent, "id", "type", "status", "progress", "note", "session", "updated") for agent in agents],
+        "agents": [{name: agent[name] for name in _AGENT} for agent in with_seen(bus, agents)],
         "queues": msgspec.to_builtins(stats.queues),
         "sessions": [
             _short(one, "id", "operation", "milestone", "status", "degraded", "progress", "updated") for one in sessions

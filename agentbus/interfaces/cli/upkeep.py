@@ -38,7 +38,13 @@ def backups(call: Call) -> Result:
     from agentbus.engine.sqlite.backup import list_backups
 
     found = list_backups(home.find(call.settings["url"]))
-    return Rows(found, ("path", "size:bytes", "created:time"), paged=False, empty="there are no backups")
+    return Rows(found, ("path", "size:bytes", "created:time"), paged=False, people=_named, empty="there are no backups")
+
+
+def _named(backup: dict[str, Any]) -> dict[str, Any]:
+    """What people see: the name, by which it can be restored; the path would not fit."""
+    name = backup["path"].rpartition("/")[2]
+    return {"name": name, "size:bytes": backup["size"], "created:time": backup["created"]}
 
 
 def restore(call: Call) -> Result:
