@@ -187,7 +187,7 @@ COMMANDS = {
             "agent was ended by somebody (`agentbus stop --agent ID`, a takeover, a verdict): then the command\n"
             "is ended too, within seconds. One that calls `complete` or `fail` has 30 s to end by itself.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
-            "its output; so does --json, on the last line."
+            "its output, to everybody on the bus; so does --json, on the last line."
         ),
         runs=True,
     ),

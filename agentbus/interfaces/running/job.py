@@ -22,7 +22,8 @@ class Job(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """One run of the command, as it is recorded. ``exit_code`` is what a shell says: 128 and more for a signal."""
+    """One run of the command, as it is recorded for everybody on the bus: the program alone, as arguments may hold what
+    is secret. ``exit_code`` is what a shell says: 128 and more for a signal."""
 
     command: str
     pid: int | None = None

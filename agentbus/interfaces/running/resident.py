@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,7 +109,7 @@ class Resident:
     async def _live(self, number: int) -> Run:
         """Start the command, and wait for its end."""
         job, agent = self._job, self.agent
-        run = Run(text(shlex.join(job.command))[:_COMMAND_LENGTH], restarts=number)
+        run = Run(text(job.command[0])[:_COMMAND_LENGTH], restarts=number)
         self._streams.forget()
         self._starting = True
         self._guard.start(job.command, {**job.environment, "AGENTBUS_AGENT": f"{agent.id}#{agent.epoch}"})
