@@ -62,7 +62,7 @@ async def test_looks_go_on_while_another_process_holds_the_lock(short: Path, tea
         await asyncio.to_thread(holder.expect, "held")
         writing = asyncio.create_task(a.state.set("k", 2))
         begun = time.perf_counter()
-        for _ in range(500):
+        for _ in range(100):
             assert await a.state.get("k") == 1
             assert await a.pending() is False
             assert await bus.agents.get("a") is not None
@@ -73,5 +73,5 @@ async def test_looks_go_on_while_another_process_holds_the_lock(short: Path, tea
         await writing
         assert await a.state.get("k") == 2
         holder.finish()
-    print(f"2,000 looks in {took:.3f} s while another process held the lock")
+    print(f"400 looks in {took:.3f} s while another process held the lock")
     assert took < 5
