@@ -74,4 +74,5 @@ async def test_looks_go_on_while_another_process_holds_the_lock(short: Path, tea
         assert await a.state.get("k") == 2
         holder.finish()
     print(f"400 looks in {took:.3f} s while another process held the lock")
-    assert took < 5
+    # One that waited for the lock would take seconds by itself; a machine that is busy is slow.
+    assert took < 30
