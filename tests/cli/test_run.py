@@ -85,7 +85,7 @@ def test_a_command_that_ends_well_has_completed(shell: Shell) -> None:
     found = record(shell, "a")
     assert (found.status, found.kind, found.epoch) == ("completed", "resident", 1)
     run = recorded(shell, "a")
-    assert (run["exit_code"], run["signal"], run["command"]) == (0, None, "sh -c 'cat; echo err >&2'")
+    assert (run["exit_code"], run["signal"], run["command"]) == (0, None, "sh"), "its arguments are nobody's business"
     assert sorted(run["output"].splitlines()) == ["err", "in"]
     assert run["started"] <= run["ended"]
     assert gone(run["pid"])
@@ -199,7 +199,7 @@ def test_bad_input(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     process = shell.start("run", "--agent", "c", "--", "printf", b"\xff\xfe")
     assert process.communicate(timeout=30) == (b"\xff\xfe", b"")
     assert (recorded(shell, "c")["command"], recorded(shell, "c")["output"]) == (
-        "printf '\ufffd\ufffd'",
+        "printf",
         "\ufffd\ufffd",
     )
 

@@ -14,7 +14,8 @@ import pytest
 from agentbus import Bus
 from agentbus.blocking import open_bus
 from agentbus.interfaces.running import life
-from agentbus.interfaces.running.resident import FENCED, Ended
+from agentbus.interfaces.running.job import Ended
+from agentbus.interfaces.running.resident import FENCED
 from tests.cli.conftest import PATIENCE, Shell
 from tests.cli.test_run import gone, line, record, recorded, running
 from tests.cli.test_run_vouching import Pretender, looked, resident
@@ -122,8 +123,7 @@ async def test_but_not_for_ever(bus: Bus, monkeypatch: pytest.MonkeyPatch, capsy
         await looked(lambda: run.agent.waiting == 1)
         await run.agent.complete()
         await looked(lambda: pretender.told == ["a#1", (signal.SIGTERM, True), (signal.SIGCONT, True)])
-        # The terminal of the pretender is raw.
-        assert capsys.readouterr().out.endswith("its command is ended\r\n")
+        assert capsys.readouterr().out.endswith("its command is ended\n")
         pretender.report(killed=signal.SIGTERM)
     (end,) = ended
     assert (end.status, end.code) == ("completed", FENCED)

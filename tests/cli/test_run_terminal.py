@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,14 @@ while True:
 class Terminal:
     """A terminal with a command in its foreground."""
 
-    def __init__(self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True) -> None:
+    def __init__(
+        self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True, through: Sequence[str] = ()
+    ) -> None:
         self.master, self.slave = os.openpty()
         self.resize(40, 100)
         self.before = termios.tcgetattr(self.slave)
         self.process = subprocess.Popen(
-            [sys.executable, WRAPPER, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
+            [sys.executable, WRAPPER, *through, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
             cwd=shell.directory,
             env=shell.environment,
             stdin=self.slave,
@@ -107,6 +110,23 @@ def test_a_key_stops_the_command_and_the_run_with_it(shell: Shell, terminals: li
     terminal.process.send_signal(signal.SIGCONT)
     terminal.type(b"again\r")
     assert terminal.expect("heard") == ["again"]
+    terminal.type(b"\x03")
+    assert terminal.process.wait(PATIENCE) == 130
+
+
+def test_a_run_that_comes_to_the_foreground_hears_the_keys(shell: Shell, terminals: list[Terminal]) -> None:
+    """Nobody tells it that it does."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("it takes a shell with job control")
+    through = (bash, "--norc", "-c", 'set -m; stty -icanon -icrnl; "$0" "$@" & read -d . word; stty sane; fg')
+    terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK, through=through)
+    terminals.append(terminal)
+    terminal.expect("terminal")
+    terminal.type(b"go.")
+    eventually(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ISIG, "the terminal is raw")
+    terminal.type(b"hello\r")
+    assert terminal.expect("heard") == ["hello"]
     terminal.type(b"\x03")
     assert terminal.process.wait(PATIENCE) == 130
 

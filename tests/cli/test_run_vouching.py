@@ -11,7 +11,8 @@ import anyio
 
 from agentbus import Bus, pool
 from agentbus.interfaces.running.guard import Guard, Line
-from agentbus.interfaces.running.resident import Ended, Job, Resident
+from agentbus.interfaces.running.job import Ended, Job
+from agentbus.interfaces.running.resident import Resident
 from agentbus.interfaces.running.streams import Streams, Tail
 from tests.support.clock import FakeClock
 
@@ -38,7 +39,8 @@ class Pretender:
 
     def terminal(self, taken: bool) -> None: ...
 
-    raw = True
+    types = False
+    attached = False
 
     def attach(self) -> bool:
         return False

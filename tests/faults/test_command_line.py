@@ -15,7 +15,7 @@ from agentbus.blocking import BlockingBus, open_bus
 from tests.cli.conftest import COMMAND, Shell
 
 LOOPS = 50
-MESSAGES = 4
+MESSAGES = 2
 """Twenty each are sent by ``python -m benchmarks.cli``: a thousand processes take a while to start."""
 
 

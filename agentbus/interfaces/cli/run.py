@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import signal
 
     from agentbus.interfaces.running.guard import Guard
-    from agentbus.interfaces.running.resident import Ended, Job
+    from agentbus.interfaces.running.job import Ended, Job
     from agentbus.interfaces.running.streams import Streams
 
 MAX_RESTARTS = 1_000_000
@@ -40,7 +40,7 @@ def run(call: Call) -> int:
     job = _job(call)
     # Imported before the fork, which needs it, and after what is only wrong use.
     from agentbus.interfaces.running.guard import fork_guard
-    from agentbus.interfaces.running.resident import Ended
+    from agentbus.interfaces.running.job import Ended
     from agentbus.interfaces.running.streams import Streams
 
     streams = Streams()
@@ -85,7 +85,7 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
 def _job(call: Call) -> Job:
     from agentbus.interfaces.cli.settings import place_of
-    from agentbus.interfaces.running.resident import Job
+    from agentbus.interfaces.running.job import Job
 
     given = call.arguments
     if given.words:
@@ -187,7 +187,7 @@ COMMANDS = {
             "agent was ended by somebody (`agentbus stop --agent ID`, a takeover, a verdict): then the command\n"
             "is ended too, within seconds. One that calls `complete` or `fail` has 30 s to end by itself.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
-            "its output; so does --json, on the last line."
+            "its output, to everybody on the bus; so does --json, on the last line."
         ),
         runs=True,
     ),

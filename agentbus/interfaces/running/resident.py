@@ -10,19 +10,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import anyio
-import msgspec
 
 from agentbus.agent import Agent
 from agentbus.bus import Bus
 from agentbus.errors import AgentBusError, AgentFenced
 from agentbus.interfaces.running.guard import Guard, end_all
+from agentbus.interfaces.running.job import Ended, Job, Run, outcome, text
 from agentbus.interfaces.running.life import until_over
 from agentbus.interfaces.running.streams import Streams
 from agentbus.operations.visits import VisitRequest, visit
@@ -43,44 +42,10 @@ FENCED = 125
 """What to exit with when the command was ended because its agent was."""
 _PATIENCE = 3.0
 """Seconds between SIGTERM and SIGKILL for a command whose agent was ended."""
+_FORWARD = 0.25
+"""Seconds between two looks whether we are in the terminal's foreground now."""
 _ANSWER = 10_000
 """Milliseconds in which a command ends because of a signal that does not always mean that it should."""
-
-
-class Job(msgspec.Struct):
-    """What is to be run, and as whom."""
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    id: str
-    type: str
-    about: dict[str, Any]
-    restarts: int = 0
-    pause: float = 1.0
-    lease: float = 600.0
-
-
-class Run(msgspec.Struct):
-    """One run of the command, as it is recorded. ``exit_code`` is what a shell says: 128 and more for a signal."""
-
-    command: str
-    pid: int | None = None
-    started: int | None = None
-    ended: int | None = None
-    exit_code: int | None = None
-    signal: str | None = None
-    restarts: int = 0
-    output: str = ""
-
-
-class Ended(msgspec.Struct):
-    """What it came to, and what to exit with."""
-
-    agent: str
-    epoch: int
-    status: str
-    run: Run
-    code: int | None
 
 
 class Resident:
@@ -144,7 +109,7 @@ class Resident:
     async def _live(self, number: int) -> Run:
         """Start the command, and wait for its end."""
         job, agent = self._job, self.agent
-        run = Run(_text(shlex.join(job.command))[:_COMMAND_LENGTH], restarts=number)
+        run = Run(text(job.command[0])[:_COMMAND_LENGTH], restarts=number)
         self._streams.forget()
         self._starting = True
         self._guard.start(job.command, {**job.environment, "AGENTBUS_AGENT": f"{agent.id}#{agent.epoch}"})
@@ -160,6 +125,7 @@ class Resident:
                 tasks.start_soon(self._record, run)
                 tasks.start_soon(self._keep_leases)
                 tasks.start_soon(self._end_when_over)
+                tasks.start_soon(self._come_forward)
                 report = await self._follow()
                 tasks.cancel_scope.cancel()
             self._pid = None
@@ -214,7 +180,7 @@ class Resident:
         self._bus._forget(before)
         # Nobody hears the keys of a raw terminal while no command runs.
         self._leave_terminal()
-        self._note(f"agentbus: {_outcome(run)}; restart {number} of {self._job.restarts} in {pause:g} s")
+        self._note(f"agentbus: {outcome(run)}; restart {number} of {self._job.restarts} in {pause:g} s")
         self.agent.waiting = 1
         if await self._while_idle(lambda: self._pause(pause)):
             return not self._over
@@ -232,7 +198,7 @@ class Resident:
         reason = await until_over(self._bus, self.agent)
         self._over, self._code = True, FENCED
         # While the terminal is raw, nobody else puts the carriage back.
-        end = "\r" if self._streams.raw else ""
+        end = "\r" if self._streams.attached and os.isatty(2) else ""
         self._note(f"agentbus: {self.agent.id} may not act any more: {reason}; its command is ended{end}")
         self._pass_on(signal.SIGTERM)
         self._pass_on(signal.SIGCONT)
@@ -259,7 +225,7 @@ class Resident:
             run.output = self._streams.tail.text()
         agent, status = self.agent, self._status(run)
         last = (self._streams.last_line if run.started is not None else run.output)[:500]
-        reason = _outcome(run) + (f": {last}" if last else "")
+        reason = outcome(run) + (f": {last}" if last else "")
         try:
             try:
                 await agent.state.set(KEY, run, type="system_data")
@@ -359,6 +325,13 @@ class Resident:
         if self._streams.attach():
             self._guard.terminal(True)
 
+    async def _come_forward(self) -> None:
+        """A shell does not tell a job that runs in the background when it brings it to the foreground."""
+        while self._streams.types:
+            await anyio.sleep(_FORWARD)
+            if not self._streams.attached:
+                self._take_terminal()
+
     def _leave_terminal(self) -> None:
         self._streams.detach()
         self._guard.terminal(False)
@@ -386,14 +359,3 @@ class Resident:
 
     def _now(self) -> int:
         return self._bus.engine.clock.now().wall
-
-
-def _outcome(run: Run) -> str:
-    if run.started is None:
-        return "it could not be started"
-    return f"killed by {run.signal}" if run.signal else f"exit code {run.exit_code}"
-
-
-def _text(command: str) -> str:
-    """Arguments may be any bytes, the record is Unicode."""
-    return command.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\0", "")

@@ -73,19 +73,23 @@ class Streams:
         """Of standard error alone, where it can be told apart."""
         _fill_standard()
         self._terminal = next((fd for fd in (1, 2) if os.isatty(fd)), None)
-        self._types = self._terminal is not None and os.isatty(0)
+        self.types = self._terminal is not None and os.isatty(0)
+        """Whether there are keys that the command may hear."""
         self._master, self._slave = (-1, -1) if self._terminal is None else os.openpty()
         self._pipes = {fd: os.pipe() for fd in (1, 2) if not os.isatty(fd)}
         self._copying: dict[int, bool] = {}
         """What is copied from, and whether something of it is on its way just now."""
-        self._attached = False
+        self.attached = False
+        """Whether our terminal is raw, and its keys go to the command."""
         if self._terminal is not None:
             self._settings = termios.tcgetattr(self._terminal)
             self._prepare_slave(self._terminal)
 
     def _prepare_slave(self, terminal: int) -> None:
-        settings: list[Any] = termios.tcgetattr(terminal)
-        if not self._types:
+        # In the background, it is set as the shell needs it that waits for the next line: no command expects that.
+        behind = self.types and not _in_foreground()
+        settings: list[Any] = termios.tcgetattr(self._slave if behind else terminal)
+        if not self.types:
             # Our terminal stays as it is, and ends the lines itself.
             settings[1] &= ~termios.OPOST
         termios.tcsetattr(self._slave, termios.TCSANOW, settings)
@@ -100,8 +104,8 @@ class Streams:
         for reading, _ in self._pipes.values():
             os.close(reading)
         null = os.open(os.devnull, os.O_RDWR)
-        self._restorable = os.dup(0) if self._types else -1
-        for fd in (0, 1, 2) if self._types else (1, 2):
+        self._restorable = os.dup(0) if self.types else -1
+        for fd in (0, 1, 2) if self.types else (1, 2):
             os.dup2(null, fd)
         os.close(null)
 
@@ -118,7 +122,7 @@ class Streams:
 
     def become_standard(self) -> None:
         """The command's own descriptors; and its group is the one that the pseudo-terminal's keys are for."""
-        if self._types:
+        if self.types:
             os.dup2(self._slave, 0)
         for fd in (1, 2):
             os.dup2(self._pipes[fd][1] if fd in self._pipes else self._slave, fd)
@@ -140,7 +144,7 @@ class Streams:
             self._go(reading, fd, True)
         if self._terminal is not None:
             self._go(self._master, self._terminal, False)
-        if self._types:
+        if self.types:
             self._woken, self._waker = os.pipe()
             threading.Thread(target=self._type, daemon=True).start()
 
@@ -174,24 +178,19 @@ class Streams:
             if now - quiet > _QUIET or (seconds is not None and now - begun > seconds):
                 return
 
-    @property
-    def raw(self) -> bool:
-        """Whether our terminal is raw, and standard error is one."""
-        return self._attached and os.isatty(2)
-
     def attach(self) -> bool:
         """Let keys through, if we are in the terminal's foreground; says whether."""
-        if self._types and not self._attached and _in_foreground():
+        if self.types and not self.attached and _in_foreground():
             self._settings = termios.tcgetattr(0)
             tty.setraw(0, termios.TCSADRAIN)
-            self._attached = True
+            self.attached = True
             os.write(self._waker, b".")
-        return self._attached
+        return self.attached
 
     def detach(self) -> None:
         """Give the terminal back as it was."""
-        if self._attached:
-            self._attached = False
+        if self.attached:
+            self.attached = False
             os.write(self._waker, b".")
             with suppress(termios.error):
                 termios.tcsetattr(0, termios.TCSADRAIN, self._settings)
@@ -237,7 +236,7 @@ class Streams:
 
     def _type(self) -> None:
         while True:
-            ready, _, _ = select.select([self._woken, *([0] if self._attached else [])], [], [])
+            ready, _, _ = select.select([self._woken, *([0] if self.attached else [])], [], [])
             if self._woken in ready:
                 os.read(self._woken, 16)
                 continue
