@@ -190,7 +190,8 @@ def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
 
 
 def cut_off_sessions(_: None, now: Now) -> Op[list[CutOffSession]]:
-    """Sessions that were interrupted, and those that go on without an agent that failed."""
+    """Sessions that were interrupted, those that go on without an agent that failed, and those in which nobody is left
+    while work waits."""
     rows = yield Query("session_cut_off")
     found: list[CutOffSession] = []
     for id, milestone, what, status, error, agents, live, failed, *noted, called in rows:
@@ -198,7 +199,7 @@ def cut_off_sessions(_: None, now: Now) -> Op[list[CutOffSession]]:
         if called is not None:
             # What agents do is measured in awake time: a machine that slept makes nobody silent.
             inactive = min(inactive, now.awake - called)
-        standing = "degraded" if status == "active" else status
+        standing = status if status != "active" else "degraded" if failed else "deserted"
         # The wall clock may have been set back meanwhile.
         found.append(
             CutOffSession(id, milestone, what, standing, max(0, inactive), agents, live, failed, error)

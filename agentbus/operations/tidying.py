@@ -46,6 +46,8 @@ class Trouble(msgspec.Struct, frozen=True):
     live: int
     failed: int
     abandoned: bool
+    awaited: int = 0
+    """Of the live, those that are only expected to come."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -95,7 +97,7 @@ def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
         others,
         suspicious,
         guilty or bool((yield from absent_agents(1, now))),
-        [Trouble(id, live, failed, bool(abandoned)) for id, live, failed, abandoned in sessions],
+        [Trouble(id, live, failed, bool(abandoned), awaited) for id, live, failed, abandoned, awaited in sessions],
         bool(lapsed),
         tuple(mailbox for (mailbox,) in expiring),
         [name for (name,) in unattended],

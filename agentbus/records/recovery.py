@@ -68,7 +68,8 @@ class RecoverySummary(msgspec.Struct, frozen=True):
 
 
 class CutOffSession(msgspec.Struct, frozen=True):
-    """A session that was interrupted, or that is ``degraded``: it goes on, though agents of it failed.
+    """A session that was interrupted, or that is ``degraded``: it goes on, though agents of it failed; or ``deserted``:
+    nobody is left in it, and work waits for its agents.
 
     >>> [(cut.session, cut.inactive // 60_000) for cut in await bus.sessions.cut_off()]   # doctest: +SKIP
     [('planning-001', 25)]

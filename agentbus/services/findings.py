@@ -108,13 +108,15 @@ def conditions(survey: Survey, thresholds: Thresholds, log: int, free: int | Non
     at = survey.now.wall
     found = [
         Condition(
-            (trouble.failed, trouble.live),
+            (trouble.failed, trouble.live, trouble.awaited),
             Finding(
                 "session_degraded",
                 f"session:{trouble.session}",
                 "warning",
-                f"session {trouble.session} goes on, but {trouble.failed} of its agents failed; {trouble.live} live",
-                {"failed": trouble.failed, "live": trouble.live},
+                f"session {trouble.session} goes on, but {trouble.failed} of its agents failed;"
+                f" {trouble.live - trouble.awaited} live" + (f", {trouble.awaited} awaited" if trouble.awaited else ""),
+                {"failed": trouble.failed, "live": trouble.live - trouble.awaited}
+                | ({"awaited": trouble.awaited} if trouble.awaited else {}),
                 at,
             ),
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from agentbus.blocking import open_bus
+from agentbus.operations.agents import Profile, RegisterRequest, register
 from tests.cli.conftest import Shell
 
 
@@ -83,3 +84,38 @@ def test_where_there_is_no_bus_nothing_is_made(nowhere: Shell) -> None:
     ):  # fmt: skip
         assert nowhere.refused(*words, code=1)["code"] == "no_bus"
     assert list(nowhere.directory.iterdir()) == []
+
+
+def test_a_degraded_session_is_told_what_helps(shell: Shell) -> None:
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.begin("planning", id="s")
+        alive = bus.register("alive", type="worker", session="s")
+        bus.register("failed", type="worker", session="s")
+        alive.send("failed", "note", 1)
+        bus.agent("failed").fail("crashed")
+        bus.write(register, RegisterRequest("late", "worker", None, Profile(), session="s", within=60_000))
+    (row,) = [line.split("\t") for line in shell.say("session", "list").splitlines()]
+    assert (row[0], row[3]) == ("s", "degraded")
+    (row,) = [line.split("\t") for line in shell.say("session", "interrupted").splitlines()]
+    # The one that is only awaited is not counted.
+    assert row[4:] == ["3", "1", "1", "degraded"]
+    lines = [line.split("\t") for line in shell.say("session", "recover", "s").splitlines()]
+    assert ["session", "status", "degraded"] in lines
+    (remark,) = [line[1] for line in lines if line[0] == "remark"]
+    assert remark.startswith("failed failed, and work waits for it (1): register it again (agentbus register failed")
+    assert remark.endswith("or set it aside (agentbus recovery clear failed)")
+
+
+def test_a_session_that_nobody_is_left_in_is_found_while_work_waits(shell: Shell) -> None:
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.begin("planning", id="s")
+        last = bus.register("last", type="worker", session="s")
+        bus.register("w", type="worker", session="s")
+        last.send("w", "note", 1)
+        bus.agent("w").fail("crashed")
+        bus.do(bus.recovery.clear("w"))
+        last.complete()
+        bus.begin("building", id="done")
+        bus.register("d", type="worker", session="done").complete()
+    rows = [line.split("\t") for line in shell.say("session", "interrupted").splitlines()]
+    assert [(row[0], row[-1]) for row in rows] == [("s", "deserted")]

@@ -11,6 +11,7 @@ from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Result, plain
 from agentbus.interfaces.cli.sections import Fields, Part, Sections
 from agentbus.interfaces.cli.sessions import chosen
+from agentbus.services.recovery import WITHIN
 
 if TYPE_CHECKING:
     from agentbus.records import Recovered, RecoveryRecord
@@ -55,7 +56,10 @@ def _plan(record: RecoveryRecord) -> Result:
     session = record.session
     fields = ("id", "operation", "milestone", "status", "progress", "error", "updated")
     shown: dict[str, Any] = {name: getattr(session, name) for name in fields}
-    shown["at_work"] = ", ".join(record.at_work) or None
+    if session.degraded:
+        shown["status"] = "degraded"
+    suspects = {agent.id for agent in record.agents if agent.status == "suspect"}
+    shown["at_work"] = ", ".join(f"{id} (suspect)" if id in suspects else id for id in record.at_work) or None
     agents = [
         {**msgspec.to_builtins(agent), "checkpoint": None if agent.checkpoint is None else agent.checkpoint.name}
         for agent in record.agents
@@ -79,7 +83,7 @@ def _plan(record: RecoveryRecord) -> Result:
         Part("document", "documents", ("name", "version", "author", "created:time"), record.documents),
         Part("checkpoint", "composite checkpoints", ("id", "name", "created:time"), record.checkpoints),
         _Options("option", "what can be done, the likeliest first", ("option:command", "does"), options),
-        remark=None if options else _nothing(record),
+        remark=_remark(record),
     )  # fmt: skip
 
 
@@ -90,10 +94,23 @@ class _Options(Part):
         return [f"{self.subject}\t{row['action']}\t{plain(row['does'])}" for row in self.rows]
 
 
-def _nothing(record: RecoveryRecord) -> str:
-    if record.at_work or record.owned:
-        return "nothing needs to be done: somebody is at work in it"
-    return "nothing can be done: it has ended"
+def _remark(record: RecoveryRecord) -> str | None:
+    """What helps beside the options, or why there are none."""
+    back = [agent for agent in record.agents if agent.status == "failed" or (agent.cut_off and agent.waiting)]
+    if record.session.status == "active" and back:
+        one = back[0]
+        waits = f", and work waits for it ({one.waiting})" if one.waiting else ""
+        return (
+            f"{one.id} {one.status}{waits}: register it again (agentbus register {one.id} --type {one.type}),"
+            f" or set it aside (agentbus recovery clear {one.id})"
+        )
+    if record.options:
+        return None
+    if not record.at_work and not record.owned:
+        return "nothing can be done: it has ended"
+    if all(agent.status == "suspect" for agent in record.agents if agent.id in record.at_work) and not record.owned:
+        return f"wait: {', '.join(record.at_work)} may be at work, but is suspect; or agentbus recovery clear"
+    return "nothing needs to be done: somebody is at work in it"
 
 
 def _pairs(found: dict[str, str]) -> list[dict[str, str]]:
@@ -121,6 +138,7 @@ def _done(done: Recovered) -> Result:
     remark = None
     if done.action in {"resume", "rollback"} and done.agents:
         remark = f"it waits for {', '.join(done.agents)}: register them again (agentbus register ID --type TYPE)"
+        remark += f" within {WITHIN:g} s, or it is interrupted again"
     if not done.changed:
         remark = "it goes on already: there was nothing to do"
     return Sections(done, Fields("done", "", said), remark=remark)

@@ -112,7 +112,8 @@ COMMANDS = {
     "recovery check": Command(
         check, "Go over the bus once, as a monitor does, and say what was cut off.", "agentbus recovery check --json",
         output="plain output: by the first column\n  recovery, field, value\n  status, name, agents\n"
-        "  type, name, agents\n  session, id, agents\n  interrupted, session\n  dead, agent (failed while work waits)",
+        "  type, name, agents\n  session, id, agents\n  interrupted, session\n  dead, agent (failed while work waits)\n"
+        "  remark, what to do\ntimes are milliseconds",
     ),
     "recovery list": Command(
         listed, "List the incomplete agents: those that have not ended, and those that failed or stopped in a session"

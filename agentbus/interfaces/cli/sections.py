@@ -46,7 +46,8 @@ class Sections(Result):
         return self._data
 
     def lines(self) -> list[str]:
-        return [line for part in self.parts for line in part.lines()]
+        found = [line for part in self.parts for line in part.lines()]
+        return found if self.remark is None else [*found, f"remark\t{self.remark}"]
 
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import sections

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from typing import Any
 
 from agentbus.errors import UnknownSession
@@ -108,7 +109,7 @@ def listed(call: Call) -> Result:
         if given.status or given.operation or given.milestone or given.cursor:
             raise Usage(reason="--stale goes with no other filter", advice="agentbus session list --stale 60")
         found = call.bus.do(call.bus.sessions.stale(given.stale))
-        return Rows(found[: given.limit], COLUMNS, empty="no session is that silent")
+        return Rows(_standing(found[: given.limit]), COLUMNS, empty="no session is that silent")
     page = call.bus.do(
         call.bus.sessions.list(
             status=given.status.split(",") if given.status else None,
@@ -118,7 +119,14 @@ def listed(call: Call) -> Result:
             limit=given.limit,
         )
     )
-    return Rows(page.items, COLUMNS, cursor=page.cursor, empty="there are no such sessions")
+    return Rows(_standing(page.items), COLUMNS, cursor=page.cursor, empty="there are no such sessions")
+
+
+def _standing(sessions: Sequence[Any]) -> list[Any]:
+    """With the status that all commands show."""
+    from msgspec.structs import replace
+
+    return [replace(one, status="degraded") if one.degraded else one for one in sessions]
 
 
 def interrupted(call: Call) -> Result:
@@ -298,10 +306,11 @@ COMMANDS = {
         _fail, output=_SILENT,
     ),
     "session interrupted": Command(
-        interrupted, "List the sessions that were cut off, and those that go on though agents of them failed.",
+        interrupted, "List the sessions that were cut off, those that go on though agents failed, and those that"
+        " nobody is left in while work waits.",
         "agentbus session interrupted --json",
         output="plain output: session, milestone, operation, inactive minutes, agents, active, failed, status"
-        " (interrupted or degraded)",
+        " (interrupted, degraded, or deserted: nobody is left, and work waits)",
     ),
     "session recover": Command(
         recover, "Show what a session came to and what can be done with it; with an option, do it.",
@@ -309,6 +318,7 @@ COMMANDS = {
         output="plain output: of a plan, by the first column\n  session, field, value\n"
         "  agent, id, type, status, progress, checkpoint, waiting, held\n  missing, producer, document\n"
         "  document, name, version, author, created\n  checkpoint, id, name, created\n  option, action, what it does\n"
+        "  remark, what helps beside that\n"
         "of what was done: done, field, value",
     ),
 }  # fmt: skip

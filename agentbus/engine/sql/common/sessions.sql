@@ -84,12 +84,13 @@ FROM sessions WHERE id = $1;
 
 -- name: session_troubles
 -- Active sessions of which an agent failed, whose owner is gone, or to which nobody came until $1 (awake): how many agents of
--- each are live, how many failed, and whether its owner is gone.
+-- each are live, how many failed, whether its owner is gone, and how many of the live are only awaited.
 SELECT sessions.id,
     (SELECT count(*) FROM agents
      WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
     (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'),
-    CASE WHEN owners.status <> 'live' THEN 1 ELSE 0 END
+    CASE WHEN owners.status <> 'live' THEN 1 ELSE 0 END,
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'spawning')
 FROM sessions LEFT JOIN processes AS owners ON owners.id = sessions.process
 WHERE sessions.status = 'active' AND sessions.ended IS NULL
     AND (sessions.troubled = 1 OR owners.status <> 'live' OR (sessions.process IS NULL AND sessions.resume_by <= $1))
@@ -104,13 +105,13 @@ SELECT id FROM sessions WHERE ended IS NULL AND status = 'active' AND process IS
 SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 
 -- name: session_cut_off
--- The sessions that were interrupted, and the active ones of which an agent failed: how many agents each has, how many of
--- them are live and how many failed; when something was last noted of it, of its agents, of its documents (wall), and when
+-- The sessions that were interrupted, the active ones of which an agent failed, and those in which nobody is left while work
+-- waits for its agents: how many agents each has, how many of them are live (not only awaited) and how many failed; when something was last noted of it, of its agents, of its documents (wall), and when
 -- a live agent of it last called (awake).
 SELECT sessions.id, sessions.milestone, sessions.operation, sessions.status, sessions.error,
     (SELECT count(*) FROM agents WHERE agents.session = sessions.id),
     (SELECT count(*) FROM agents
-     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
+     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect')),
     (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'),
     sessions.updated,
     (SELECT max(agents.updated) FROM agents WHERE agents.session = sessions.id),
@@ -120,7 +121,18 @@ SELECT sessions.id, sessions.milestone, sessions.operation, sessions.status, ses
 FROM sessions
 WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'interrupted')
     AND (sessions.status = 'interrupted' OR (sessions.troubled = 1
-        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')))
+        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'))
+    OR (NOT EXISTS (SELECT 1 FROM processes WHERE processes.id = sessions.process AND processes.status = 'live')
+        AND NOT EXISTS (
+            SELECT 1 FROM agents
+            WHERE agents.session = sessions.id AND agents.status IN ('pending', 'running', 'suspect', 'spawning')
+        )
+        AND EXISTS (
+            SELECT 1 FROM agents WHERE agents.session = sessions.id AND (
+                EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
+                OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
+            )
+        )))
 ORDER BY sessions.updated DESC, sessions.id;
 
 -- name: session_stale
