@@ -65,8 +65,8 @@ class BlockingBus:
         lease: float = LEASE,
     ) -> None:
         self.store = store
-        self.max_payload = max_payload
-        self.max_snapshot = max_snapshot
+        self.max_payload = check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+        self.max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
         self.lease = check_seconds(lease, "lease")
         self.engine = cast("Engine", Immediate(store))
         if store.read(last_boot, None) != store.clock.now().boot:
@@ -218,15 +218,24 @@ class BlockingBus:
         id: str | None = None,
         expects: Mapping[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
+        member: BlockingAgent | None = None,
     ) -> Begun:
         """Begin a session, or go on with one; the arguments are those of ``Bus.session``. No process owns it: it goes
-        on when this one ends, and is interrupted when its agents failed."""
+        on when this one ends, and is interrupted when its agents failed. ``member`` is in it from then on."""
         from agentbus.beginning import begin_request
         from agentbus.operations.sessions import begin_session
 
         request = begin_request(operation, None, milestone, id, expects, metadata, self.max_payload)
         self.notice_deaths()
-        return self.write(begin_session, request)
+        if member is None:
+            return self.write(begin_session, request)
+        from agentbus.operations import Part, UnitRequest, unit
+        from agentbus.operations.joining import JoinRequest, join_session
+
+        joining = Part(join_session, JoinRequest(member.actor, request.session))
+        begun: Begun = member.call(unit, UnitRequest((Part(begin_session, request), joining)))[0]
+        member.session = begun.session
+        return begun
 
     def notice_deaths(self) -> list[str]:
         """Strike off the processes of this host that are gone, as every opening of a bus does; says which agents

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentbus.blocking.driving import Immediate, run
-from agentbus.errors import AgentBusError, InvalidName, LeaseLost, UnknownMessage
+from agentbus.errors import AgentBusError, AlreadySettled, InvalidName, LeaseLost, UnknownMessage
 from agentbus.keeping import Keeper
 from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_name, check_range, check_seconds, check_text
 from agentbus.operations import Actor, Operation, Part, UnitRequest, unit
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+_SETTLED = {"acked": "acked by you", "dead": "made a dead letter in your hands"}
+"""What became of a message that its last holder settled."""
 
 
 class BlockingAgent(Sender, Keeper):
@@ -141,6 +144,12 @@ class BlockingAgent(Sender, Keeper):
 
         return peek(self, check_range(most, "most", 1, MAX_BATCH))
 
+    def in_hand(self, most: int = MAX_BATCH) -> list[Delivery]:
+        """What it received and has not settled, with its leases."""
+        from agentbus.blocking.receiving import in_hand
+
+        return in_hand(self, check_range(most, "most", 1, MAX_BATCH))
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is worth calling ``receive``; False if it was not, for ``timeout`` seconds."""
         from agentbus.blocking.receiving import wait
@@ -159,24 +168,41 @@ class BlockingAgent(Sender, Keeper):
             message_id, number = parted(name, "message_id")
             one = next((held for held in mine if (held.message_id or f"m-{held.id}") == message_id), None)
             if one is None or number not in {None, one.lease}:
-                raise self._not_held(message_id, one)
+                raise self._not_held(message_id, number)
             found.append(one)
         return found
 
-    def _not_held(self, message_id: str, found: Held | None) -> AgentBusError:
-        from agentbus.operations.reading import get_message
+    def _not_held(self, message_id: str, number: int | None) -> AgentBusError:
+        from agentbus.operations.leases import letter
 
-        record = self.bus.read(get_message, message_id)
-        if record is None:
+        found = self.bus.read(letter, (message_id, self.id))
+        if found is None:
             return UnknownMessage(message_id=message_id)
-        holder = record.holder if record.status == "leased" else None
-        return LeaseLost(message_id=message_id, status=record.status, holder=holder or "nobody")
+        held, _ = found
+        if held.status in _SETTLED and held.holder == self.id and number in {None, held.lease}:
+            what, advice = _SETTLED[held.status], "nothing is left to do"
+            return AlreadySettled(message_id=message_id, status=held.status, what=what, advice=advice, holder="nobody")
+        if held.status in {"queued", "scheduled"} and number == held.lease:
+            what, advice = "given back", "it is nobody's: receive it again, if it is for you"
+            return AlreadySettled(message_id=message_id, status=held.status, what=what, advice=advice, holder="nobody")
+        holder = held.holder if held.status == "leased" else None
+        return LeaseLost(message_id=message_id, status=held.status, holder=holder or "nobody")
 
-    def ack(self, *messages: str) -> None:
-        """Acknowledge messages in one commit: all, or none."""
+    def ack(self, *messages: str) -> list[str]:
+        """Acknowledge messages in one commit: all, or none. Says which of them it had acknowledged before."""
         from agentbus.operations.leases import AckRequest, ack
 
-        self.call(ack, AckRequest(self.actor, leases(self.held(messages))))
+        held: list[Held] = []
+        before: list[str] = []
+        for message in messages:
+            try:
+                held += self.held([message])
+            except AlreadySettled as settled:
+                if settled.facts["status"] != "acked":
+                    raise
+                before.append(message)
+        self.call(ack, AckRequest(self.actor, leases(held)))
+        return before
 
     def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
         """Give messages back, to be tried again after ``delay`` seconds (by default longer with each attempt)."""
@@ -258,10 +284,25 @@ class BlockingAgent(Sender, Keeper):
         self.call(progress, ProgressRequest(self.actor, percent, note))
 
     def busy(self, seconds: float) -> None:
-        """Say that it will be silent for so long and that this is all right; 0 takes it back."""
+        """Say that it will be silent for so long and that this is all right; 0 takes it back. What it holds stays its
+        own for that time."""
         from agentbus.operations.agents import BusyRequest, busy
 
-        self.call(busy, BusyRequest(self.actor, check_seconds(seconds, "seconds", zero=True)))
+        duration = check_seconds(seconds, "seconds", zero=True)
+        parts = (
+            Part(visit, VisitRequest(self.actor, max(duration, self.bus.lease))),
+            Part(busy, BusyRequest(self.actor, duration)),
+        )
+        self.bus.store.write(unit, UnitRequest(parts))
+        self._has_called = True
+
+    def join(self, session: str) -> str | None:
+        """Take part in a session from now on, in the same life; says which open one it left for it."""
+        from agentbus.operations.joining import JoinRequest, join_session
+
+        left = self.call(join_session, JoinRequest(self.actor, check_name(session, "session")))
+        self.session = session
+        return left
 
     def complete(self) -> None:
         """The work is done; the agent's life ends."""

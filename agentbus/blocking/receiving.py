@@ -46,10 +46,32 @@ def received(agent: BlockingAgent, most: int, timeout: float, duration: int) -> 
 
 
 def peek(agent: BlockingAgent, most: int) -> list[Delivery]:
-    """What a claim would get now."""
+    """What a claim would get now. Who may not receive is refused as well."""
+    agent.heartbeat()
     boxes = Boxes(agent)
     rows = agent.bus.read(ready_rows, ((*boxes.own, *boxes.pools), most))
     return [delivery(row, boxes.names[row[13]], handed=False) for row in rows]
+
+
+def in_hand(agent: BlockingAgent, most: int) -> list[Delivery]:
+    """What it received and has not settled."""
+    from agentbus.operations.leases import holdings
+    from agentbus.operations.reading import get_message
+
+    agent.heartbeat()
+    found: list[Delivery] = []
+    for held in agent.bus.read(holdings, agent.id)[:most]:
+        # By its row: copies of a published message share their message_id.
+        record = agent.bus.read(get_message, f"m-{held.id}")
+        if record is not None:
+            found.append(
+                Delivery(
+                    record.message_id, f"{record.message_id}#{held.lease}", record.sender, record.recipient,
+                    record.type, record.payload, record.priority, record.attempts, record.session,
+                    record.correlation, held.reply_to is not None, record.created, record.expires,
+                )
+            )  # fmt: skip
+    return found
 
 
 def wait(agent: BlockingAgent, timeout: float | None) -> bool:

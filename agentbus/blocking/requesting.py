@@ -56,7 +56,8 @@ def request(
 
 
 def reply(agent: BlockingAgent, message: str, type: str, payload: Any, ack: bool, options: dict[str, Any]) -> Receipt:
-    """Answer whoever sent a message, and acknowledge it in the same commit."""
+    """Answer whoever sent a message, and acknowledge it in the same commit. Only whoever has it may, or had it last and
+    acknowledged it."""
     from agentbus.blocking.agent import parted
     from agentbus.operations.leases import ack as acknowledge
 
@@ -65,14 +66,14 @@ def reply(agent: BlockingAgent, message: str, type: str, payload: Any, ack: bool
     if found is None:
         raise UnknownMessage(message_id=message_id)
     held, sender = found
-    mine = held.status == "leased" and held.holder == agent.id and number in {None, held.lease}
-    if not mine and (held.status == "leased" or number not in {None, held.lease}):
+    mine = held.holder == agent.id and number in {None, held.lease}
+    if not mine or held.status not in {"leased", "acked"}:
         raise LeaseLost(message_id=message_id, status=held.status, holder=held.holder or "nobody")
     asked = drafting.Asked(message_id, held.session, held.correlation, held.reply_to, held.expires)
     given = {name: value for name, value in options.items() if value is not None}
     answer = agent.draft(sender, type, payload, **asked.options(given, agent.engine.clock.now().wall))
     parts: tuple[Part, ...] = (Part(send, SendRequest(agent.actor, (asked.reply(answer),))),)
-    if ack and mine:
+    if ack and held.status == "leased":
         parts = (Part(acknowledge, AckRequest(agent.actor, ((held.id, held.lease),))), *parts)
     receipts: list[Receipt] = run(agent.commit(parts))[-1]
     return receipts[0]

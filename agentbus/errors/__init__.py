@@ -28,6 +28,7 @@
     │   ├── AgentEnded                the recipient completed or stopped
     │   ├── AgentFenced               this agent was taken over, failed or ended
     │   ├── LeaseLost                 the message is no longer ours
+    │   │   └── AlreadySettled        we settled it before
     │   ├── MessageIdConflict         the same message_id with other content
     │   ├── SessionExists             the process that owns it is alive
     │   ├── SessionIdTaken            a new session cannot have the id of another
@@ -84,6 +85,7 @@ from agentbus.errors.calls import (
     AgentEnded,
     AgentExists,
     AgentFenced,
+    AlreadySettled,
     ArchiveDiffers,
     BuiltInType,
     BusClosed,
@@ -157,6 +159,7 @@ __all__ = [
     "AgentEnded",
     "AgentExists",
     "AgentFenced",
+    "AlreadySettled",
     "ArchiveDiffers",
     "BackupFailed",
     "BuiltInType",

@@ -195,8 +195,12 @@ class AgentExists(Conflict):
     """The id is alive elsewhere."""
 
     code = "agent_exists"
-    text = "agent {agent!r} is {status} in process {pid}"
+    text = "agent {agent!r} is {status}{where}"
     fix_text = "end it first, choose another id, or pass takeover=True"
+
+    def __init__(self, **facts: Any) -> None:
+        pid = facts.get("pid")
+        super().__init__(**{"where": "" if pid is None else f" in process {pid}", **facts})
 
 
 class AgentEnded(Conflict):
@@ -221,6 +225,14 @@ class LeaseLost(Conflict):
     code = "lease_lost"
     text = "the lease on message {message_id} is lost; it is now {status}, held by {holder}"
     fix_text = "drop the result: the message is someone else's, or done"
+
+
+class AlreadySettled(LeaseLost):
+    """It was settled before, by the one who tries it again."""
+
+    code = "already_settled"
+    text = "message {message_id} was {what} before"
+    fix_text = "{advice}"
 
 
 class MessageIdConflict(Conflict):

@@ -25,6 +25,7 @@ KINDS = {
     " completed in, and left for another)",
     "agent_registered": "an agent began a life; type, epoch, before, left",
     "agent_taken_over": "an agent began a life and fenced the one before; type, epoch, before, left",
+    "agent_joined": "an agent went into a session in the life that it is in; session, left (an open one)",
     "agent_completed": "an agent's work is done",
     "agent_suspected": "something speaks against an agent; evidence",
     "agent_recovered": "a suspect agent showed life; evidence (what had spoken against it)",

@@ -33,7 +33,7 @@ class AgentFilter(msgspec.Struct, frozen=True):
 class MessageFilter(msgspec.Struct, frozen=True):
     """Which messages to list; None takes all. ``mailbox`` is a kind and a name."""
 
-    status: str | None = None
+    status: tuple[str, ...] | None = None
     type: str | None = None
     sender: str | None = None
     session: str | None = None
@@ -41,6 +41,7 @@ class MessageFilter(msgspec.Struct, frozen=True):
     mailbox: tuple[str, str] | None = None
     cursor: int = MAX_ID
     limit: int = 100
+    holder: str | None = None
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -77,11 +78,12 @@ def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
 
 def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
     kind, name = wanted.mailbox or (None, None)
+    status = None if wanted.status is None else f",{','.join(wanted.status)},"
     rows = yield Query(
         "message_list",
         (
-            wanted.cursor, wanted.status, wanted.type, wanted.sender, wanted.session,
-            wanted.correlation, kind, name, wanted.limit + 1,
+            wanted.cursor, status, wanted.type, wanted.sender, wanted.session,
+            wanted.correlation, kind, name, wanted.limit + 1, wanted.holder,
         ),
     )  # fmt: skip
     return page(rows, wanted.limit, _message, lambda message: str(message.id))

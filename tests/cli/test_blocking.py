@@ -17,6 +17,7 @@ from agentbus.blocking.agent import BlockingAgent, parted
 from agentbus.blocking.driving import run
 from agentbus.engine.queries import Queries, load
 from agentbus.engine.sqlite import home
+from agentbus.engine.sqlite.attending import Attending
 from agentbus.errors import AgentFenced, InvalidName, LeaseLost, Misuse, NoBus, NotWritable, UnknownAgent
 from agentbus.operations.processes import LeaveRequest, leave
 from tests.cli.conftest import Shell
@@ -154,6 +155,26 @@ def test_a_message_ends_the_waiting(place: Path, with_bell: bool, monkeypatch: p
         thread.join()
         assert message.payload == 1
         assert time.monotonic() - begun < 30
+
+
+def test_a_delayed_message_ends_the_waiting_when_it_is_due(
+    bus: BlockingBus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(_: Attending, seconds: float) -> bool:
+        slept.append(seconds)
+        clock.advance(seconds)
+        return False
+
+    monkeypatch.setattr(Attending, "wait", sleep)
+    agent = bus.register("a", type="worker")
+    agent.send("a", "note", 1, delay=0.5)
+    assert len(agent.receive_many(1, timeout=30)) == 1
+    assert slept == [0.5]
+    agent.send("a", "note", 2, delay=0.5)
+    assert agent.wait(30) is True
+    assert slept == [0.5, 0.5]
 
 
 def listeners(place: Path) -> int:

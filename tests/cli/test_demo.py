@@ -7,11 +7,14 @@ import re
 import signal
 
 import msgspec
+import pytest
 
 from agentbus.engine import presence
 from agentbus.interfaces.cli.demo import Closing
+from agentbus.interfaces.demo.showing import close
 from agentbus.interfaces.demo.story import Figures
 from tests.cli.conftest import Shell
+from tests.support.processes import eventually
 
 CHAPTERS = ["plan", "work", "kill -9", "monitor", "work", "kill -9", "monitor", "recover", "work"]
 
@@ -51,6 +54,16 @@ def test_a_broken_promise_is_a_failure() -> None:
         assert Closing(msgspec.structs.replace(good, **broken)).code == 1
 
 
+def test_a_narrow_terminal_cuts_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("acknowledged to a worker", "24", None), ("session", "completed", True), ("of these lost", "1", False)]
+    for width in ("20", "80"):
+        monkeypatch.setenv("COLUMNS", width)
+        close(rows, "Kept.", good=True)
+        shown = capsys.readouterr().out
+        assert "…" not in shown
+        assert {"acknowledged", "completed", "✓", "✗", "Kept."} <= set(shown.split())
+
+
 def test_ctrl_c_ends_everybody(nowhere: Shell) -> None:
     nowhere.environment["TMPDIR"] = str(nowhere.directory)
     process = nowhere.start("demo")
@@ -64,3 +77,26 @@ def test_ctrl_c_ends_everybody(nowhere: Shell) -> None:
         assert b"Traceback" not in process.stderr.read()
     assert all(presence.is_gone(pid, "", None) for pid in pids)
     assert list(nowhere.directory.iterdir()) == []
+
+
+def test_kill_nine_leaves_no_process(nowhere: Shell) -> None:
+    """Two at once do not disturb each other: one is killed, its team ends; the other team works on."""
+    nowhere.environment["TMPDIR"] = str(nowhere.directory)
+    teams, processes = [], [nowhere.start("demo"), nowhere.start("demo")]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            teams.append(
+                [int(pid) for pid in re.findall(r" (\d+)(?:,|$)", process.stdout.readline().decode().rstrip())]
+            )
+        assert [len(team) for team in teams] == [4, 4]
+        processes[0].kill()
+        eventually(lambda: all(presence.is_gone(pid, "", None) for pid in teams[0]), "its team is gone")
+        assert not any(presence.is_gone(pid, "", None) for pid in teams[1])
+        processes[1].terminate()
+        assert processes[1].wait(30) == 143
+        assert all(presence.is_gone(pid, "", None) for pid in teams[1])
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

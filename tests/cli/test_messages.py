@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from agentbus.clock import SystemClock
 from tests.cli.conftest import Shell
 
 
@@ -143,13 +146,6 @@ def test_waiting_takes_nothing(pair: Shell) -> None:
     assert pair.json("messages", "show", "m-1")["status"] == "queued"
 
 
-def test_a_delayed_message_ends_the_waiting_when_it_is_due(pair: Shell) -> None:
-    pair.say("send", "b", "note", "1", "--delay", "0.5", agent="a")
-    begun = time.monotonic()
-    assert pair.say("receive", "--wait", "30", agent="b")
-    assert time.monotonic() - begun < 10
-
-
 def test_payloads_are_checked_against_the_schema_of_their_type(pair: Shell) -> None:
     import agentbus
 
@@ -211,3 +207,36 @@ def test_what_was_taken_and_not_printed_goes_back(pair: Shell) -> None:
     process.stderr.close()
     record = pair.json("messages", "show", "m-1")
     assert (record["status"], record["attempts"]) == ("queued", 0)
+
+
+def test_only_whoever_has_a_message_answers_it(shell: Shell) -> None:
+    for name in ("a", "b", "c"):
+        shell.register(name)
+    shell.say("send", "b", "coordination_request", "1", agent="a")
+    # Nobody has it yet.
+    assert shell.refused("reply", "m-1", "note", "1", agent="c", code=1)["code"] == "lease_lost"
+    (taken,) = shell.json("receive", agent="b")
+    assert shell.refused("reply", taken["lease"], "note", "1", agent="c", code=1)["code"] == "lease_lost"
+    shell.say("nack", taken["lease"], "--delay", "0", agent="b")
+    # What was given back is nobody's.
+    assert shell.refused("reply", taken["lease"], "note", "1", agent="b", code=1)["code"] == "lease_lost"
+    shell.say("receive", "--ack", agent="b")
+    assert shell.say("reply", "m-1", "note", "1", agent="b")
+    assert [message["payload"] for message in shell.json("receive", "--max", "9", agent="a")] == [1]
+
+
+def test_whoever_says_that_it_is_busy_keeps_what_it_holds(shell: Shell) -> None:
+    shell.register("a")
+    shell.say("send", "a", "note", agent="a")
+    shell.say("receive", agent="a")
+    shell.say("busy", "3600", agent="a")
+    shell.say("heartbeat", agent="a")
+    with closing(sqlite3.connect(shell.directory / ".agentbus" / "bus.db")) as connection:
+        ((left,),) = connection.execute("SELECT lease_until FROM messages")
+    assert left > SystemClock().now().awake + 3_500_000
+
+
+def test_looking_takes_no_other_options(shell: Shell) -> None:
+    shell.register("a")
+    for option in (("--ack",), ("--wait", "1")):
+        assert shell.refused("receive", "--peek", *option, agent="a", code=2)["code"] == "usage"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
 from importlib import import_module
 from pathlib import Path
 
+from agentbus.blocking import open_bus
 from agentbus.interfaces.cli import main
 from agentbus.interfaces.cli.command import Command
 from agentbus.interfaces.cli.table import COMMANDS, DEFAULTS
@@ -26,8 +28,8 @@ def tokens(text: str) -> int:
 
 def called(text: str) -> list[list[str]]:
     """Every call of the command in a text, as words."""
-    calls = re.findall(r"(?:^ *|[`(\"])agentbus ([a-z][^`\n]*)", text, re.MULTILINE)
-    ends = re.compile(r'  #| # |\)"| 2>|"}]')
+    calls = re.findall(r"(?:^ *|[`(\"]|\|\| )agentbus ([a-z][^`\n]*)", text, re.MULTILINE)
+    ends = re.compile(r'  #| # |\)| 2>|"}]| \$\{| \|\|')
     return [shlex.split(ends.split(call)[0].replace("$$", "1")) for call in calls]
 
 
@@ -83,14 +85,63 @@ def test_the_hooks_are_settings_that_work(shell: Shell) -> None:
 
     for event in hooks:
         run(event)  # also for somebody who is no agent
-    shell.environment["AGENTBUS_AGENT"] = shell.register("claude-1")
-    assert run("SessionStart").startswith("# Working on the agentbus")
+    shell.environment |= {"AGENTBUS_AGENT": "claude-1", "AGENT_SHELL": str(os.getpid())}
+    assert run("SessionStart").startswith("claude-1#1\n# Working on the agentbus")
+    assert run("SessionStart").startswith("# Working on the agentbus")  # it lives
     assert run("UserPromptSubmit") == ""
     shell.say("send", "claude-1", "note", '{"text": "hello"}')
     assert '{"text":"hello"}' in run("UserPromptSubmit")
     run("PostToolUse")
     run("SessionEnd")
     assert shell.json("agents", "show", "claude-1")["status"] == "stopped"
+    # Whoever is off the bus hears of it, and the next session is on it again.
+    assert "may not act any more" in run("UserPromptSubmit")
+    assert run("SessionStart").startswith("claude-1#2\n# Working on the agentbus")
+    shell.environment["AGENT_SHELL"] = "0"
+    run("SessionEnd")
+    assert "You are not on the agentbus" in run("SessionStart")
+
+
+def test_prime_can_be_played_literally_on_a_new_bus(shell: Shell) -> None:
+    """Line by line, in one shell: what is taught works in the order in which it is taught."""
+    lines = re.findall(r"^    ((?:agentbus|AGENTBUS_AGENT=).*)$", shell.say("prime"), re.MULTILINE)
+    messages = iter(("t-1#1", "t-2#1", "t-3#1", "t-4#1"))
+    script = ["set -o pipefail"]
+    for line in lines:
+        line = line.replace("receive --wait 60", "receive --max 4").replace("--timeout 120", "--timeout 0.01")
+        line = re.sub(r"m-7#1", lambda _: next(messages), line.split("  #")[0].split(" # ")[0])
+        # Nobody answers the request, and nothing else may fail.
+        expected = 4 if line.startswith("agentbus request") else 0
+        script.append(f"{line} >>out; code=$?; test $code = {expected} || echo {shlex.quote(line)} $code")
+        if "register" in line:
+            script += [f"agentbus send planner-1 note --id t-{n} --agent executor-1 >>out" for n in (1, 2, 3, 4)]
+    shell.register("executor-1", pools=("executors",))
+    (shell.directory / "plan.md").write_text("# A plan\n")
+    (shell.directory / "task.json").write_text("{}")
+    shell.environment["PATH"] = f"{Path(COMMAND).parent}:{shell.environment['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)], cwd=shell.directory, env=shell.environment, capture_output=True,
+        timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert len(lines) > 20
+    assert next(messages, None) is None
+    assert done.stdout == b"", done.stderr
+    assert done.stderr == b""
+    with open_bus(shell.directory / ".agentbus") as bus:
+        answer = bus.agent("executor-1").in_hand() or bus.agent("executor-1").peek(10)
+        assert any(one.type == "completion_notification" for one in answer)
+        session = bus.do(bus.sessions.open("planning-001"))
+        assert bus.do(session.document("plan").latest()) == "# A plan\n"
+
+
+def test_what_receive_gives_is_as_it_is_taught(shell: Shell) -> None:
+    (shown,) = re.findall(r"^ +(\{\"schema_version\".*)$", shell.say("prime"), re.MULTILINE)
+    taught = json.loads(shown.replace("…", "null"))
+    shell.register("a")
+    shell.say("send", "a", "note", "1", agent="a")
+    given = json.loads(shell.run("receive", "--json", agent="a").out)
+    assert set(taught) == set(given)
+    assert set(taught["data"][0]) <= set(given["data"][0])
 
 
 def test_the_skill_has_a_heading_that_tools_can_read(nowhere: Shell) -> None:

@@ -62,10 +62,15 @@ def test_clearing_stops_them_gives_back_what_they_held_and_deletes_nothing(shell
 
 def test_one_agent_is_cleared_by_name(shell: Shell) -> None:
     team(shell)
-    assert shell.json("recovery", "clear", "--agent", "alive") == [{"id": "alive", "status": "stopped"}]
-    assert shell.say("recovery", "clear", "failed") == "failed\tstopped"
+    # Who calls is not whom it is about; and one that is running is not set aside by mistake.
+    assert shell.json("recovery", "clear", "failed", "--agent", "alive") == [{"id": "failed", "status": "stopped"}]
+    refused = shell.refused("recovery", "clear", "alive", code=2)
+    assert refused["fix"] == "if you mean it: agentbus recovery clear alive --force"
+    shell.say("heartbeat", agent="alive#1")
+    assert shell.json("recovery", "clear", "alive#1", "--force") == [{"id": "alive", "status": "stopped"}]
+    assert shell.say("recovery", "clear", "dead") == "dead\tstopped"
     assert shell.json("heartbeat", agent="alive#1", code=1)["code"] == "agent_fenced"
-    assert shell.refused("recovery", "clear", "--agent", "nobody", code=1)["code"] == "unknown_agent"
+    assert shell.refused("recovery", "clear", "nobody", code=1)["code"] == "unknown_agent"
     assert shell.refused("recovery", "clear", "no name", code=2)["code"] == "invalid_name"
     assert shell.refused("recovery", "list", "--limit", "0", code=2)["code"] == "out_of_range"
     assert shell.refused("recovery", "chekc", code=2)["fix"] == "did you mean check?"

@@ -103,6 +103,9 @@ def test_a_command_that_fails_has_failed_and_its_parent_is_told(shell: Shell) ->
     assert (found.status, found.error, found.parent) == ("failed", "exit code 3: it broke", "boss")
     (report,) = shell.json("receive", "--ack", agent=boss)
     assert report["payload"] == {"agent": agent, "status": "failed", "error": "exit code 3: it broke"}
+    # Also if it has a name of its own.
+    assert shell.run("run", "--agent", "a", "--", "false", agent=boss).code == 1
+    assert shell.json("receive", "--ack", agent=boss)[0]["payload"]["agent"] == "a"
 
 
 def test_a_command_that_is_killed_has_failed(shell: Shell) -> None:
@@ -366,7 +369,8 @@ def test_an_agent_that_was_taken_over_is_not_restarted(shell: Shell) -> None:
         assert shell.say("register", "a", "--type", "worker", "--takeover") == "a#2"
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 1
+        # By itself, or ended because it was noticed just then.
+        assert process.wait(30) in {1, 125}
     found = record(shell, "a")
     assert (found.status, found.epoch) == ("running", 2)
 

@@ -33,12 +33,12 @@ while True:
 class Terminal:
     """A terminal with a command in its foreground."""
 
-    def __init__(self, shell: Shell, *words: str, stdout: int | None = None) -> None:
+    def __init__(self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True) -> None:
         self.master, self.slave = os.openpty()
         self.resize(40, 100)
         self.before = termios.tcgetattr(self.slave)
         self.process = subprocess.Popen(
-            [sys.executable, WRAPPER, COMMAND, "run", "--quiet", *words],
+            [sys.executable, WRAPPER, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
             cwd=shell.directory,
             env=shell.environment,
             stdin=self.slave,
@@ -89,7 +89,7 @@ def test_a_command_on_a_terminal_has_one_too(shell: Shell, terminals: list[Termi
     assert terminal.expect("heard") == ["hello"]
     terminal.resize(50, 120)
     assert terminal.expect("now") == ["120", "50"]
-    assert termios.tcgetattr(terminal.slave) != terminal.before
+    assert termios.tcgetattr(terminal.slave) != terminal.before, "keys were heard"
     terminal.type(b"\x03")
     assert terminal.process.wait(PATIENCE) == 130
     assert termios.tcgetattr(terminal.slave) == terminal.before
@@ -117,7 +117,7 @@ def test_a_run_that_is_killed_leaves_neither_an_orphan_nor_a_raw_terminal(
     terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK)
     terminals.append(terminal)
     command = int(terminal.expect("terminal")[-1])
-    assert termios.tcgetattr(terminal.slave) != terminal.before
+    eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
     terminal.process.kill()
     eventually(lambda: presence.is_gone(command, "", None), "the command is gone", seconds=2)
     eventually(lambda: termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is as it was", seconds=2)

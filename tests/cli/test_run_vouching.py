@@ -38,6 +38,8 @@ class Pretender:
 
     def terminal(self, taken: bool) -> None: ...
 
+    raw = True
+
     def attach(self) -> bool:
         return False
 

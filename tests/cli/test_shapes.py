@@ -26,6 +26,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("busy", ("busy", "60"), 0),
     ("send", ("send", "a", "note", '{"n": 1}', "--priority", "9"), 0),
     ("receive", ("receive",), 0),
+    ("receive --held", ("receive", "--held"), 0),
     ("receive nothing", ("receive",), 4),
     ("nack", ("nack", "m-1", "--delay", "0"), 0),
     ("receive again", ("receive",), 0),
@@ -61,8 +62,9 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
 ]
 # What is kept, on another bus where "a" and "b" are registered.
 KEEPING: list[tuple[str, tuple[str, ...], int]] = [
-    ("session start", ("session", "start", "planning", "--id", "s", "--expect", "a=plan"), 0),
+    ("session start", ("session", "start", "planning", "--id", "s", "--expect", "a=plan", "--agent", "b"), 0),
     ("register in a session", ("register", "d", "--type", "worker", "--session", "s", "--parent", "a"), 0),
+    ("session join", ("session", "join", "s", "--agent", "b"), 0),
     ("session progress", ("session", "progress", "10", "s"), 0),
     ("session pause", ("session", "pause", "s"), 0),
     ("session continue", ("session", "continue", "s"), 0),
@@ -78,6 +80,7 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("checkpoint restore", ("checkpoint", "restore"), 0),
     ("checkpoint verify", ("checkpoint", "verify", "1"), 0),
     ("checkpoint prune", ("checkpoint", "prune", "--keep", "1"), 0),
+    ("complete in a session", ("complete", "--agent", "b"), 0),
     ("fail of another", ("fail", "no", "--agent", "d"), 0),
     ("session status", ("session", "status", "s"), 0),
     ("session list", ("session", "list"), 0),

@@ -28,7 +28,7 @@ def test_entries_are_set_read_listed_and_deleted(agent: Shell) -> None:
     assert agent.say("state", "list", "--limit", "1", agent="a").split("\t")[0] == "phase/1"
     assert agent.json("state", "delete", "phase/1", agent="a") == {"key": "phase/1", "deleted": True}
     assert agent.json("state", "delete", "phase/1", agent="a", code=4) == {"key": "phase/1", "deleted": False}
-    assert agent.json("state", "get", "phase/1", agent="a", code=4) is None
+    assert agent.json("state", "get", "phase/1", agent="a", code=4)["code"] == "nothing_there"
 
 
 def test_another_scope_is_named(agent: Shell) -> None:

@@ -126,6 +126,8 @@ def test_long_work_shows_how_far_it_is_and_leaves_no_trace(shell: Shell) -> None
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     shell.register("planner-1", type="planner")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.begin("planning", id="s-1")
     script = """
         eval "$(agentbus completion bash)"
         complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _agentbus; echo "${COMPREPLY[@]}"; }
@@ -135,6 +137,8 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
         complete_words agentbus send planner-1 note --pri
         complete_words agentbus state get k --agent pl
         complete_words agentbus messages list --st
+        complete_words agentbus session recover ""
+        complete_words agentbus session recover s-1 --fol
     """
     environment = {**shell.environment, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -142,7 +146,8 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     )
     assert done.stderr == b""
     assert done.stdout.decode().splitlines() == [
-        "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status",
+        "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status", "s-1",
+        "--follow-on --follow-on-id",
     ]  # fmt: skip
 
 
@@ -150,3 +155,11 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
 def test_zsh_reads_its_script(shell: Shell) -> None:
     script = shell.say("completion", "zsh")
     subprocess.run(["zsh", "-n"], input=script.encode(), timeout=PATIENCE, check=True)
+
+
+def test_a_text_of_somebody_else_does_nothing_to_the_terminal(shell: Shell) -> None:
+    shell.register("a")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.do(bus.state("a").set("k", "\x1b[2Jgone"))
+    code, shown = on_terminal(shell, "state", "get", "k", "--of", "a")
+    assert (code, "\x1b[2J" in shown, "\\x1b[2Jgone" in shown) == (0, False, True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+
+import pytest
 
 from agentbus.blocking import open_bus
 from tests.cli.conftest import Shell
@@ -118,3 +121,23 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(shell: Shell) -> None:
     checks = {check["name"]: check for check in shell.json("doctor", code=1)}
     assert checks["payloads of messages"]["status"] == "error"
     assert checks["payloads of messages"]["fix"]
+
+
+@pytest.mark.parametrize("damage", [b"not a database at all", b""])
+def test_the_doctor_looks_at_a_bus_that_cannot_be_opened(shell: Shell, damage: bytes) -> None:
+    finished(shell, 1)
+    shell.say("backup")
+    (shell.directory / ".agentbus" / "bus.db").write_bytes(damage)
+    checks = shell.run("doctor", "--json")
+    assert checks.code == 1
+    found = {check["name"]: check for check in json.loads(checks.out)["data"] if check["status"] != "ok"}
+    assert any("backup" in (check["fix"] or "") for check in found.values()), found
+    # It has looked, and made nothing.
+    assert (shell.directory / ".agentbus" / "bus.db").read_bytes() == damage
+
+
+def test_agents_are_deleted_only_if_all_are_there(shell: Shell) -> None:
+    shell.register("a")
+    shell.say("complete", agent="a")
+    assert shell.refused("agents", "delete", "a", "nobody", code=1)["code"] == "unknown_agent"
+    assert shell.say("agents", "list").startswith("a\t")

@@ -45,7 +45,7 @@ def test_one_sweep_finds_who_died(shell: Shell) -> None:
     assert (found["findings"], found["counts"]["agents_failed"]) == ([], 0)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_monitor_prints_what_it_finds_until_it_is_told_to_end(shell: Shell, number: int, code: int) -> None:
     living = doomed(shell, "a")
     monitor = shell.start("monitor", "--interval", "0.05", "--json", "--log", "found.log")

@@ -74,4 +74,5 @@ async def test_looks_go_on_while_another_process_holds_the_lock(short: Path, tea
         assert await a.state.get("k") == 2
         holder.finish()
     print(f"2,000 looks in {took:.3f} s while another process held the lock")
-    assert took < 5
+    # Whoever waited for the lock would not be through before it is given up.
+    assert took < 25

@@ -106,9 +106,10 @@ def test_a_message_that_is_not_there_is_none() -> None:
 
 
 def test_message_filters_reach_the_query() -> None:
-    wanted = MessageFilter("queued", "note", "b", "s-1", "r-1", ("pool", "p"), 50, 5)
+    wanted = MessageFilter(("queued", "dead"), "note", "b", "s-1", "r-1", ("pool", "p"), 50, 5)
     played = play(list_messages(wanted, NOW), ("message_list", []))
-    assert played.parameters("message_list") == (50, "queued", "note", "b", "s-1", "r-1", "pool", "p", 6)
+    expected = (50, ",queued,dead,", "note", "b", "s-1", "r-1", "pool", "p", 6, None)
+    assert played.parameters("message_list") == expected
 
 
 def test_dead_letters_are_paged_like_the_rest() -> None:

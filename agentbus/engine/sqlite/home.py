@@ -120,7 +120,13 @@ def find(url: str | os.PathLike[str] | None) -> Home:
 
 def is_there(home: Home) -> bool:
     """Whether somebody made a bus there."""
-    return os.path.exists(home.file)
+    try:
+        os.stat(home.file)
+    except PermissionError as error:
+        raise NotWritable(path=home.root, reason=str(error.strerror)) from None
+    except OSError:
+        return False
+    return True
 
 
 def prepare(home: Home) -> None:
@@ -206,7 +212,8 @@ def _absolute(text: str) -> str:
     path = os.path.expanduser(text)
     if path.startswith("~"):
         raise ValueError("nobody here has that home")
-    parts = os.path.join(os.getcwd(), path).split("/")
+    # The working directory may have been deleted: whoever names the whole path does not need it.
+    parts = (path if path.startswith("/") else os.path.join(os.getcwd(), path)).split("/")
     return "/" + "/".join(part for part in parts if part not in {"", "."})
 
 

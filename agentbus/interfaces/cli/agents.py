@@ -7,7 +7,7 @@ from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.output import Result, Said
-from agentbus.interfaces.cli.values import json_value, number
+from agentbus.interfaces.cli.values import json_value, seconds
 
 
 def register(call: Call) -> Result:
@@ -61,7 +61,7 @@ def _register(parser: ArgumentParser) -> None:
         metavar="N",
         help="the process that it lives in: when that is gone, it has failed ($PPID, $$)",
     )
-    add("--patience", type=number, metavar="S", help="how many seconds it may be silent (1800)")
+    add("--patience", type=seconds, metavar="S", help="how many seconds it may be silent (1800)")
     about_options(parser)
 
 
@@ -79,7 +79,7 @@ def about_options(parser: ArgumentParser) -> None:
     add("--model", metavar="TEXT", help="the model behind it")
     add("--prompt", metavar="TEXT", help="what it was asked to do")
     add("--load", type=int, metavar="N", help="how busy it is, 0 to 100")
-    add("--estimate", type=number, metavar="S", help="how many seconds it will take")
+    add("--estimate", type=seconds, metavar="S", help="how many seconds it will take")
     add("--metadata", metavar="JSON", help="anything else, a JSON object")
 
 
@@ -123,7 +123,7 @@ def _progress(parser: ArgumentParser) -> Any:
 
 
 def _seconds(parser: ArgumentParser) -> Any:
-    parser.add_argument("seconds", type=number, help="for how long; 0 takes it back")
+    parser.add_argument("seconds", type=seconds, help="for how long; 0 takes it back")
 
 
 def _error(parser: ArgumentParser) -> Any:
@@ -140,7 +140,7 @@ COMMANDS = {
     "register": Command(
         register,
         "Join the bus as a visiting agent: one that calls now and then.",
-        'export AGENTBUS_AGENT="$(agentbus register coord-001 --type coordinator)"',
+        "AGENTBUS_AGENT=$(agentbus register coord-001 --type coordinator) && export AGENTBUS_AGENT",
         _register,
         output="plain output: id#epoch, which AGENTBUS_AGENT carries",
     ),

@@ -26,7 +26,7 @@ def bar(title: str, call: Call) -> Iterator[Report | None]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    from agentbus.interfaces.cli.tables import harmless
+    from agentbus.interfaces.cli.texts import harmless
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.errors import UnknownCheckpoint
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import FAILED, NothingThere, Usage, missing
-from agentbus.interfaces.cli.output import One, Result, Rows, Said, plain
-from agentbus.interfaces.cli.values import JSON_HELP, json_value, paging
+from agentbus.interfaces.cli.output import One, Result, Rows, Said, bare
+from agentbus.interfaces.cli.values import JSON_HELP, paging, text_option, value
 
 if TYPE_CHECKING:
     from agentbus.records import CheckpointSummary
@@ -22,7 +22,7 @@ def create(call: Call) -> Result:
     given = call.arguments
     if given.all:
         return _composite(call)
-    snapshot = json_value(given.snapshot)
+    snapshot = value(given, "snapshot")
     options: dict[str, Any] = {
         "notes": given.notes, "files": given.file or (), "root": given.root, "keep": given.keep,
     }  # fmt: skip
@@ -81,7 +81,7 @@ def restore(call: Call) -> Result:
         named = f" named {call.arguments.name}" if call.arguments.name else ""
         what = f"{kind} {owner!r} has no checkpoint{named}"
         raise NothingThere(what=what, advice="begin at the beginning; `agentbus checkpoint create` makes one")
-    return Said(found, plain(found.snapshot))
+    return Said(found, bare(found.snapshot))
 
 
 def verify(call: Call) -> Result:
@@ -130,6 +130,7 @@ def _create(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("name", help="its name: after_planning")
     add("snapshot", nargs="?", help=f"what to go on from: {JSON_HELP}")
+    text_option(parser)
     add(
         "--file",
         action="append",

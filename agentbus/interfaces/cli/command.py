@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.failures import NoIdentity
+from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
     from agentbus.blocking import BlockingBus
@@ -20,17 +21,25 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """For what waits: SIGTERM ends it as Ctrl-C does, so that what it holds is given back."""
+    """For what waits: what ends it (a terminal that is closed, too) ends it as Ctrl-C does, so that what it holds is
+    given back."""
     import signal
 
-    def end(number: int, frame: object) -> None:
+    from agentbus.interfaces.cli.interrupts import ENDING, patient
+
+    def end(number: int) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number, handler in before.items():
+        # What is ignored when we begin (nohup) stays so.
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, patient(end))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Call:
@@ -84,7 +93,7 @@ class Call:
     def note(self, text: str) -> None:
         """Tell people something that is not data."""
         if not self.arguments.quiet:
-            print(text, file=sys.stderr)
+            print(harmless(text), file=sys.stderr)
 
 
 class Command:

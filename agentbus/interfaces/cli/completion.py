@@ -11,6 +11,9 @@ from agentbus.interfaces.cli.output import Result, Text
 _AGENTS = ("send", "request")
 """Commands whose first argument is an agent."""
 _LISTED = '"$(agentbus agents list --limit 1000 2>/dev/null | cut -f1)"'
+_SESSIONS = '"$(agentbus session list --limit 1000 2>/dev/null | cut -f1)"'
+_NAMED = {"agents": _LISTED, "session": _SESSIONS}
+"""Families whose members are told of something that can be listed."""
 _BASH = """\
 # Completion of agentbus for bash. Load it with: eval "$(agentbus completion bash)"
 _agentbus() {{
@@ -25,7 +28,7 @@ _agentbus() {{
     done
     case "$before" in
         --agent|--parent|--sender|--of) found={listed} ;;
-        --session) found="$(agentbus session list 2>/dev/null | cut -f1)" ;;
+        --session) found={sessions} ;;
         *)
             case "$name" in
                 "") found="{commands}" ;;
@@ -72,13 +75,17 @@ def bash() -> str:
             options.append(f'                    {pattern}) found="{known}" ;;')
     families = [
         f'                {name}) if [[ -z "$member" ]]; then found="{" ".join(found)}"'
-        + (f"; else found={_LISTED}" if name == "agents" else "")
+        + (f"; else found={_NAMED[name]}" if name in _NAMED else "")
         + "; fi ;;"
         for name, found in members.items()
     ]
     families.append(f'                {"|".join(_AGENTS)}) [[ -z "$member" ]] && found={_LISTED} ;;')
     return _BASH.format(
-        commands=" ".join(TABLE), families="\n".join(families), listed=_LISTED, options="\n".join(options)
+        commands=" ".join(TABLE),
+        families="\n".join(families),
+        listed=_LISTED,
+        sessions=_SESSIONS,
+        options="\n".join(options),
     )
 
 

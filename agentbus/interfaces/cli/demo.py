@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.failures import DONE, FAILED
 from agentbus.interfaces.cli.output import Result, is_terminal, plain
-from agentbus.interfaces.cli.values import number
+from agentbus.interfaces.cli.values import seconds
 from agentbus.limits import check_seconds
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def _told(call: Call, stage: Any, url: str, suffix: str, pace: float) -> Figures
 
     import anyio
 
+    from agentbus.interfaces.cli.interrupts import left_to_the_loop
     from agentbus.interfaces.demo.story import Story
     from agentbus.opening import connect
 
@@ -57,7 +58,8 @@ def _told(call: Call, stage: Any, url: str, suffix: str, pace: float) -> Figures
         async with connect(url, auto_resume=False) as bus:
             return await Story(bus, stage, url, suffix, pace, tell).run()
 
-    return anyio.run(run)
+    with left_to_the_loop():
+        return anyio.run(run)
 
 
 def _teller(call: Call) -> Callable[[str, str], None]:
@@ -111,7 +113,7 @@ class Closing(Result):
 
 
 def _demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--pace", type=number, default=1, metavar="S", help="seconds that each task takes (1)")
+    parser.add_argument("--pace", type=seconds, default=1, metavar="S", help="seconds that each task takes (1)")
 
 
 COMMANDS = {

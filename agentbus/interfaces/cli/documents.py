@@ -8,8 +8,8 @@ from typing import Any
 from agentbus.errors import UnknownDocument
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage, missing
-from agentbus.interfaces.cli.output import Result, Rows, Said, plain
-from agentbus.interfaces.cli.values import JSON_HELP, json_value
+from agentbus.interfaces.cli.output import Result, Rows, Said, bare
+from agentbus.interfaces.cli.values import JSON_HELP, text_option, value
 
 _KEPT = 10
 COLUMNS = ("name", "version", "author", "created:time")
@@ -17,14 +17,14 @@ COLUMNS = ("name", "version", "author", "created:time")
 
 def save(call: Call) -> Result:
     given = call.arguments
-    value = json_value(given.value)
+    content = value(given, "value")
     session = _session(call)
     if call.settings.text("agent") is None:
         document = call.bus.do(call.bus.sessions.open(session)).document(given.name, keep=given.keep)
-        version = call.bus.do(document.save(value)).version
+        version = call.bus.do(document.save(content)).version
     else:
         # An agent is its author; one that was taken over or ended is refused.
-        version = call.me.document(given.name, value, keep=given.keep, session=session).version
+        version = call.me.document(given.name, content, keep=given.keep, session=session).version
     return Said({"session": session, "name": given.name, "version": version}, str(version))
 
 
@@ -33,7 +33,7 @@ def show(call: Call) -> Result:
     record = call.bus.do(_document(call).record(given.version))
     if record is None:
         raise missing(UnknownDocument(session=_session(call), name=given.name))
-    return Said(record, plain(record.value))
+    return Said(record, bare(record.value))
 
 
 def listed(call: Call) -> Result:
@@ -81,6 +81,7 @@ def _of_session(parser: ArgumentParser) -> None:
 def _save(parser: ArgumentParser) -> None:
     parser.add_argument("name", help="the document's name")
     parser.add_argument("value", help=JSON_HELP)
+    text_option(parser)
     _of_session(parser)
     parser.add_argument("--keep", type=int, default=_KEPT, metavar="N", help="so many versions are kept (10)")
 

@@ -12,28 +12,32 @@ import agentbus
 from agentbus import Bus
 from agentbus.errors import NoBus
 from agentbus.interfaces.cli.command import Call
+from agentbus.interfaces.cli.interrupts import ENDING, left_to_the_loop
 from agentbus.interfaces.cli.settings import place_of
 
 T = TypeVar("T")
 
 
 def run(call: Call, work: Callable[[], Awaitable[T]]) -> T:
-    """Run it to its end. Ctrl-C and SIGTERM end it in order: what is open is closed, then the command ends."""
+    """Run it to its end. Ctrl-C, SIGTERM and a closed terminal end it in order: what is open is closed."""
     ended: list[int] = []
 
     async def guarded() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def end() -> None:
-            ended.append(signal.SIGTERM)
+        def end(number: int) -> None:
+            ended.append(number)
             if task is not None:
                 task.cancel()
 
-        loop.add_signal_handler(signal.SIGTERM, end)
+        for number in ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, end, number)
         return await work()
 
     try:
-        result = asyncio.run(guarded())
+        with left_to_the_loop():
+            result = asyncio.run(guarded())
     except asyncio.CancelledError:
         if ended:
             raise SystemExit(128 + ended[0]) from None

@@ -8,7 +8,7 @@ from agentbus.errors import UnknownMessage
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import missing
 from agentbus.interfaces.cli.output import One, Result, Rows, Said
-from agentbus.interfaces.cli.values import number, paging
+from agentbus.interfaces.cli.values import paging, seconds
 
 COLUMNS = ("message_id", "type", "status:status", "priority", "sender", "recipient", "attempts", "created:time")
 _PLAIN = "plain output: message_id, type, status, priority, sender, recipient, attempts, created"
@@ -18,12 +18,13 @@ def listed(call: Call) -> Result:
     given = call.arguments
     page = call.bus.do(
         call.bus.messages.list(
-            status=given.status,
+            status=given.status.split(",") if given.status else None,
             type=given.type,
             sender=given.sender,
             to=given.to,
             session=given.session,
             correlation=given.correlation,
+            holder=given.holder,
             cursor=given.cursor,
             limit=given.limit,
         )
@@ -58,11 +59,12 @@ def purge(call: Call) -> Result:
 
 def _list(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--status", metavar="S", help="scheduled, queued, leased, acked, dead or expired")
+    add("--status", metavar="S", help="scheduled, queued, leased, acked, dead or expired; or several (a,b)")
     add("--type", metavar="TYPE", help="of this type")
     add("--sender", metavar="ID", help="of this sender")
     add("--to", metavar="ID", help="to this agent, pool:NAME or topic:NAME")
     add("--session", metavar="ID", help="of this session")
+    add("--holder", metavar="ID", help="those that this agent holds; `agentbus receive --held` shows yours with leases")
     add("--correlation", metavar="TEXT", help="with this correlation")
     paging(parser)
 
@@ -78,7 +80,7 @@ def _messages(parser: ArgumentParser) -> None:
 def _purge(parser: ArgumentParser) -> None:
     parser.add_argument("--status", metavar="S", help="acked, expired or dead (acked and expired)")
     text = "only those that finished so many seconds ago (0)"
-    parser.add_argument("--older-than", type=number, default=0, metavar="S", help=text)
+    parser.add_argument("--older-than", type=seconds, default=0, metavar="S", help=text)
 
 
 COMMANDS = {

@@ -16,7 +16,8 @@ from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import emit, write_json
 from agentbus.interfaces.cli.settings import gathered
-from agentbus.interfaces.cli.table import COMMANDS, DEFAULTS
+from agentbus.interfaces.cli.table import ALIASES, COMMANDS, DEFAULTS
+from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,6 +29,8 @@ _WITH_VALUE = ("--url", "--agent")
 _HELP = ("-h", "--help")
 _WIDTH = 100
 """Characters of a line of help."""
+_NEAR = 0.65
+"""How alike two words are, of which one may be meant by the other: sned and send, not kill and fail."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +69,8 @@ class _Unexpected(AgentBusError):
 
 def _run(words: list[str]) -> int:
     words, after = _parted(words)
-    _check_text(words)
+    for word in words:
+        failures.check_text(word, "an argument")
     name, rest = _split(words)
     if name is None:
         return _overview(rest)
@@ -76,9 +80,11 @@ def _run(words: list[str]) -> int:
         name, rest = _member(name, rest, commands)
     command = commands[name]
     if not command.runs:
-        _check_text(after)
+        for word in after:
+            failures.check_text(word, "an argument")
         rest += after
-    arguments = _parsed(parser(name, command), rest)
+    own = parser(name, command)
+    arguments = _parsed(own, _arranged(own, rest))
     if command.runs:
         arguments.command = after[1:]
     call = Call(name, arguments, gathered(arguments))
@@ -133,19 +139,60 @@ class Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise Usage(reason=message, advice=f"{self.prog} --help shows how it is used")
 
+    def action(self, option: str) -> argparse.Action | None:
+        return self._option_string_actions.get(option)
+
     def options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]
 
 
 def _parsed(parser: Parser, words: list[str]) -> Namespace:
     arguments, unknown = parser.parse_known_args(words)
-    for word in unknown:
-        if word.startswith("--"):
-            near = _near(word.partition("=")[0], parser.options())
-            advice = f"did you mean {near}?" if near else f"{parser.prog} --help shows its options"
-            raise Usage(reason=f"{parser.prog} has no option {word.partition('=')[0]}", advice=advice)
-        raise Usage(reason=f"{word!r} is too much", advice=f"{parser.prog} --help shows how it is used")
+    if unknown:
+        raise Usage(reason=f"{unknown[0]!r} is too much", advice=f"{parser.prog} --help shows how it is used")
     return arguments
+
+
+def _arranged(parser: Parser, words: list[str]) -> list[str]:
+    """Options first, then all else: argparse takes no option in the middle of what an argument has several of."""
+    options: list[str] = []
+    others: list[str] = []
+    left = list(reversed(words))
+    while left:
+        word = left.pop()
+        if word == "--":
+            others += reversed(left)
+            break
+        if not word.startswith("-") or word == "-" or _is_number(word):
+            others.append(word)
+            continue
+        name, given, _ = word.partition("=")
+        action = parser.action(name)
+        if action is None:
+            raise _no_option(parser, name)
+        if not given and left and parser.action(left[-1]) is None:
+            if action.nargs is None:
+                # Whatever it looks like.
+                word = f"{word}={left.pop()}"
+            elif action.nargs == "?" and not left[-1].startswith("-"):
+                options.append(word)
+                word = left.pop()
+        options.append(word)
+    return [*options, "--", *others] if others else options
+
+
+def _no_option(parser: Parser, name: str) -> Usage:
+    near = _near(name, parser.options())
+    advice = f"did you mean {near}?" if near else f"{parser.prog} --help shows its options"
+    return Usage(reason=f"{parser.prog} has no option {name}", advice=advice)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _parted(words: list[str]) -> tuple[list[str], list[str]]:
@@ -164,9 +211,15 @@ def _split(words: list[str]) -> tuple[str | None, list[str]]:
         elif word.startswith("-") and word != "-":
             index += 1
         else:
+            rest = words[:index] + words[index + 1 :]
+            if word == "help":
+                return _split([*rest, "--help"])
+            if word == "version":
+                return None, [*rest, "--version"]
+            word = ALIASES.get(word, word)
             if word not in COMMANDS:
-                raise _unknown("command", word, COMMANDS)
-            return word, words[:index] + words[index + 1 :]
+                raise _unknown("there is no command", word, COMMANDS)
+            return word, rest
     return None, words
 
 
@@ -187,7 +240,7 @@ def _member(family: str, words: list[str], commands: dict[str, Command]) -> tupl
         return f"{family} {DEFAULTS[family]}", words
     if index is None:
         raise Usage(reason=f"agentbus {family} needs one of {', '.join(members)}", advice=f"agentbus {family} --help")
-    raise _unknown(f"agentbus {family}", words[index], members)
+    raise _unknown(f"agentbus {family} has no command", words[index], members)
 
 
 def _is_word(words: list[str], index: int) -> bool:
@@ -195,16 +248,18 @@ def _is_word(words: list[str], index: int) -> bool:
 
 
 def _unknown(what: str, word: str, known: Any) -> Usage:
-    near = _near(word, list(known))
+    from agentbus.interfaces.cli.table import SYNONYMS
+
+    near = f"agentbus {SYNONYMS[word]}" if known is COMMANDS and word in SYNONYMS else _near(word, list(known))
     listed = ", ".join(known)
     advice = f"did you mean {near}?" if near else f"there are {listed}"
-    return Usage(reason=f"there is no {what} {word!r}", advice=advice)
+    return Usage(reason=f"{what} {word!r}", advice=advice)
 
 
 def _near(word: str, known: list[str]) -> str | None:
     from difflib import get_close_matches
 
-    found = get_close_matches(word, known, n=1, cutoff=0.5)
+    found = get_close_matches(word, known, n=1, cutoff=_NEAR)
     return found[0] if found else None
 
 
@@ -220,7 +275,8 @@ def _overview(words: list[str]) -> int:
         raise Usage(reason=f"there is no option {unknown[0]}", advice="agentbus --help shows the commands")
     lines = ["usage: agentbus COMMAND …", "", "One durable bus for many agents.", ""]
     lines += [f"  {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
-    lines += ["", "agentbus COMMAND --help shows how each is used; --json gives JSON everywhere.",
+    lines += ["", "agentbus help COMMAND shows how each is used; --json gives JSON everywhere.",
+              "lengths of time are seconds where nothing else is said, or have a unit: 500ms, 5s, 10m, 1h, 2d",
               "exit codes: 0 done, 1 failed, 2 usage, 3 try again, 4 nothing there or timed out"]  # fmt: skip
     asked = any(word in _HELP for word in words)
     print("\n".join(lines), file=sys.stdout if asked else sys.stderr)
@@ -235,33 +291,33 @@ def _family_help(family: str, members: list[str], commands: dict[str, Command]) 
     raise SystemExit(failures.DONE)
 
 
-def _check_text(words: list[str]) -> None:
-    for word in words:
-        try:
-            word.encode()
-        except UnicodeEncodeError as error:
-            byte = f"0x{ord(word[error.start]) & 0xFF:02x}"
-            raise failures.NotText(what="an argument", position=error.start, byte=byte) from None
-
-
 def _failed(error: AgentBusError, json: bool) -> int:
     try:
         if json:
             write_json({"error": failures.described(error)})
         else:
-            fix = failures.fix(error)
-            print(f"agentbus: {error.args[0]}" + (f"\n  {fix}" if fix else ""), file=sys.stderr)
+            told = failures.described(error)
+            text = f"agentbus: {told['message']}" + (f"\n  {told['fix']}" if told["fix"] else "")
+            print(harmless(text), file=sys.stderr)
     except BrokenPipeError:
         return _closed()
+    except OSError:
+        # Not even that can be printed: a disk is full.
+        _closed()
     return failures.exit_code(error)
 
 
 def _open_streams() -> None:
-    """Where a shell has closed them (>&-), what is said goes nowhere."""
+    """Where a shell has closed them (>&-), what is said goes nowhere. What an encoding has no letter for is escaped."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "encoding", "utf-8").lower() not in ("utf-8", "utf8"):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def _closed() -> int:

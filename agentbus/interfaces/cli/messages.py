@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.failures import NOTHING, Usage
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import JSON_HELP, json_value, number
+from agentbus.interfaces.cli.values import JSON_HELP, seconds, text_option, value
 
 RECEIVED = ("lease", "priority", "type", "sender", "payload:json")
 _RECEIVED_HELP = "plain output: lease, priority, type, sender, payload (JSON)"
@@ -16,7 +17,7 @@ _RECEIVED_HELP = "plain output: lease, priority, type, sender, payload (JSON)"
 
 def send(call: Call) -> Result:
     given = call.arguments
-    receipt = call.me.send(_recipient(given), given.type, json_value(given.payload), **_options(given))
+    receipt = call.me.send(_recipient(given), given.type, value(given, "payload"), **_options(given))
     return _receipt(receipt)
 
 
@@ -43,6 +44,7 @@ def _sending(parser: ArgumentParser) -> None:
     add("to", help="an agent's id, pool:NAME or topic:NAME")
     add("type", help="its type; `agentbus types list` shows those there are")
     add("payload", nargs="?", help=JSON_HELP)
+    text_option(parser)
     add("--pool", action="store_true", help="TO is a pool: any one of its members takes it")
     add("--topic", action="store_true", help="TO is a topic: each of its subscribers gets a copy")
     _sent_with(parser)
@@ -51,8 +53,8 @@ def _sending(parser: ArgumentParser) -> None:
 def _sent_with(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--priority", type=int, metavar="N", help="0 to 9, 9 is the most urgent (5)")
-    add("--delay", type=number, metavar="S", help="it can be received after so many seconds")
-    add("--ttl", type=number, metavar="S", help="it expires if nobody took it for so many seconds")
+    add("--delay", type=seconds, metavar="S", help="it can be received after so many seconds")
+    add("--ttl", type=seconds, metavar="S", help="it expires if nobody took it for so many seconds")
     add("--id", metavar="ID", help="your own id for it: calling again with the same id sends it once")
     add("--session", metavar="ID", help="the session that it belongs to (yours)")
     add("--max-attempts", type=int, metavar="N", help="hand-overs before it becomes a dead letter (5)")
@@ -60,11 +62,18 @@ def _sent_with(parser: ArgumentParser) -> None:
 
 def receive(call: Call) -> Result | int:
     given = call.arguments
+    if given.peek and (given.ack or given.wait or given.held):
+        raise Usage(reason="--peek takes nothing and waits for nothing", advice="leave out --ack, --wait and --held")
     if given.peek:
-        return _received(call.me.peek(given.max))
-    me = call.me
+        return _received(call.me.peek(1 if given.max is None else given.max))
+    if given.held:
+        held = call.me.in_hand() if given.max is None else call.me.in_hand(given.max)
+        return _received(held, "you hold nothing")
+    if sys.__stdout__ is None:
+        raise Usage(reason="standard output is closed: nobody would see what is taken", advice="leave out >&-")
+    me, most = call.me, 1 if given.max is None else given.max
     # What was taken and could not be printed goes back.
-    with ending_cleanly(), me.received(given.max, timeout=given.wait, lease=given.lease) as messages:
+    with ending_cleanly(), me.received(most, timeout=given.wait, lease=given.lease) as messages:
         result = _received(messages)
         call.emit(result)
     if given.ack and messages:
@@ -72,23 +81,24 @@ def receive(call: Call) -> Result | int:
     return result.code
 
 
-def _received(messages: list[Any]) -> Result:
-    return Rows(
-        messages, RECEIVED, paged=False, whole=True, code=0 if messages else NOTHING, empty="there is nothing for you"
-    )
+def _received(messages: list[Any], empty: str = "there is nothing for you") -> Result:
+    return Rows(messages, RECEIVED, paged=False, whole=True, code=0 if messages else NOTHING, empty=empty)
 
 
 def _receiving(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--wait", type=number, default=0, metavar="S", help="wait so many seconds for one to come (0)")
-    add("--max", type=int, default=1, metavar="N", help="take so many at most (1)")
+    add("--wait", type=seconds, default=0, metavar="S", help="wait so many seconds for one to come (0)")
+    add("--max", type=int, metavar="N", help="so many at most (1; with --held all)")
     add("--ack", action="store_true", help="acknowledge them once they are printed")
     add("--peek", action="store_true", help="only look: nothing is taken")
-    add("--lease", type=number, metavar="S", help="how long they are yours (600); every call of yours extends it")
+    add("--held", action="store_true", help="what you received and have not settled, with its leases; nothing is taken")
+    add("--lease", type=seconds, metavar="S", help="how long they are yours (600); every call of yours extends it")
 
 
 def ack(call: Call) -> Result:
-    call.me.ack(*call.arguments.message)
+    before = call.me.ack(*call.arguments.message)
+    for message in before:
+        call.note(f"{message} was acked by you before")
     return _settled(call, "acked")
 
 
@@ -107,7 +117,7 @@ def nack(call: Call) -> Result:
 
 def _nack(parser: ArgumentParser) -> None:
     _messages(parser)
-    parser.add_argument("--delay", type=number, metavar="S", help="seconds until it can be received again (grows)")
+    parser.add_argument("--delay", type=seconds, metavar="S", help="seconds until it can be received again (grows)")
     parser.add_argument("--error", metavar="TEXT", help="why, for whoever looks at it later")
 
 
@@ -126,7 +136,7 @@ def reply(call: Call) -> Result:
     receipt = call.me.reply(
         given.message,
         given.type,
-        json_value(given.payload),
+        value(given, "payload"),
         ack=not given.keep,
         priority=given.priority,
         message_id=given.id,
@@ -139,6 +149,7 @@ def _reply(parser: ArgumentParser) -> None:
     add("message", help="a lease that `receive` printed, or a message_id")
     add("type", help="the reply's type")
     add("payload", nargs="?", help=JSON_HELP)
+    text_option(parser)
     add("--keep", action="store_true", help="only answer: the message is not acknowledged")
     add("--priority", type=int, metavar="N", help="0 to 9 (5)")
     add("--id", metavar="ID", help="your own id for the reply: calling again with the same id sends it once")
@@ -146,7 +157,7 @@ def _reply(parser: ArgumentParser) -> None:
 
 def request(call: Call) -> Result:
     given = call.arguments
-    payload = json_value(given.payload)
+    payload = value(given, "payload")
     with ending_cleanly():
         answer = call.me.request(_recipient(given), given.type, payload, timeout=given.timeout, **_options(given))
     return Rows([answer], ("message_id", "type", "sender", "payload:json"), paged=False, whole=True, one=True)
@@ -154,7 +165,7 @@ def request(call: Call) -> Result:
 
 def _requesting(parser: ArgumentParser) -> None:
     _sending(parser)
-    parser.add_argument("--timeout", type=number, default=30, metavar="S", help="seconds to wait for the reply (30)")
+    parser.add_argument("--timeout", type=seconds, default=30, metavar="S", help="seconds to wait for the reply (30)")
 
 
 def wait(call: Call) -> Result:
@@ -164,7 +175,7 @@ def wait(call: Call) -> Result:
 
 
 def _waiting(parser: ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=number, metavar="S", help="give up after so many seconds (never)")
+    parser.add_argument("--timeout", type=seconds, metavar="S", help="give up after so many seconds (never)")
 
 
 COMMANDS = {

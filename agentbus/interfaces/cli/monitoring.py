@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.output import Result, Rows
-from agentbus.interfaces.cli.values import number
+from agentbus.interfaces.cli.values import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,13 +119,13 @@ def _rules(given: Any) -> dict[str, Any]:
 
 def _monitor(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--interval", type=number, default=5, metavar="S", help="seconds between two sweeps (5)")
-    add("--suspect-after", type=number, default=60, metavar="S", help="seconds of silence that make suspect (60)")
+    add("--interval", type=seconds, default=5, metavar="S", help="seconds between two sweeps (5)")
+    add("--suspect-after", type=seconds, default=60, metavar="S", help="seconds of silence that make suspect (60)")
     add(
-        "--fail-after", type=number, default=300, metavar="S",
+        "--fail-after", type=seconds, default=300, metavar="S",
         help="seconds of silence after which a suspect agent that cannot be seen has failed (300)",
     )  # fmt: skip
-    add("--fail-stuck-after", type=number, metavar="S", help="the same for one whose process is there (never)")
+    add("--fail-stuck-after", type=seconds, metavar="S", help="the same for one whose process is there (never)")
     add("--log", metavar="FILE", help="add what is found to this file as well, a line each")
     add("--once", action="store_true", help="sweep once, and end")
 

@@ -8,10 +8,12 @@ anything that is not a text or a number is JSON. Tables are for terminals, and o
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+
+from agentbus.interfaces.cli.texts import harmless
 
 SCHEMA_VERSION = 1
 _encode = msgspec.json.Encoder().encode
@@ -32,8 +34,7 @@ class Result:
 
     def show(self) -> None:
         """What people see, with rich."""
-        for line in self.lines():
-            print(line)
+        print_lines(self.lines())
 
 
 class Said(Result):
@@ -68,8 +69,8 @@ class Rows(Result):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
-    was), percent, bytes, milliseconds, severity, command, flag and json. ``following``: one of many that come one by
-    one, which people see without a heading.
+    was), percent, bytes, milliseconds, severity, command, flag, facts and json. ``following``: one of many that come
+    one by one, which people see without a heading. ``people``: what people see of a record instead, by ``field:kind``.
     """
 
     def __init__(
@@ -82,16 +83,18 @@ class Rows(Result):
         whole: bool = False,
         one: bool = False,
         following: bool = False,
+        people: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         code: int = 0,
         empty: str = "there are none",
     ) -> None:
-        self._columns = [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
+        self._columns = _named(columns)
         self._rows = [msgspec.to_builtins(item) for item in items]
         self._cursor = cursor
         self._paged = paged
         self._whole = whole
         self._one = one
         self._following = following
+        self._people = people
         self._empty = empty
         self.code = code
 
@@ -107,16 +110,31 @@ class Rows(Result):
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import lines, table
 
+        columns, rows = self._columns, self._rows
+        if self._people is not None and rows:
+            seen = [self._people(row) for row in rows]
+            columns = _named(list(seen[0]))
+            rows = [{name.partition(":")[0]: value for name, value in row.items()} for row in seen]
         if self._following:
-            return lines(self._columns, self._rows)
-        return table(self._columns, self._rows, self._empty, self._cursor)
+            return lines(columns, rows)
+        return table(columns, rows, self._empty, self._cursor)
+
+
+def _named(columns: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
 
 
 class One(Result):
-    """One record with all its fields, a line each: the name, a tab, the value."""
+    """One record with all its fields, a line each: the name, a tab, the value.
 
-    def __init__(self, record: Any, kinds: dict[str, str] | None = None, code: int = 0) -> None:
+    ``told``: what lines and people have in place of what is in the record.
+    """
+
+    def __init__(
+        self, record: Any, kinds: dict[str, str] | None = None, code: int = 0, told: dict[str, Any] | None = None
+    ) -> None:
         self._record = msgspec.to_builtins(record)
+        self._told = {**self._record, **(told or {})}
         self._kinds = kinds or {}
         self.code = code
 
@@ -124,12 +142,12 @@ class One(Result):
         return self._record
 
     def lines(self) -> list[str]:
-        return [f"{name}\t{plain(value)}" for name, value in self._record.items()]
+        return [f"{name}\t{plain(value)}" for name, value in self._told.items()]
 
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import record
 
-        record(self._record, self._kinds)
+        record(self._told, self._kinds)
 
 
 def plain(value: Any) -> str:
@@ -144,6 +162,11 @@ def plain(value: Any) -> str:
     return str(value)
 
 
+def bare(value: Any) -> str:
+    """A value that is all there is to print: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else _encode(value).decode()
+
+
 def emit(result: Result, *, json: bool) -> None:
     """Print what a command found; when this returns, it is out."""
     if json:
@@ -151,8 +174,17 @@ def emit(result: Result, *, json: bool) -> None:
     elif is_terminal():
         result.show()
         sys.stdout.flush()
+    elif sys.stdout.isatty():
+        print_lines(result.lines())
+        sys.stdout.flush()
     else:
         _write("".join(f"{line}\n" for line in result.lines()).encode())
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Lines for people. What others wrote must not make their terminal do something."""
+    for line in lines:
+        print(harmless(line))
 
 
 def write_json(fields: dict[str, Any]) -> None:

@@ -6,7 +6,9 @@ from argparse import ArgumentParser
 from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Result, Said
+from agentbus.interfaces.cli.values import seconds
 
 
 def init(call: Call) -> Result:
@@ -15,14 +17,35 @@ def init(call: Call) -> Result:
 
     from agentbus.interfaces.cli.settings import open_here, place_of
 
-    # Here, also where there is one in a directory above.
-    call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+    try:
+        # Here, also where there is one in a directory above.
+        call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+    except FileNotFoundError:
+        raise Usage(reason="the working directory is gone", advice="cd to one that exists, or say --url") from None
     path, there = place_of(call.settings["url"])
     made = not there
+    above = "" if there else _above(path)
     open_here(call.settings, create=True).close()
     if there:
         call.note(f"there was a bus in {path} already")
+    if above:
+        call.note(f"there is a bus above it, in {above}: who works here will not meet those there")
     return Said({"path": path, "made": made}, path)
+
+
+def _above(path: str) -> str:
+    """The bus that would have been used here without this one."""
+    import os
+
+    from agentbus.interfaces.cli.settings import place_of
+
+    directory = os.path.dirname(path)
+    while directory != os.path.dirname(directory):
+        directory = os.path.dirname(directory)
+        found, there = place_of(os.path.join(directory, os.path.basename(path)))
+        if there:
+            return found
+    return ""
 
 
 def status(call: Call) -> Result | int:
@@ -57,7 +80,7 @@ def _watch(call: Call, shown: dict[str, Any]) -> int:
 
 def _status(parser: ArgumentParser) -> Any:
     parser.add_argument("--watch", action="store_true", help="go on, refreshed in place, until Ctrl-C")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between two looks (1)")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks (1)")
 
 
 COMMANDS = {

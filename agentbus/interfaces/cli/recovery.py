@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Result, Rows
 from agentbus.interfaces.cli.values import paging
 
@@ -47,7 +49,7 @@ def _summary(found: RecoverySummary) -> Result:
     if found.interrupted:
         remark = f"agentbus session recover {found.interrupted[0]} shows what can be done"
     elif found.dead_holders:
-        remark = "register those agents again, or set them aside: agentbus recovery clear --agent ID"
+        remark = "register those agents again, or set them aside: agentbus recovery clear ID"
     return Sections(
         found,
         Fields("recovery", "", shown, kinds),
@@ -73,17 +75,31 @@ def listed(call: Call) -> Result:
 
 
 def clear(call: Call) -> Result:
-    # The option names whom it is about here; the environment says who calls, and must not be taken for that.
-    name = call.arguments.id or call.arguments.agent
+    name = None if call.arguments.id is None else call.arguments.id.partition("#")[0]
     call.bus.notice_deaths()
-    found = call.bus.do(call.bus.recovery.clear(None if name is None else name.partition("#")[0]))
+    if name is not None and not call.arguments.force:
+        _ask(call, name)
+    found = call.bus.do(call.bus.recovery.clear(name))
     rows = [{"id": agent, "status": "stopped"} for agent in found]
     return Rows(rows, ("id", "status:status"), paged=False, empty="nobody was set aside")
 
 
+def _ask(call: Call, name: str) -> None:
+    """One that is at work is set aside only if that is meant."""
+    record = call.bus.do(call.bus.agents.get(name))
+    if record is None or record.status != "running":
+        return
+    if not call.arguments.json and sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"{name} is running; its next call would be refused. Set it aside? [y/N] ", end="", file=sys.stderr)
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() in {"y", "yes"}:
+            return
+    raise Usage(reason=f"{name} is running", advice=f"if you mean it: agentbus recovery clear {name} --force")
+
+
 def _clear(parser: ArgumentParser) -> None:
-    text = "only this one (or --agent ID), whatever it does; if it is at work, its next call is refused"
-    parser.add_argument("id", nargs="?", help=text)
+    parser.add_argument("id", nargs="?", help="only this agent, whatever its status (all that are suspect or failed)")
+    parser.add_argument("--force", action="store_true", help="also if it is running: its next call is refused")
 
 
 COMMANDS = {
@@ -99,6 +115,6 @@ COMMANDS = {
     ),
     "recovery clear": Command(
         clear, "Set aside the agents that are suspect or failed: they are stopped, what they held goes back. Nothing is"
-        " deleted.", "agentbus recovery clear --agent planner-1", _clear, output="plain output: id, stopped",
+        " deleted.", "agentbus recovery clear planner-1", _clear, output="plain output: id, stopped",
     ),
 }  # fmt: skip

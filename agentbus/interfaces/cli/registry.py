@@ -9,7 +9,7 @@ from agentbus.errors import UnknownAgent
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import NOTHING, missing
 from agentbus.interfaces.cli.output import One, Result, Rows
-from agentbus.interfaces.cli.values import number, paging
+from agentbus.interfaces.cli.values import paging, seconds
 
 COLUMNS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
 _PLAIN = "plain output: id, type, status, progress, note, session, updated"
@@ -45,9 +45,19 @@ def find(call: Call) -> Result:
 
 
 def delete(call: Call) -> Result:
-    for agent in call.arguments.id:
-        call.bus.do(call.bus.agents.delete(agent))
-    return _gone(call.arguments.id)
+    agents: list[str] = call.arguments.id
+    for agent in agents:
+        if call.bus.do(call.bus.agents.get(agent)) is None:
+            raise UnknownAgent(agent=agent)
+    gone: list[str] = []
+    try:
+        for agent in agents:
+            call.bus.do(call.bus.agents.delete(agent))
+            gone.append(agent)
+    finally:
+        if gone != agents and gone:
+            call.note(f"agentbus: deleted before that: {', '.join(gone)}")
+    return _gone(gone)
 
 
 def clear(call: Call) -> Result:
@@ -85,7 +95,7 @@ def _find(parser: ArgumentParser) -> None:
 
 def _clear(parser: ArgumentParser) -> None:
     text = "only those that ended so many seconds ago (0)"
-    parser.add_argument("--older-than", type=number, default=0, metavar="S", help=text)
+    parser.add_argument("--older-than", type=seconds, default=0, metavar="S", help=text)
 
 
 COMMANDS = {

@@ -13,7 +13,7 @@ from agentbus.interfaces.cli.agents import about, about_options
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Said
-from agentbus.interfaces.cli.values import number
+from agentbus.interfaces.cli.values import seconds
 from agentbus.limits import check_range, check_seconds
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
     import anyio
 
+    from agentbus.interfaces.cli.interrupts import left_to_the_loop
     from agentbus.interfaces.cli.looping import connected
     from agentbus.interfaces.running.resident import Resident
 
@@ -78,7 +79,8 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
         async with bus:
             return await Resident(bus, guard, streams, job, call.note).run()
 
-    return anyio.run(reside)
+    with left_to_the_loop():
+        return anyio.run(reside)
 
 
 def _job(call: Call) -> Job:
@@ -97,11 +99,12 @@ def _job(call: Call) -> Job:
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
     options = about(given)
-    options.setdefault("parent", _caller(call))
+    id = _id(call)
+    options.setdefault("parent", _caller(id))
     return Job(
         command=given.command,
         environment={**os.environ, "AGENTBUS_URL": place},
-        id=_id(call),
+        id=id,
         type=given.type,
         about=options,
         restarts=given.restart,
@@ -123,11 +126,10 @@ def _id(call: Call) -> str:
     return id
 
 
-def _caller(call: Call) -> str | None:
-    """Whoever begins an agent is told if it fails."""
-    if call.settings.sources["agent"] != "environment":
-        return None
-    return str(call.settings["agent"]).partition("#")[0]
+def _caller(id: str) -> str | None:
+    """Whoever begins an agent is told if it fails: the one that the environment names, whatever --agent says."""
+    caller = os.environ.get("AGENTBUS_AGENT", "").partition("#")[0]
+    return caller if caller and caller != id else None
 
 
 def _check_command(name: str) -> None:
@@ -166,7 +168,7 @@ def _run(parser: ArgumentParser) -> None:
     parser.usage = "agentbus run [OPTION…] -- COMMAND…"
     add("--type", default="worker", metavar="TYPE", help="its type (worker)")
     add("--restart", type=int, default=0, metavar="N", help="start it again when it fails, N times at most (0)")
-    add("--pause", type=number, default=1, metavar="S", help="seconds before the first restart, then twice as long (1)")
+    add("--pause", type=seconds, default=1, metavar="S", help="seconds before the first restart, then doubled (1)")
     about_options(parser)
     add("words", nargs="*", help=SUPPRESS)
 
@@ -181,7 +183,9 @@ COMMANDS = {
             "plain output: that of the command\n"
             "The agent is --agent, or has a name made from the command; AGENTBUS_AGENT and AGENTBUS_URL are\n"
             "set for it. Standard streams and signals pass through. The exit code is that of the command,\n"
-            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run.\n"
+            "128 + n after signal n, 127 if there is no such command, 126 if it cannot be run, 125 if its\n"
+            "agent was ended by somebody (`agentbus stop --agent ID`, a takeover, a verdict): then the command\n"
+            "is ended too, within seconds. One that calls `complete` or `fail` has 30 s to end by itself.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
             "its output; so does --json, on the last line."
         ),

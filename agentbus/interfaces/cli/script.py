@@ -19,13 +19,14 @@ import sys  # noqa: E402
 from typing import NoReturn  # noqa: E402
 
 from agentbus.interfaces.cli.failures import CLOSED_PIPE  # noqa: E402
+from agentbus.interfaces.cli.interrupts import interrupt  # noqa: E402
 from agentbus.interfaces.cli.main import main  # noqa: E402
 
 
 def script() -> NoReturn:
     """Run a command. When it is through, everything is closed and out: nothing is left for the interpreter to tidy."""
     if _interruptible:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupt)
     code = main()
     try:
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from agentbus.errors import UnknownSession
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage, missing
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import json_value, number, paging
+from agentbus.interfaces.cli.values import json_value, minutes, paging
 
 COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded:flag")
 CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "active", "failed", "status:status")
@@ -17,19 +17,42 @@ CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "a
 
 def start(call: Call) -> Result:
     given = call.arguments
+    me = call.visitor
+    elsewhere = None if me is None or me.session in {None, given.id} else _open(call, me.session)
+    if me is not None:
+        # Nothing begins by the hand of one that is over.
+        me.heartbeat()
     begun = call.bus.begin(
         given.operation,
         milestone=given.milestone,
         id=given.id,
         expects=_expected(given.expect),
         metadata=json_value(given.metadata),
+        member=None if elsewhere is not None else me,
     )
     if begun.continued:
         call.note(f"{begun.session} had begun before, and goes on")
+    if elsewhere is not None:
+        call.note(f"you stay in {elsewhere}; agentbus session join {begun.session} would take you into this one")
     data = {
         "id": begun.session, "operation": begun.operation, "milestone": begun.milestone, "continued": begun.continued,
+        "joined": me is not None and elsewhere is None,
     }  # fmt: skip
     return Said(data, begun.session)
+
+
+def _open(call: Call, session: str) -> str | None:
+    """The session, if it goes on."""
+    record = call.bus.do(call.bus.sessions.get(session))
+    return None if record is None or record.status in {"completed", "failed"} else session
+
+
+def join(call: Call) -> Result:
+    name = call.arguments.id
+    left = call.me.join(name)
+    if left is not None:
+        call.note(f"you left {left}, which goes on without you")
+    return Said({"id": name, "agent": call.me.identity, "left": left})
 
 
 def _expected(given: list[str] | None) -> dict[str, str] | None:
@@ -188,12 +211,16 @@ def _id(parser: ArgumentParser) -> None:
     parser.add_argument("id", nargs="?", help="the session's id (yours)")
 
 
+def _join(parser: ArgumentParser) -> None:
+    parser.add_argument("id", help="the session's id")
+
+
 def _list(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--status", metavar="S", help="active, paused, interrupted, completed or failed, or several (a,b)")
     add("--operation", metavar="NAME", help="of this operation")
     add("--milestone", metavar="NAME", help="for this milestone")
-    add("--stale", type=number, metavar="MIN", help="open ones in which nobody did anything for so many minutes")
+    add("--stale", type=minutes, metavar="MIN", help="open ones in which nobody did anything for so many minutes")
     paging(parser)
 
 
@@ -233,9 +260,14 @@ _SILENT = "plain output: nothing"
 
 COMMANDS = {
     "session start": Command(
-        start, "Begin a session, or go on with one that has not ended. It goes on without this command.",
+        start, "Begin a session, or go on with one that has not ended. An agent that is in no other is in it from then"
+        " on. It goes on without this command.",
         "agentbus session start planning --milestone ms-123 --id planning-001 --expect scope-analyzer=scope", _start,
         output="plain output: its id",
+    ),
+    "session join": Command(
+        join, "Take part in a session from now on, in the life that you are in.", "agentbus session join planning-001",
+        _join, output=_SILENT,
     ),
     "session status": Command(
         status, "Show how a session stands, its agents and documents, and what is missing. Exit code 4: there is none.",

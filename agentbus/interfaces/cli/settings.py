@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from agentbus.interfaces.cli.failures import Usage
+from agentbus.interfaces.cli.failures import Usage, check_text
 
 if TYPE_CHECKING:
     from agentbus.blocking import BlockingBus
@@ -22,6 +22,8 @@ DEFAULTS: dict[str, Any] = {
     "max_snapshot": 16 * 1024 * 1024,
 }
 """What can be set, and what it is otherwise. Who is calling is nothing for a file that all share."""
+_LONGEST = 1024 * 1024
+"""Characters of the file that are read."""
 OPTIONS = ("url", "agent")
 """What every command has an option for."""
 
@@ -47,6 +49,8 @@ def gathered(arguments: Namespace) -> Settings:
     for name, default in DEFAULTS.items():
         text = os.environ.get(f"AGENTBUS_{name.upper()}")
         if text:
+            if name == "agent":
+                check_text(text, "AGENTBUS_AGENT")
             values[name] = _read(name, text, default, f"AGENTBUS_{name.upper()}")
             sources[name] = "environment"
     given = {name: value for name in OPTIONS if (value := getattr(arguments, name, None)) is not None}
@@ -89,8 +93,11 @@ def _from_file(url: str | None) -> dict[str, Any]:
 
     try:
         path = f"{place_of(url)[0]}/{FILE}"
+        # A pipe of that name would keep every command waiting.
+        if not os.path.isfile(path):
+            return {}
         with open(path, encoding="utf-8") as file:
-            text = file.read()
+            text = file.read(_LONGEST)
     except (OSError, InvalidUrl):
         return {}
     except UnicodeDecodeError as error:
@@ -100,7 +107,7 @@ def _from_file(url: str | None) -> dict[str, Any]:
 
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise Usage(reason=f"{path}: {error}", advice="write it as TOML: lease = 600") from None
     allowed = [name for name in DEFAULTS if name != "agent"]
     for name, value in found.items():

@@ -65,7 +65,9 @@ class Standing(Result):
         rows += [("agent", agent["id"], agent["status"]) for agent in found["agents"]]
         rows += [("queue", queue["recipient"], queue["queued"]) for queue in found["queues"]]
         rows += [("session", one["id"], one["status"]) for one in found["sessions"]]
-        rows += [("setting", name, f"{one['value']} ({one['source']})") for name, one in self._settings.items()]
+        for name, one in self._settings.items():
+            value = "-" if one["value"] is None else one["value"]
+            rows.append(("setting", name, f"{value} ({one['source']})"))
         return ["\t".join(plain(value) for value in row) for row in rows]
 
     def show(self) -> None:

@@ -6,9 +6,10 @@ from argparse import ArgumentParser
 from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
-from agentbus.interfaces.cli.failures import NOTHING
-from agentbus.interfaces.cli.output import Result, Rows, Said, plain
-from agentbus.interfaces.cli.values import JSON_HELP, json_value, number, paging
+from agentbus.interfaces.cli.failures import NOTHING, NothingThere
+from agentbus.interfaces.cli.output import Result, Rows, Said, bare
+from agentbus.interfaces.cli.values import JSON_HELP, paging, seconds, text_option, value
+from agentbus.limits import check_range
 
 
 def _state(call: Call) -> Any:
@@ -22,15 +23,16 @@ def _state(call: Call) -> Any:
 def get(call: Call) -> Result:
     entry = call.bus.do(_state(call).entry(call.arguments.key))
     if entry is None:
-        return Said(None, code=NOTHING)
-    return Said(entry, plain(entry.value))
+        scope = call.arguments.of or call.me.id
+        advice = f"`agentbus state list --of {scope}` shows those there are"
+        raise NothingThere(what=f"{scope} has no entry {call.arguments.key!r}", advice=advice)
+    return Said(entry, bare(entry.value))
 
 
 def put(call: Call) -> Result:
     given = call.arguments
-    value = json_value(given.value)
     version = call.bus.do(
-        _state(call).set(given.key, value, ttl=given.ttl, type=given.type, if_version=given.if_version)
+        _state(call).set(given.key, value(given, "value"), ttl=given.ttl, type=given.type, if_version=given.if_version)
     )
     return Said({"key": given.key, "version": version}, str(version))
 
@@ -51,7 +53,7 @@ def listed(call: Call) -> Result:
 
 def watch(call: Call) -> int:
     given = call.arguments
-    left = given.max
+    left = None if given.max is None else check_range(given.max, "--max", 1, 1_000_000_000)
     with ending_cleanly():
         for entry in call.bus.each(_state(call).watch(given.prefix, after=given.after)):
             call.emit(Rows([entry], ("key", "version", "change", "value:json"), paged=False, whole=True, one=True))
@@ -73,7 +75,8 @@ def _scope(parser: ArgumentParser) -> None:
 def _put(parser: ArgumentParser) -> None:
     _key(parser)
     parser.add_argument("value", help=JSON_HELP)
-    parser.add_argument("--ttl", type=number, metavar="S", help="it expires after so many seconds")
+    text_option(parser)
+    parser.add_argument("--ttl", type=seconds, metavar="S", help="it expires after so many seconds")
     parser.add_argument(
         "--type", default="user_data", metavar="TYPE", help="checkpoint, progress, user_data, system_data or temp_data"
     )
@@ -110,7 +113,8 @@ def _watch(parser: ArgumentParser) -> None:
 COMMANDS = {
     "state get": Command(
         get, "Print the value of an entry. Exit code 4 if it is not there.", "agentbus state get scope --of planner-1",
-        _key, output="plain output: the value (a text as it is, anything else as JSON)",
+        _key, output="plain output: the value\n  a text as it is: agentbus state set KEY \"$(agentbus state get KEY)\""
+        " --text sets it again\n  anything else as JSON: the same without --text; --json tells which of both it is",
     ),
     "state set": Command(
         put, "Set an entry, for good or for a while.", "agentbus state set scope '{\"files\": 12}' --ttl 3600", _put,

@@ -44,3 +44,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "backup": "create"}
 """What a family of commands does when it is not said."""
+
+ALIASES = {
+    "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
+    "checkpoints": "checkpoint", "documents": "document", "backups": "backup",
+}  # fmt: skip
+"""Nobody remembers which families are named in the plural."""
+
+SYNONYMS = {
+    "ps": "agents list", "list": "agents list", "ls": "agents list", "workers": "agents list", "top": "status --watch",
+    "log": "events", "logs": "events", "history": "events", "audit": "events", "kill": "stop", "quit": "stop",
+    "exit": "stop", "done": "complete", "finish": "complete", "purge": "messages purge", "queue": "messages list",
+    "inbox": "receive --peek", "peek": "receive --peek", "recv": "receive", "read": "receive", "get": "state get",
+    "set": "state set", "join": "register", "publish": "send", "config": "status", "info": "status",
+    "recover": "session recover", "resume": "session recover", "start": "session start",
+    "restore": "checkpoint restore", "create": "init", "new": "init", "gc": "cleanup", "prune": "cleanup",
+    "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+}  # fmt: skip
+"""What others call it: only named, not done, since some of it cannot be taken back."""

@@ -1,4 +1,4 @@
-"""Tables for people: colours by status, relative times. The only place that imports rich."""
+"""Tables for people: colours by status, relative times. With rich."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agentbus.interfaces.cli.grids import NARROW, Grid
 from agentbus.interfaces.cli.output import plain
+from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
     from agentbus.interfaces.cli.sections import Part
@@ -22,7 +24,8 @@ _COLOURS = {
     "expired": "magenta", "stopped": "dim", "changed": "yellow", "vanished": "red",
     "outside": "red", "unreadable": "red", "warning": "yellow", "error": "red", "info": "green",
 }  # fmt: skip
-_TIMES = frozenset({"created", "updated", "ended", "started", "finished", "expires", "due"})
+_TIMES = frozenset({"created", "updated", "ended", "started", "finished", "expires", "due", "seen", "busy_until"})
+_NO_NUMBERS = frozenset({"time", "flag", "status"})
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], empty: str, cursor: str | None) -> None:
@@ -72,25 +75,35 @@ def sections(parts: Sequence[Part], remark: str | None) -> None:
         console.print(Text(remark, style="dim") if first else Text(f"\n{remark}", style="dim"))
 
 
-def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None) -> Table:
+def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None) -> Grid:
     """A table of records, to be printed or put into another."""
-    found = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for name, _ in columns:
-        found.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        found.add_row(*(cell(row.get(name), kind or name) for name, kind in columns))
-    return found
+    cells = [[cell(row.get(name), kind or name) for name, kind in columns] for row in rows]
+    numeric = [
+        kind not in _NO_NUMBERS
+        and name not in _TIMES
+        and all(isinstance(row.get(name), int | float | None) for row in rows)
+        and any(row.get(name) is not None for row in rows)
+        for name, kind in columns
+    ]
+    return Grid(columns, cells, numeric, title)
 
 
 def record(fields: dict[str, Any], kinds: dict[str, str]) -> None:
     """One record, a line for each field that has something in it."""
+    console = Console()
     found = Table(box=None, show_header=False, pad_edge=False)
-    found.add_column(style="bold")
+    found.add_column(style="bold", no_wrap=True)
     found.add_column(overflow="fold")
     for name, value in fields.items():
-        if value not in (None, "", {}, []):
-            found.add_row(name.replace("_", " "), cell(value, kinds.get(name, name)))
-    Console().print(found)
+        if value in (None, "", {}, []):
+            continue
+        heading, shown = Text(name.replace("_", " "), style="bold"), cell(value, kinds.get(name, name))
+        if console.width <= NARROW:
+            console.print(Text("  ").join([heading, shown]))
+        else:
+            found.add_row(heading, shown)
+    if found.row_count:
+        console.print(found)
 
 
 def cell(value: Any, kind: str) -> Text:
@@ -108,6 +121,9 @@ def cell(value: Any, kind: str) -> Text:
     if kind in {"severity", "event"}:
         colour = _COLOURS.get(str(value)) or _COLOURS.get(str(value).rpartition("_")[2], "")
         return Text(f"{value:<7}" if kind == "severity" else str(value), style=colour)
+    if kind == "facts":
+        facts = " ".join(f"{name}={plain(one)}" for name, one in value.items() if one not in (None, {}, []))
+        return Text(harmless(facts) or "–")
     if kind == "command":
         return Text(str(value), style="bold cyan")
     return Text(harmless(value) if isinstance(value, str) else plain(value))
@@ -134,17 +150,6 @@ _WORDS: dict[str, Callable[[Any], Text]] = {
     "flag": lambda value: Text("yes" if value else "–", style="" if value else "dim"),
 }
 """How numbers of some kinds are said."""
-
-
-def harmless(text: str) -> str:
-    r"""A text of anybody's, without what would make the terminal do something.
-
-    >>> harmless("\x1b[2Jgone")
-    '\\x1b[2Jgone'
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
 def ago(wall: int, now: int | None = None) -> str:

@@ -34,12 +34,21 @@ def events(call: Call) -> Result | int:
 def _follow(call: Call, after: int | Literal["now"], wanted: dict[str, Any]) -> int:
     with ending_cleanly():
         for event in call.bus.events(after=after, follow=True, limit=call.arguments.max, **wanted):
-            call.emit(Rows([event], COLUMNS, paged=False, whole=True, one=True, following=True))
+            call.emit(Rows([event], COLUMNS, paged=False, whole=True, one=True, following=True, people=_seen))
     return 0
 
 
 def _shown(found: list[Any]) -> Result:
-    return Rows(found, COLUMNS, paged=False, whole=True, empty="there are no such events")
+    return Rows(found, COLUMNS, paged=False, whole=True, people=_seen, empty="there are no such events")
+
+
+def _seen(event: dict[str, Any]) -> dict[str, Any]:
+    """What people see: whom it is about in one word, and the facts without braces."""
+    about = f"{event['subject_kind']}:{event['subject']}"
+    return {
+        "id": event["id"], "at:time": event["at"], "kind:event": event["kind"], "about": about,
+        "actor": event["actor"], "facts:facts": event["facts"],
+    }  # fmt: skip
 
 
 def _checked(limit: int) -> int:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentbus.interfaces.cli.command import Call, Command
-from agentbus.interfaces.cli.failures import FAILED
+from agentbus.interfaces.cli.failures import FAILED, typed
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import number
-
-if TYPE_CHECKING:
-    from agentbus.records import Check
+from agentbus.interfaces.cli.values import days, hours, minutes
 
 
 def cleanup(call: Call) -> Result:
@@ -62,25 +59,40 @@ def restore(call: Call) -> Result:
 
 
 def doctor(call: Call) -> Result:
-    from agentbus.interfaces.cli.looping import connected, run
+    """Without opening the bus: it may be one that cannot be opened."""
+    import asyncio
+    import os
 
-    async def work() -> list[Check]:
-        async with connected(call) as bus:
-            return await bus.doctor()
+    from msgspec.structs import replace
 
-    checks = run(call, work)
+    import agentbus
+    from agentbus.errors import NoBus
+    from agentbus.interfaces.cli.settings import place_of
+
+    place, _ = place_of(call.settings["url"])
+    if not os.path.isdir(place):
+        raise NoBus(path=place)
+    checks = asyncio.run(agentbus.doctor(place))
+    checks = [replace(check, text=typed(check.text), fix=check.fix and typed(check.fix)) for check in checks]
     sick = any(check.status == "error" for check in checks)
-    return Rows(checks, ("status:status", "name", "text", "fix"), paged=False, code=FAILED if sick else 0)
+    columns = ("status:status", "name", "text", "fix")
+    return Rows(checks, columns, paged=False, people=_diagnosis, code=FAILED if sick else 0)
+
+
+def _diagnosis(check: dict[str, Any]) -> dict[str, Any]:
+    """What people see: the fix, where there is one, below what it mends."""
+    fix = f"\n→ {check['fix']}" if check["fix"] else ""
+    return {"status:status": check["status"], "finding": f"{check['name']}: {check['text']}{fix}"}
 
 
 def _cleanup(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--stale", type=number, metavar="MIN",
+        "--stale", type=minutes, metavar="MIN",
         help="first end, as failed, the sessions in which nobody did anything for so many minutes (paused ones stay)",
     )  # fmt: skip
-    add("--failed-sessions", type=number, metavar="H", help="let failed sessions go after so many hours")
-    add("--keep-days", type=number, metavar="N", help="keep everything that is done for so many days only")
+    add("--failed-sessions", type=hours, metavar="H", help="let failed sessions go after so many hours")
+    add("--keep-days", type=days, metavar="N", help="keep everything that is done for so many days only")
     add("--dry-run", action="store_true", help="only say what would go")
 
 

@@ -27,7 +27,8 @@ def show(call: Call) -> Result:
         raise NothingThere(
             what=f"there is no type {given.name!r}", advice="`agentbus types list` shows those there are"
         )
-    return One(found[0])
+    # What is built in was never made.
+    return One(found[0], told={"created": found[0].created or None})
 
 
 def add(call: Call) -> Result:

@@ -8,6 +8,8 @@ from rich.text import Text
 
 _COLOURS = {"plan": "cyan", "work": "green", "kill -9": "bold red", "monitor": "yellow", "recover": "magenta"}
 
+_NARROW = 60
+
 
 class Teller:
     """Says each chapter once."""
@@ -34,5 +36,10 @@ def close(rows: list[tuple[str, str, bool | None]], verdict: str, good: bool) ->
         table.add_row(name, value, mark)
     console = Console()
     console.print()
-    console.print(table)
+    if console.width < _NARROW:
+        # A table would cut the words.
+        for name, value, kept in rows:
+            console.print(f"{name}: {value}{'' if kept is None else ' ✓' if kept else ' ✗'}")
+    else:
+        console.print(table)
     console.print(Text(f"\n{verdict}", style="bold green" if good else "bold red"))

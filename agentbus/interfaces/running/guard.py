@@ -190,6 +190,7 @@ class _Watch:
             for number in _RESET:
                 signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execvpe(command[0], command, environment)  # noqa: S606 - that is what it is for
         except OSError as error:
             os.write(failing, str(error.errno or errno.EIO).encode())

@@ -23,6 +23,7 @@ from agentbus.agent import Agent
 from agentbus.bus import Bus
 from agentbus.errors import AgentBusError, AgentFenced
 from agentbus.interfaces.running.guard import Guard, end_all
+from agentbus.interfaces.running.life import until_over
 from agentbus.interfaces.running.streams import Streams
 from agentbus.operations.visits import VisitRequest, visit
 
@@ -38,6 +39,10 @@ _OWN = {signal.SIGUSR1, signal.SIGUSR2}
 """For the command alone: what it started would die of them. The others a terminal sends to a whole group as well."""
 _JOB_CONTROL = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _COMMAND_LENGTH = 2000
+FENCED = 125
+"""What to exit with when the command was ended because its agent was."""
+_PATIENCE = 3.0
+"""Seconds between SIGTERM and SIGKILL for a command whose agent was ended."""
 _ANSWER = 10_000
 """Milliseconds in which a command ends because of a signal that does not always mean that it should."""
 
@@ -98,6 +103,8 @@ class Resident:
         self._asked_at = 0
         self._code: int | None = None
         """What to exit with, if not with what the command did."""
+        self._over = False
+        """Whether somebody has ended the agent's life, so that the command must end."""
         self._idle = anyio.CancelScope()
 
     async def run(self) -> Ended | signal.Signals:
@@ -125,7 +132,7 @@ class Resident:
         number, pause = 0, self._job.pause
         while True:
             run = await self._live(number)
-            if number == self._job.restarts or self._status(run) != "failed" or run.started is None:
+            if self._over or number == self._job.restarts or self._status(run) != "failed" or run.started is None:
                 return run
             if run.ended is not None and run.ended - run.started > LONGEST_PAUSE * 1000:
                 pause = self._job.pause
@@ -152,6 +159,7 @@ class Resident:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._record, run)
                 tasks.start_soon(self._keep_leases)
+                tasks.start_soon(self._end_when_over)
                 report = await self._follow()
                 tasks.cancel_scope.cancel()
             self._pid = None
@@ -204,20 +212,43 @@ class Resident:
             self._note(f"agentbus: {before.id} is not restarted: {error.args[0]}")
             return False
         self._bus._forget(before)
+        # Nobody hears the keys of a raw terminal while no command runs.
+        self._leave_terminal()
         self._note(f"agentbus: {_outcome(run)}; restart {number} of {self._job.restarts} in {pause:g} s")
         self.agent.waiting = 1
-        if await self._while_idle(lambda: anyio.sleep(pause)):
-            return True
+        if await self._while_idle(lambda: self._pause(pause)):
+            return not self._over
         self._code = 128 + (self._asked or signal.SIGINT)
         return False
+
+    async def _pause(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            reason = await until_over(self._bus, self.agent)
+            self._over, self._code = True, FENCED
+            self._note(f"agentbus: {self.agent.id} is not restarted: {reason}")
+
+    async def _end_when_over(self) -> None:
+        """A command whose agent was ended must not work on: it is asked to end, then killed."""
+        reason = await until_over(self._bus, self.agent)
+        self._over, self._code = True, FENCED
+        # While the terminal is raw, nobody else puts the carriage back.
+        end = "\r" if self._streams.raw else ""
+        self._note(f"agentbus: {self.agent.id} may not act any more: {reason}; its command is ended{end}")
+        self._pass_on(signal.SIGTERM)
+        self._pass_on(signal.SIGCONT)
+        await anyio.sleep(_PATIENCE)
+        self._pass_on(signal.SIGKILL)
 
     def _status(self, run: Run) -> str:
         """A command that ends well has completed, also if it was told to end. One that was told, and does not end well,
         was stopped; so was one that the keys of its terminal ended."""
         if run.exit_code == 0:
             return "completed"
-        told = self._asked is not None and (self._asked == signal.SIGTERM or self._now() - self._asked_at < _ANSWER)
-        return "stopped" if told or run.signal in {"SIGINT", "SIGQUIT", "SIGHUP"} else "failed"
+        return "stopped" if self._told() or run.signal in {"SIGINT", "SIGQUIT", "SIGHUP"} else "failed"
+
+    def _told(self) -> bool:
+        """Whether we were told to end. Signals other than SIGTERM may mean something else: they count for a while."""
+        return self._asked is not None and (self._asked == signal.SIGTERM or self._now() - self._asked_at < _ANSWER)
 
     async def _conclude(self, run: Run) -> Ended:
         """Record the end. What the command said of itself before counts; then there is only its exit to add."""
@@ -251,7 +282,8 @@ class Resident:
         if record is None:
             return "deleted"
         if record.epoch != agent.epoch:
-            self._note(f"agentbus: {agent.id} goes on elsewhere, as {agent.id}#{record.epoch}")
+            if not self._over:
+                self._note(f"agentbus: {agent.id} goes on elsewhere, as {agent.id}#{record.epoch}")
         else:
             await self._bus.state(agent.id).set(KEY, run, type="system_data")
         return record.status
@@ -298,7 +330,7 @@ class Resident:
         if number in _ENDING:
             self._asked, self._asked_at = number, self._now()
             self._idle.cancel()
-        if number == signal.SIGCONT:
+        if number == signal.SIGCONT and self._pid is not None:
             self._take_terminal()
         if self._pid is not None:
             self._pass_on(number)
@@ -313,8 +345,10 @@ class Resident:
     async def _while_idle(self, work: Callable[[], Any]) -> bool:
         """Do something while no command runs; False if we were told to end meanwhile."""
         with anyio.CancelScope() as self._idle:
-            await work()
-        return self._asked is None
+            # What came just before has found nothing to cancel.
+            if not self._told():
+                await work()
+        return not self._told()
 
     def _stand_still(self) -> None:
         """The command was stopped, by a key or by hand: so are we, until somebody lets us go on."""

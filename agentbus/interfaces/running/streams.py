@@ -159,7 +159,7 @@ class Streams:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(0.005)
-            if not any(self._copying.values()) and not select.select(list(self._copying), [], [], 0)[0]:
+            if not any(list(self._copying.values())) and not select.select(list(self._copying), [], [], 0)[0]:
                 return
 
     def finish(self, seconds: float | None = None) -> None:
@@ -169,10 +169,15 @@ class Streams:
         while self._copying:
             time.sleep(0.002)
             now = time.monotonic()
-            if any(self._copying.values()):
+            if any(list(self._copying.values())):
                 quiet = now
             if now - quiet > _QUIET or (seconds is not None and now - begun > seconds):
                 return
+
+    @property
+    def raw(self) -> bool:
+        """Whether our terminal is raw, and standard error is one."""
+        return self._attached and os.isatty(2)
 
     def attach(self) -> bool:
         """Let keys through, if we are in the terminal's foreground; says whether."""

@@ -70,6 +70,10 @@ ON CONFLICT (id) DO UPDATE SET
     evidence = NULL,
     ended = NULL;
 
+-- name: agent_join_session
+-- An agent takes part in another session.
+UPDATE agents SET session = $1, updated = $2 WHERE id = $3;
+
 -- name: agent_expect_again
 -- The agents of a session that failed, or stopped though nobody meant them to, are expected to come back: by $4 (awake),
 -- unless that is NULL.

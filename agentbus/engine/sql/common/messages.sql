@@ -66,14 +66,15 @@ ORDER BY messages.id DESC
 LIMIT 1;
 
 -- name: message_list
--- Messages, newest first, before the cursor; a NULL filter takes all. $7 and $8 are the kind and name of a recipient.
+-- Messages, newest first, before the cursor; a NULL filter takes all. $2 has statuses between commas, $7 and $8 are the
+-- kind and name of a recipient, $10 is who holds them.
 SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
     messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
     messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
     messages.expires, messages.created, messages.finished
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id < $1
-    AND (CAST($2 AS text) IS NULL OR messages.status = $2)
+    AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || messages.status || ',%')
     AND (CAST($3 AS text) IS NULL OR messages.type = $3)
     AND (CAST($4 AS text) IS NULL OR messages.sender = $4)
     AND (CAST($5 AS text) IS NULL OR messages.session = $5)
@@ -82,6 +83,7 @@ WHERE messages.id < $1
         SELECT id FROM mailboxes
         WHERE (kind = $7 OR ($7 = 'topic' AND kind = 'subscription')) AND name = $8
     ))
+    AND (CAST($10 AS text) IS NULL OR (messages.status = 'leased' AND messages.holder = $10))
 ORDER BY messages.id DESC
 LIMIT $9;
 
