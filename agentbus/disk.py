@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NoSuchFile, N
 
 DATABASE = "bus.db"
 """The file that makes a directory the home of a bus."""
+EXPORTING = ".agentbus-export-"
+"""How the name of an export begins until it is finished."""
 _PARTS = ("-journal", "-wal", "-shm")
 
 
@@ -95,16 +98,40 @@ def make_held(path: Path) -> int:
 
 def sweep(directory: Path, pattern: str) -> None:
     """Remove the files of these names that were left behind by somebody who was killed: those that nobody holds."""
+    for path in directory.glob(pattern):
+        with _taken(path) as ours, suppress(OSError):
+            if ours:
+                path.unlink()
+
+
+def left_behind(directory: Path, pattern: str) -> list[Path]:
+    """What ``sweep`` would remove."""
+    found: list[Path] = []
+    for path in sorted(directory.glob(pattern)):
+        with _taken(path) as ours:
+            found += [path] * ours
+    return found
+
+
+@contextmanager
+def _taken(path: Path) -> Iterator[bool]:
+    """Hold a file, if nobody else does."""
     import fcntl
 
-    for path in directory.glob(pattern):
-        with suppress(OSError):
-            file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
-            finally:
-                os.close(file)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
+        except OSError:
+            ours = False
+        yield ours
+    finally:
+        os.close(file)
 
 
 def give_name(file: Path, target: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agentbus.disk import check_path, give_name, misplaced, refusal, stamp, sweep
+from agentbus.disk import EXPORTING, check_path, give_name, misplaced, refusal, stamp, sweep
 from agentbus.engine.interface import Engine
 from agentbus.errors import InvalidInput, NotWritable
 from agentbus.limits import name_or_none
@@ -41,7 +41,7 @@ async def export(
     name_or_none(session, "session")
     plan = await engine.read(outline, session)
     now = engine.clock.now().wall
-    mark = f".agentbus-export-{plan.bus}-"
+    mark = f"{EXPORTING}{plan.bus}-"
     target = await to_its_end(_target, check_path(path), engine.directory, session, now)
     await to_its_end(sweep, target.parent, f"{mark}????????")
     unfinished = target.with_name(f"{mark}{secrets.token_hex(4)}")

@@ -278,6 +278,23 @@ async def test_what_a_killed_export_left_goes_with_the_next_and_nobody_elses(bus
     assert [file.exists() for file in (left, held, others)] == [False, True, True]
 
 
+async def test_the_doctor_knows_what_a_killed_export_left_in_the_archives(bus: Bus) -> None:
+    folder = bus.engine.directory / "archive"
+    folder.mkdir()
+    begun: set[Path] = set()
+    await bus.export(folder, progress=lambda *_: begun.update(folder.glob(".agentbus-export-*")))
+    (left,) = begun
+    left.write_text("unfinished")
+    left.chmod(0o600)
+    with left.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        assert not [check for check in await bus.doctor() if check.name == "orphans" and check.status != "ok"]
+    (found,) = [check for check in await bus.doctor() if check.name == "orphans"]
+    assert (found.status, str(left) in found.text) == ("warning", True)
+    await bus.export(folder / "again.jsonl.gz")
+    assert not left.exists()
+
+
 async def test_an_export_is_not_put_among_the_files_of_a_bus(bus: Bus, tmp_path: Path) -> None:
     home = bus.engine.directory
     for path in (home, home / "bus.db-journal", home / "bells" / "x", tmp_path / "x-wal"):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
-from agentbus.disk import stamp
+from agentbus.disk import EXPORTING, left_behind, stamp
 from agentbus.engine import presence
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite.backup import LOCK, UNFINISHED
@@ -196,9 +196,10 @@ class Examination:
             found += [str(path) for path in _entries(home.backups) if path.name.startswith(REPLACING)]
         if holder(str(home.directory / LOCK)) is None:
             found += [str(path) for path in _entries(home.backups) if UNFINISHED in path.name]
+        found += [str(path) for path in left_behind(home.archive, f"{EXPORTING}*")]
         if found:
             text = f"left behind by somebody who is gone: {_some(found)}"
-            fix = "remove what has .of- in its name; the rest goes with the next opening, backup or restore"
+            fix = "remove what has .of- in its name; the rest goes with the next opening, backup, restore or export"
             return Check("orphans", "warning", text, fix)
         return Check("orphans", "ok", "no bells and files without an owner")
 
