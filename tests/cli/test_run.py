@@ -362,19 +362,6 @@ def test_a_run_that_pauses_before_a_restart_can_be_ended(shell: Shell) -> None:
     assert record(shell, "a").status == "stopped"
 
 
-def test_an_agent_that_was_taken_over_is_not_restarted(shell: Shell) -> None:
-    with running(shell, "--agent", "a", "--restart", "5", "--", "sh", "-c", "echo ready; read line; exit 1",
-                 stdin=subprocess.PIPE) as process:  # fmt: skip
-        assert line(process) == "ready"
-        assert shell.say("register", "a", "--type", "worker", "--takeover") == "a#2"
-        assert process.stdin is not None
-        process.stdin.close()
-        # By itself, or ended because it was noticed just then.
-        assert process.wait(30) in {1, 125}
-    found = record(shell, "a")
-    assert (found.status, found.epoch) == ("running", 2)
-
-
 def test_a_command_that_is_stopped_by_hand_does_not_stop_the_run(shell: Shell) -> None:
     with running(shell, "--agent", "a", "--", "sh", "-c", "echo $$; exec sleep 60") as process:
         command = int(line(process))
