@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import termios
 import time
 from typing import Any
 
@@ -150,3 +151,19 @@ def test_the_keys_of_a_terminal_are_heard_in_a_pause(shell: Shell) -> None:
     finally:
         terminal.close()
     eventually(lambda: record(shell, "b").status == "stopped", "it is over")
+
+
+def test_what_is_said_on_a_raw_terminal_is_a_line_of_its_own(shell: Shell) -> None:
+    from tests.cli.test_run_terminal import Terminal
+
+    terminal = Terminal(shell, "--agent", "a", "--", "sh", "-c", "echo ready; exec sleep 60", quiet=False)
+    try:
+        terminal.expect("ready")
+        eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
+        with open_bus(shell.directory / ".agentbus") as bus:
+            bus.agent("a").stop()
+        assert terminal.expect("agentbus: a may not act any more")[-4:] == ["its", "command", "is", "ended"]
+        assert terminal.process.wait(PATIENCE) == 125
+        assert termios.tcgetattr(terminal.slave) == terminal.before
+    finally:
+        terminal.close()

@@ -197,9 +197,10 @@ class Resident:
         """A command whose agent was ended must not work on: it is asked to end, then killed."""
         reason = await until_over(self._bus, self.agent)
         self._over, self._code = True, FENCED
-        # While the terminal is raw, nobody else puts the carriage back.
-        end = "\r" if self._streams.attached and os.isatty(2) else ""
-        self._note(f"agentbus: {self.agent.id} may not act any more: {reason}; its command is ended{end}")
+        # In a raw terminal nobody puts the carriage back.
+        self._leave_terminal()
+        self._note(f"agentbus: {self.agent.id} may not act any more: {reason}; its command is ended")
+        self._take_terminal()
         self._pass_on(signal.SIGTERM)
         self._pass_on(signal.SIGCONT)
         await anyio.sleep(_PATIENCE)
