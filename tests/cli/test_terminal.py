@@ -126,6 +126,7 @@ def test_long_work_shows_how_far_it_is_and_leaves_no_trace(shell: Shell) -> None
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     shell.register("planner-1", type="planner")
+    shell.say("session", "start", "planning", "--id", "s1")
     script = """
         eval "$(agentbus completion bash)"
         complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _agentbus; echo "${COMPREPLY[@]}"; }
@@ -135,6 +136,9 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
         complete_words agentbus send planner-1 note --pri
         complete_words agentbus state get k --agent pl
         complete_words agentbus messages list --st
+        complete_words agentbus session recover ""
+        complete_words agentbus register x --type plann
+        complete_words agentbus ack ""
     """
     environment = {**shell.environment, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -143,6 +147,7 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     assert done.stderr == b""
     assert done.stdout.decode().splitlines() == [
         "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status",
+        "s1", "planner", "",
     ]  # fmt: skip
 
 
