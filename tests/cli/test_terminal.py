@@ -140,6 +140,8 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
         complete_words agentbus messages list --st
         complete_words agentbus session recover ""
         complete_words agentbus session recover s-1 --fol
+        complete_words agentbus register x --type plann
+        complete_words agentbus ack ""
     """
     environment = {**shell.environment, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
     done = subprocess.run(
@@ -148,7 +150,7 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     assert done.stderr == b""
     assert done.stdout.decode().splitlines() == [
         "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status", "s-1",
-        "--follow-on --follow-on-id",
+        "--follow-on --follow-on-id", "planner", "",
     ]  # fmt: skip
 
 

@@ -7,13 +7,19 @@ import pytest
 from agentbus import Bus
 from agentbus.errors import AgentFenced, InvalidName, OutOfRange, UnknownAgent
 from tests.conformance.helpers import held, known, stored, take, worker
+from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
 MINUTE = 60
 
 
-async def test_interrupted_and_degraded_sessions_are_listed_with_their_agents(bus: Bus, clock: FakeClock) -> None:
-    async with bus.session("planning", id="p", milestone="ms") as cut, bus.session("execution", id="e") as degraded:
+async def test_interrupted_and_degraded_sessions_are_listed_with_their_agents(engine: Engine, clock: FakeClock) -> None:
+    # A beat in between would say that its agents were there a moment ago.
+    async with (
+        engine.connect(beat_every=24 * 3600) as bus,
+        bus.session("planning", id="p", milestone="ms") as cut,
+        bus.session("execution", id="e") as degraded,
+    ):
         async with bus.session("idle", id="i") as healthy:
             await worker(bus, "well", session="i")
             one, two = await worker(bus, "e1", session="e"), await worker(bus, "e2", session="e")

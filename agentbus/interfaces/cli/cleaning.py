@@ -50,7 +50,7 @@ def cleanup(call: Call) -> Result:
         ),
         Part("removed", f"{would}removed", ("kind", "count"), removed),
         Fields("archive", "archive", archive, {"bytes": "bytes"}),
-        remark=None if removed or ended else "nothing is old enough",
+        empty=None if removed or ended else "nothing is old enough",
     )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ _AGENTS = ("send", "request")
 """Commands whose first argument is an agent."""
 _LISTED = '"$(agentbus agents list --limit 1000 2>/dev/null | cut -f1)"'
 _SESSIONS = '"$(agentbus session list --limit 1000 2>/dev/null | cut -f1)"'
-_NAMED = {"agents": _LISTED, "session": _SESSIONS}
-"""Families whose members are told of something that can be listed."""
+_TYPES = '"$(agentbus types list 2>/dev/null | cut -f1)"'
+_MEMBERS = {"agents": _LISTED, "session": _SESSIONS}
+"""Families whose members take an id first."""
 _BASH = """\
 # Completion of agentbus for bash. Load it with: eval "$(agentbus completion bash)"
 _agentbus() {{
@@ -29,12 +30,13 @@ _agentbus() {{
     case "$before" in
         --agent|--parent|--sender|--of) found={listed} ;;
         --session) found={sessions} ;;
+        --type) found={types} ;;
         *)
             case "$name" in
                 "") found="{commands}" ;;
 {families}
             esac
-            if [[ -z "$found" || "$word" == -* ]]; then
+            if [[ "$word" == -* ]]; then
                 case "$name $member" in
 {options}
                 esac
@@ -75,18 +77,15 @@ def bash() -> str:
             options.append(f'                    {pattern}) found="{known}" ;;')
     families = [
         f'                {name}) if [[ -z "$member" ]]; then found="{" ".join(found)}"'
-        + (f"; else found={_NAMED[name]}" if name in _NAMED else "")
+        + (f"; else found={_MEMBERS[name]}" if name in _MEMBERS else "")
         + "; fi ;;"
         for name, found in members.items()
     ]
     families.append(f'                {"|".join(_AGENTS)}) [[ -z "$member" ]] && found={_LISTED} ;;')
     return _BASH.format(
-        commands=" ".join(TABLE),
-        families="\n".join(families),
-        listed=_LISTED,
-        sessions=_SESSIONS,
-        options="\n".join(options),
-    )
+        commands=" ".join(TABLE), families="\n".join(families), listed=_LISTED, options="\n".join(options),
+        sessions=_SESSIONS, types=_TYPES,
+    )  # fmt: skip
 
 
 def _shell(parser: ArgumentParser) -> None:

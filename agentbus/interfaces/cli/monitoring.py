@@ -84,7 +84,7 @@ def _once(call: Call) -> Result:
         found,
         Part("finding", "", COLUMNS, found.findings),
         Part("count", "what was done", ("name", "count"), done),
-        remark=None if done or found.findings else "all is well",
+        empty=None if done or found.findings else "all is well",
     )
 
 

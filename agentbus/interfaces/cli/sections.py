@@ -35,12 +35,16 @@ class Fields(Part):
 class Sections(Result):
     """All of it; ``data`` is what JSON has."""
 
-    def __init__(self, data: Any, *parts: Part, code: int = 0, remark: str | None = None) -> None:
+    def __init__(
+        self, data: Any, *parts: Part, code: int = 0, remark: str | None = None, empty: str | None = None
+    ) -> None:
         self._data = data
         self.parts = parts
         self.code = code
         self.remark = remark
-        """A sentence for people."""
+        """A sentence that helps whoever asked."""
+        self._empty = empty
+        """What people see where there is nothing to see."""
 
     def data(self) -> Any:
         return self._data
@@ -52,4 +56,4 @@ class Sections(Result):
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import sections
 
-        sections(self.parts, self.remark)
+        sections(self.parts, self.remark or self._empty)
