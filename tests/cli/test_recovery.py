@@ -69,7 +69,7 @@ def test_one_agent_is_cleared_by_name(shell: Shell) -> None:
     assert refused["fix"] == "if you mean it: agentbus recovery clear alive --force"
     shell.say("heartbeat", agent="alive#1")
     assert shell.json("recovery", "clear", "alive#1", "--force") == [{"id": "alive", "status": "stopped"}]
-    assert shell.say("recovery", "clear", "dead") == "dead\tstopped"
+    assert shell.say("recovery", "clear", "--agent", "dead") == "dead\tstopped"
     assert shell.json("heartbeat", agent="alive#1", code=1)["code"] == "agent_fenced"
     assert shell.refused("recovery", "clear", "nobody", code=1)["code"] == "unknown_agent"
     assert shell.refused("recovery", "clear", "no name", code=2)["code"] == "invalid_name"

@@ -81,7 +81,9 @@ def _people(agent: dict[str, Any]) -> dict[str, Any]:
 
 
 def clear(call: Call) -> Result:
-    name = None if call.arguments.id is None else call.arguments.id.partition("#")[0]
+    # Here --agent says whom: whoever names an agent does not mean all of them. The environment only says who calls.
+    named = call.arguments.id or call.arguments.agent
+    name = None if named is None else named.partition("#")[0]
     call.bus.notice_deaths()
     if name is not None and not call.arguments.force:
         _ask(call, name)
