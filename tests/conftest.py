@@ -15,9 +15,10 @@ from tests.support.clock import FakeClock
 
 
 def pytest_configure() -> None:
-    # A shell that starts the tests in the background lets them ignore Ctrl-C, and every process that they start too.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # In the background of a shell Ctrl-C is ignored, under nohup the end of a terminal; by what tests start too.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 class Engine(Protocol):
