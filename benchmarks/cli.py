@@ -76,9 +76,9 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
             run(words)
             series[name].values.append((time.perf_counter() - begun) * 1000)
     progress.say(f"{LOOPS} shell loops")
-    results.add(Series("crowd", "loops", "s", title=f"{LOOPS} shell loops, {EACH} sends each")).values.append(
-        _crowd(agent, environment, 2 if options.quick else EACH)
-    )
+    each = 2 if options.quick else EACH
+    crowd = results.add(Series("crowd", "loops", "s", title=f"{LOOPS} shell loops, {each} sends each"))
+    crowd.values.append(_crowd(agent, environment, each))
     return {"starts": starts}
 
 
