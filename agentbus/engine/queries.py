@@ -66,6 +66,7 @@ def subjects(dialect: str) -> list[str]:
     return sorted(name.removesuffix(".sql") for name in os.listdir(f"{_FOLDER}/{dialect}") if name.endswith(".sql"))
 
 
+@cache
 def load(dialect: str) -> dict[str, str]:
     """Every named query in an engine's words."""
     queries = {**parse(text("common")), **parse(text(dialect))}
