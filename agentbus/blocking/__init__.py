@@ -284,6 +284,23 @@ def open_bus(
     **options: Any,
 ) -> BlockingBus:
     """The bus at a place, as ``agentbus.connect`` finds it; where there is none that is an error, unless ``create``."""
+    store = open_store(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout)
+    try:
+        return BlockingBus(store, **options)
+    except BaseException:
+        store.close()
+        raise
+
+
+def open_store(
+    url: str | os.PathLike[str] | None,
+    *,
+    create: bool = False,
+    durability: Literal["disk", "process"] = "disk",
+    clock: Clock | None = None,
+    lock_timeout: float = 30.0,
+) -> BlockingEngine:
+    """The store of the bus at a place, up to date, but for nothing else than this: nobody asks it what it holds."""
     # A bus elsewhere will be opened by another engine.
     from agentbus.engine.sqlite import home
     from agentbus.engine.sqlite.blocking import BlockingSQLite
@@ -293,12 +310,7 @@ def open_bus(
     place = home.find(url)
     if not create and not home.is_there(place):
         raise NoBus(path=place.root)
-    store = BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
-    try:
-        return BlockingBus(store, **options)
-    except BaseException:
-        store.close()
-        raise
+    return BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
 
 
-__all__ = ["LEASE", "BlockingBus", "open_bus"]
+__all__ = ["LEASE", "BlockingBus", "open_bus", "open_store"]

@@ -30,6 +30,10 @@ class BlockingEngine(Protocol):
 
     clock: Clock
 
+    @property
+    def shown(self) -> str:
+        """What people call it, and could open it by; without a password."""
+
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
         """Commit one request, or raise its error."""
 

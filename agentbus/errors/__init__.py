@@ -59,6 +59,13 @@
         ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
         ├── BusInUse                  a bus that is open cannot be replaced
+        ├── CopyFailed
+        │   ├── NotEmpty              what it shall be copied into
+        │   ├── SameBus
+        │   ├── NotAtRest             somebody has it open that shall be copied
+        │   ├── CopyOvertaken         somebody else copies into the same bus
+        │   └── CopyDiffers           the source was changed meanwhile
+        ├── CopyUnfinished            it is only part of a copy
         ├── SchemaTooNew
         ├── SQLiteTooOld
         ├── UnsupportedFileSystem
@@ -135,6 +142,10 @@ from agentbus.errors.calls import (
 from agentbus.errors.store import (
     BackupFailed,
     BusInUse,
+    CopyDiffers,
+    CopyFailed,
+    CopyOvertaken,
+    CopyUnfinished,
     DamagedArchive,
     DamagedBackup,
     DamagedPayload,
@@ -145,9 +156,12 @@ from agentbus.errors.store import (
     LockTimeout,
     NoBus,
     NotADatabase,
+    NotAtRest,
+    NotEmpty,
     NotImportable,
     NotWritable,
     OutcomeUnknown,
+    SameBus,
     SchemaTooNew,
     SQLiteTooOld,
     StoreError,
@@ -167,6 +181,10 @@ __all__ = [
     "BusForked",
     "BusInUse",
     "Conflict",
+    "CopyDiffers",
+    "CopyFailed",
+    "CopyOvertaken",
+    "CopyUnfinished",
     "DamagedArchive",
     "DamagedBackup",
     "DamagedPayload",
@@ -187,6 +205,8 @@ __all__ = [
     "NoBus",
     "NoSuchFile",
     "NotADatabase",
+    "NotAtRest",
+    "NotEmpty",
     "NotFound",
     "NotImportable",
     "NotWritable",
@@ -200,6 +220,7 @@ __all__ = [
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
+    "SameBus",
     "SchemaTooNew",
     "SessionDiffers",
     "SessionEnded",

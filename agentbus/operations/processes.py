@@ -15,6 +15,7 @@ from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.returning import acquit
+from agentbus.operations.unfinished import refuse_unfinished
 
 CREATED = "created"
 """The fact that says when a bus was first opened."""
@@ -250,16 +251,27 @@ def _new_boot(now: Now) -> Op[None]:
     rows = yield Query("meta_get", ("boot",))
     if rows and rows[0][0] == now.boot:
         return
-    yield Query("meta_set", ("boot", now.boot))
+    yield from refuse_unfinished(now)
+    yield from begin_boot(now)
     if not rows:
         yield Query("meta_set", (CREATED, str(now.wall)))
         return
+    dead = yield Query("process_of_other_boots", (now.boot,))
+    yield from void([process for (process,) in dead], "the machine was restarted", now)
+
+
+def begin_boot(now: Now) -> Op[None]:
+    """From now on, awake time is that of this boot."""
+    yield Query("meta_set", ("boot", now.boot))
+
+
+def void(processes: Sequence[int], reason: str, now: Now) -> Op[None]:
+    """Awake time is another one from now on: forget what was counted in it, strike off processes that counted as live,
+    and take back every lease."""
     yield Query("agent_forget_calls")
     yield Query("session_forget_deadlines")
-    dead = yield Query("process_of_other_boots", (now.boot,))
-    if dead:
-        request = LeaveRequest(tuple(process for (process,) in dead), True, "the machine was restarted")
-        yield from leave.run([request], now)
+    if processes:
+        yield from leave.run([LeaveRequest(tuple(processes), True, reason)], now)
     # Leases of visiting agents have no process that could be struck off.
     rows = yield Query("message_leased")
-    yield from take_back([Held(*row) for row in rows], "the machine was restarted", now)
+    yield from take_back([Held(*row) for row in rows], reason, now)

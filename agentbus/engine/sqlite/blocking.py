@@ -42,6 +42,11 @@ class BlockingSQLite:
             place, self._connection, lock, clock, disk=durability == "disk"
         )
 
+    @property
+    def shown(self) -> str:
+        """The directory that it is in."""
+        return self._home.root
+
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
         """Commit one request, or raise its error."""
         transactor = self._checked()
