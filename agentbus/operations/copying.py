@@ -58,8 +58,9 @@ LEFT_OUT = {"listeners": "only processes that have the bus open listen"}
 
 
 class Resident(msgspec.Struct, frozen=True):
-    """A process that counts as live: enough to find out whether it is; and the agents that live in it."""
+    """A process that counts as live: the agents that live in it, and enough to find out whether it is."""
 
+    agents: tuple[str, ...]
     process: int
     host: str
     boot: str
@@ -68,7 +69,6 @@ class Resident(msgspec.Struct, frozen=True):
     bell: str | None
     beat: int
     every: int
-    agents: tuple[str, ...]
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -119,12 +119,11 @@ def survey(_: None, now: Now) -> Op[Survey]:
         raise CopyUnfinished(path=place.target, source=place.source, command=place.command)
     bus = yield from bus_name(None, now)
     counts = yield Query("copy_counts")
-    residents: dict[int, Resident] = {}
-    for *process, agent in (yield Query("copy_residents")):
-        known = residents.get(process[0])
-        agents = () if known is None else known.agents
-        residents[process[0]] = Resident(*process, agents=agents if agent is None else (*agents, agent))
-    return Survey(bus or "", dict(counts), list(residents.values()), now)
+    living: dict[Row, list[str]] = {}
+    for row in (yield Query("copy_residents")):
+        living.setdefault(row[:-1], []).append(row[-1])
+    residents = [Resident(tuple(filter(None, agents)), *process) for process, agents in living.items()]
+    return Survey(bus or "", dict(counts), residents, now)
 
 
 def page(wanted: Wanted, now: Now) -> Op[list[Row]]:
@@ -177,9 +176,9 @@ def _occupied(request: BeginRequest, place: Place | None, now: Now) -> Op[NotEmp
     bus = yield from bus_name(None, now)
     if bus == request.bus:
         return SameBus(path=request.target)
-    counts = dict((yield Query("copy_counts")))
+    rows = yield Query("copy_counts")
     ((types,),) = yield Query("copy_types")
-    counts |= {"vocabulary": types, "meta": 0}
+    counts: dict[str, int] = {**dict(rows), "vocabulary": types, "meta": 0}
     found = [f"{name} ({count:,})" for name, count in counts.items() if count]
     return NotEmpty(path=request.target, what=", ".join(found)) if found else None
 

@@ -33,9 +33,9 @@ def copy(call: Call) -> Result:
     if made.resumed:
         call.note("it went on where it was cut off")
     call.note(f"{made.source} is as it was; to use the copy: export AGENTBUS_URL={quote(made.target)}")
-    call.note(
-        "archives, backups and agentbus.toml stay beside the old bus; `agentbus import` reads an archive here too"
-    )
+    left = [name for name in _BESIDE if os.path.exists(os.path.join(made.source, name))]
+    if left:
+        call.note(f"what lies beside it stays there: {', '.join(left)}")
     return Copied(made)
 
 
