@@ -216,7 +216,7 @@ def finish_copy(requests: Sequence[FinishRequest], now: Now) -> Op[list[Outcome[
         yield Query("copy_done")
         yield from begin_boot(now)
         live = yield Query("process_live")
-        yield from void([process for (process,) in live], "the bus was copied", now)
+        yield from void([process for (process,) in live], "the bus was copied", now.awake, now)
         facts = {"source": request.place.source, "rows": request.place.rows}
         yield from record([event(now.wall, "bus_copied", ("bus", "copy"), None, **facts)])
         outcomes.append(None)

@@ -257,7 +257,7 @@ def _new_boot(now: Now) -> Op[None]:
         yield Query("meta_set", (CREATED, str(now.wall)))
         return
     dead = yield Query("process_of_other_boots", (now.boot,))
-    yield from void([process for (process,) in dead], "the machine was restarted", now)
+    yield from void([process for (process,) in dead], "the machine was restarted", 0, now)
 
 
 def begin_boot(now: Now) -> Op[None]:
@@ -265,10 +265,10 @@ def begin_boot(now: Now) -> Op[None]:
     yield Query("meta_set", ("boot", now.boot))
 
 
-def void(processes: Sequence[int], reason: str, now: Now) -> Op[None]:
+def void(processes: Sequence[int], reason: str, called: int, now: Now) -> Op[None]:
     """Awake time is another one from now on: forget what was counted in it, strike off processes that counted as live,
-    and take back every lease."""
-    yield Query("agent_forget_calls")
+    and take back every lease. Agents without a process are given their patience anew, from when they ``called``."""
+    yield Query("agent_forget_calls", (called,))
     yield Query("session_forget_deadlines")
     if processes:
         yield from leave.run([LeaveRequest(tuple(processes), True, reason)], now)

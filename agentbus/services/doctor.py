@@ -14,6 +14,7 @@ from agentbus.engine import presence
 from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError
 from agentbus.operations import Op, examining
 from agentbus.operations.examining import Unseen
+from agentbus.operations.unfinished import read_place
 from agentbus.records import Check
 
 R = TypeVar("R")
@@ -53,6 +54,7 @@ async def examine(store: Patient) -> list[Check]:
         found.append(await _looked("leases", _leases(store)))
         found.append(await _looked("clock", _clock(store)))
         found.append(await _looked("expected documents", _expected(store)))
+        found += await _unfinished(store)
     return told(found)
 
 
@@ -166,6 +168,18 @@ async def _clock(store: Patient) -> tuple[str, str, str | None]:
             "set the clock right: what has a delay, a ttl or a retention is early or late until then",
         )
     return "ok", "nothing is from the future", None
+
+
+async def _unfinished(store: Patient) -> list[Check | Unseen]:
+    """Of a bus that is whole there is nothing to say."""
+    try:
+        place = await store.inspect(read_place, None)
+    except AgentBusError as error:
+        return [Unseen("copy", error)]
+    if place is None:
+        return []
+    text = f"this is only part of a copy of {place.source}, and nobody can open it"
+    return [Check("copy", "error", text, f"finish it: {place.command}")]
 
 
 async def _expected(store: Patient) -> tuple[str, str, str | None]:
