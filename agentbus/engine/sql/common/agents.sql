@@ -39,7 +39,8 @@ INSERT INTO agents (
 )
 VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12 + (SELECT epoch FROM mailboxes WHERE id = $10),
-    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'), coalesce($22, $24), $23
+    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'),
+    coalesce(CAST($22 AS bigint), $24), $23
 )
 ON CONFLICT (id) DO UPDATE SET
     type = excluded.type,

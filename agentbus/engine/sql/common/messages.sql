@@ -88,9 +88,9 @@ LIMIT $9;
 -- name: message_open_counts
 -- How many messages wait in the mailboxes of each agent of a session, and how many from there are in somebody's hands.
 SELECT own.agent,
-    sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'queued')
-        + (SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'scheduled')),
-    sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'leased'))
+    CAST(sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'queued')
+        + (SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'scheduled')) AS bigint),
+    CAST(sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'leased')) AS bigint)
 FROM (
     SELECT id AS agent, mailbox FROM agents WHERE session = $1
     UNION ALL
