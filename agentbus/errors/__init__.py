@@ -55,13 +55,18 @@
         ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
         ├── SQLiteTooOld
+        ├── ServerTooOld
+        ├── ServerUnreachable         transient: no connection to the server
+        ├── AccessDenied              the server does not let this user in, or not do this
+        ├── UnknownDatabase           the server has no such database
+        ├── StatementTimeout          transient: the server cut a statement off
         ├── UnsupportedFileSystem
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
-        └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
+        └── OutcomeUnknown            an I/O error or a lost connection at commit: call again with the same message_id
 
 Each class has a stable ``code`` (used by the command line and by wire formats), each error its ``facts`` and,
 where there is one, a ``fix``. Facts can be read as attributes:
@@ -122,6 +127,7 @@ from agentbus.errors.calls import (
     WrongState,
 )
 from agentbus.errors.store import (
+    AccessDenied,
     BackupFailed,
     BusInUse,
     DamagedArchive,
@@ -135,12 +141,17 @@ from agentbus.errors.store import (
     NotWritable,
     OutcomeUnknown,
     SchemaTooNew,
+    ServerTooOld,
+    ServerUnreachable,
     SQLiteTooOld,
+    StatementTimeout,
     StoreError,
+    UnknownDatabase,
     UnsupportedFileSystem,
 )
 
 __all__ = [
+    "AccessDenied",
     "AgentBusError",
     "AgentEnded",
     "AgentExists",
@@ -181,15 +192,19 @@ __all__ = [
     "RequestTimedOut",
     "SQLiteTooOld",
     "SchemaTooNew",
+    "ServerTooOld",
+    "ServerUnreachable",
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",
     "SessionLost",
     "SnapshotTooLarge",
+    "StatementTimeout",
     "StoreError",
     "TypeChanging",
     "UnknownAgent",
     "UnknownCheckpoint",
+    "UnknownDatabase",
     "UnknownDocument",
     "UnknownFile",
     "UnknownMessage",

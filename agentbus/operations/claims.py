@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations import Again, Op, Outcome, Query, Row, mailbox_channel, operation
 from agentbus.operations.fencing import fence
 from agentbus.operations.leases import Held, Settlement, acknowledge, take_back
 
@@ -59,7 +59,7 @@ class Claim(msgspec.Struct, frozen=True):
     next_awake: int | None = None
 
 
-@operation(durable=False, last=True)
+@operation(durable=False, last=True, beside=True)
 def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]]:
     """Lease the most urgent messages of each request's mailboxes. No message is given to two requests."""
     refused = yield from fence(request.actor for request in requests)
@@ -110,18 +110,25 @@ def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
 def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
     """The most urgent messages of each mailbox, one more than wanted, to know whether something is left.
 
-    Mailboxes from which much is wanted are asked apart, so that the others need not read as much.
+    Mailboxes from which much is wanted are asked apart, so that the others need not read as much. Where everything is in
+    the hands of other transactions, which may take less than they look at, the receivers come again.
     """
     ready: dict[int, Queue] = {}
+    contested: list[str] = []
     few = [mailbox for mailbox, limit in wanted.items() if limit <= _FEW]
     many = [mailbox for mailbox, limit in wanted.items() if limit > _FEW]
     for mailboxes in (few, many):
         if mailboxes:
             most = max(wanted[mailbox] for mailbox in mailboxes)
             for mailbox, priority, id in (yield Query("message_ready", (mailboxes, most + 1))):
+                if id is None:
+                    contested.append(mailbox_channel(mailbox))
+                    continue
                 if mailbox not in ready:
                     ready[mailbox] = deque()
                 ready[mailbox].append((-priority, id, mailbox))
+    if contested:
+        yield Again(contested)
     return ready
 
 

@@ -73,7 +73,7 @@ class RejectRequest(Settlement, frozen=True):
     error: str
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Mark messages as done. The outcome says whether ``begin`` is still ours and may be handed to the code."""
     refused = yield from fence(request.actor for request in requests)
@@ -129,7 +129,7 @@ def _begin_following(requests: Sequence[AckRequest]) -> Op[set[tuple[Beginning, 
     return begun
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Hand reserved messages to the code: from here on the attempt counts."""
     errors, _ = yield from refusals(requests)
@@ -145,7 +145,7 @@ def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Hold leases for longer."""
     errors, _ = yield from refusals(requests)
@@ -161,7 +161,7 @@ def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Give messages back to their mailboxes; what has no attempt left becomes a dead letter."""
     errors, held = yield from refusals(requests)
@@ -186,7 +186,7 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def reject(requests: Sequence[RejectRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Make dead letters of messages that nobody should try again."""
     errors, held = yield from refusals(requests)

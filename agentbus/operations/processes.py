@@ -109,7 +109,7 @@ def disown(requests: Sequence[DisownRequest], now: Now) -> Op[list[Outcome[int]]
     return outcomes
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """One beat for all agents of a process. A suspect agent that did something is running again, and so is every one
     that was suspect only because its process did not beat. The outcome says whether the process counted as dead."""
@@ -148,7 +148,7 @@ def recover(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
     ])  # fmt: skip
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Begin or cease to listen. One operation for both: of several requests of a process the last one counts."""
     last = {(request.channel, request.process): request.listening for request in requests}

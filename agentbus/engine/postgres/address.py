@@ -1,0 +1,73 @@
+"""Where a bus on a server is: what to connect to, the schema that it is in, and how to name it without its password."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from agentbus.errors import InvalidUrl
+
+SCHEMA = "agentbus"
+_SCHEMES = ("postgresql", "postgres")
+_is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A bus on a server. ``dsn`` may hold a password; ``shown`` never does."""
+
+    dsn: str
+    schema: str
+    shown: str
+
+    def __repr__(self) -> str:
+        return f"<{self.shown}>"
+
+    @property
+    def identifier(self) -> str:
+        """The schema as SQL takes it."""
+        return f'"{self.schema}"'
+
+    @property
+    def directory(self) -> Path:
+        """Where this machine keeps files of the bus."""
+        state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.shown.partition("://")[2]).strip("-")
+        return Path(state).expanduser() / "agentbus" / name
+
+
+def is_server(url: object) -> bool:
+    """Whether this names a bus on a server."""
+    return isinstance(url, str) and url.partition("://")[0] in _SCHEMES and "://" in url
+
+
+def parse(url: str) -> Address:
+    """The bus that a ``postgresql://`` URL names; ``?schema=`` is ours, the rest is the driver's."""
+    scheme = f"{url.partition('://')[0]}://…"
+    if "\0" in url or not url.isprintable():
+        raise InvalidUrl(url=scheme, reason="it has a character in it that cannot be printed")
+    try:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        host = _shown_host(parts.netloc) or dict(options).get("host", "")
+    except ValueError:
+        # Its text may have the password in it.
+        raise InvalidUrl(url=scheme, reason="it is not postgresql://user:password@host:port/database") from None
+    schema = dict(options).get("schema", SCHEMA)
+    if not _is_schema(schema):
+        raise InvalidUrl(url=scheme, reason="schema must be letters, digits and _, not beginning with a digit")
+    if parts.fragment:
+        raise InvalidUrl(url=scheme, reason="a # in a password must be written %23")
+    rest = [(name, value) for name, value in options if name != "schema"]
+    dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
+    shown = f"postgresql://{host}{parts.path}{'' if schema == SCHEMA else f'?schema={schema}'}"
+    return Address(dsn, schema, unquote(shown))
+
+
+def _shown_host(netloc: str) -> str:
+    """The host and the user, without the password."""
+    user, at, host = netloc.rpartition("@")
+    return f"{user.partition(':')[0]}{at}{host}"

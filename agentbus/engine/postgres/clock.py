@@ -1,0 +1,36 @@
+"""The server's clock, as it is known here: every process of a bus measures with the same one, on whatever machine."""
+
+from __future__ import annotations
+
+import time
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+
+from agentbus.clock import Now, Timer
+
+BOOT = "server"
+"""The server's time goes on over restarts, so that no lease or beat is voided by one."""
+
+
+class ServerClock:
+    """The server's time, which each transaction tells, and which goes on here in between."""
+
+    def __init__(self) -> None:
+        self._ahead = time.time_ns() // 1_000_000 - _here()
+
+    def now(self) -> Now:
+        moment = _here() + self._ahead
+        return Now(moment, moment, BOOT)
+
+    def told(self, moment: int) -> Now:
+        """The server has just said what time it is."""
+        self._ahead = moment - _here()
+        return Now(moment, moment, BOOT)
+
+    def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
+        return loop.call_later(seconds, callback)
+
+
+def _here() -> int:
+    """Milliseconds of a clock that nobody sets."""
+    return time.monotonic_ns() // 1_000_000

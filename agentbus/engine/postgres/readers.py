@@ -1,0 +1,133 @@
+"""Connections that only read: a few, made when they are needed, and used again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar, cast
+
+from agentbus.engine.postgres import problems
+from agentbus.engine.postgres.address import Address
+from agentbus.engine.postgres.connection import Connection, connect, let_go
+from agentbus.engine.postgres.statements import ask
+from agentbus.errors import BusClosed
+from agentbus.operations import Op, Query
+
+T = TypeVar("T")
+MOST = 4
+
+
+class Readers:
+    """Answers questions, several at once. First come, first served."""
+
+    def __init__(self, address: Address, patience: float) -> None:
+        self._address = address
+        self._patience = patience
+        self._idle: list[Connection] = []
+        self._count = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._hurried = False
+
+    async def answer(self, question: Callable[[], Op[T]]) -> T:
+        """Ask the question; if the connection is lost meanwhile, ask again."""
+        try:
+            return await self._ask(question)
+        except Exception as error:
+            if not problems.is_lost(error) or self._closed:
+                raise self._problem(error) from error
+        return await self._patiently(question)
+
+    async def _patiently(self, question: Callable[[], Op[T]]) -> T:
+        from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+        begun = time.monotonic()
+
+        def enough(_: RetryCallState) -> bool:
+            return self._closed or self._hurried or time.monotonic() - begun > self._patience
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(problems.is_lost),
+            stop=enough,
+            wait=wait_random_exponential(0.02, max=1.0),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._ask, question)
+        except Exception as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: Exception) -> Exception:
+        if self._closed:
+            return BusClosed()
+        driver = isinstance(error, problems.DRIVER)
+        return problems.translated(error, self._address, waited=self._patience) if driver else error
+
+    async def _ask(self, question: Callable[[], Op[T]]) -> T:
+        async with self._connection() as connection:
+            op = question()
+            try:
+                step = next(op)
+                while True:
+                    step = op.send(await ask(connection, cast(Query, step)))
+            except StopIteration as stop:
+                return cast(T, stop.value)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        while not self._idle and self._count >= MOST:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+        if self._closed:
+            raise BusClosed
+        connection: Connection | None = self._idle.pop() if self._idle else None
+        if connection is None:
+            self._count += 1
+        sound = False
+        try:
+            if connection is None or connection.is_closed():
+                connection = await connect(self._address)
+            yield connection
+            sound = True
+        except Exception as error:
+            # Whatever the server answered, the connection can go on, unless it was lost.
+            sound = not problems.is_lost(error)
+            raise
+        finally:
+            if sound and connection is not None and not self._closed and not connection.is_closed():
+                self._idle.append(connection)
+            else:
+                # Also after a cancellation: a statement may be on its way.
+                let_go(connection)
+                self._count -= 1
+            self._next()
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def hurry(self) -> None:
+        self._hurried = True
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._waiting:
+            self._next()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            try:
+                await connection.close(timeout=0.5)
+            except Exception:
+                let_go(connection)
