@@ -12,6 +12,7 @@ import pytest
 
 import agentbus
 from tests.support.clock import FakeClock
+from tests.support.postgres import Schemas, at_schema
 
 
 def pytest_configure() -> None:
@@ -42,6 +43,21 @@ class SQLiteStore:
         return bus
 
 
+class PostgresStore:
+    """A schema of its own on the tests' server."""
+
+    def __init__(self, url: str, clock: FakeClock) -> None:
+        self.url = url
+        self._clock = clock
+
+    def connect(self, **options: Any) -> agentbus.Bus:
+        clock = options.setdefault("clock", self._clock)
+        bus = agentbus.connect(self.url, **options)
+        if isinstance(clock, FakeClock):
+            clock.attach(bus)
+        return bus
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -53,13 +69,25 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["sqlite"])
-def engine(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Engine]:
+@pytest.fixture(scope="session")
+def schemas() -> Schemas:
+    """Empty buses on a server, which is started for the first test that wants one."""
+    return Schemas()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Each engine in turn, with an empty store."""
-    assert request.param == "sqlite"
     # Not tmp_path: a short path leaves room for the doorbells beside the database.
     with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
-        yield SQLiteStore(Path(directory) / "bus", clock)
+        if request.param == "sqlite":
+            yield SQLiteStore(Path(directory) / "bus", clock)
+            return
+        monkeypatch.setenv("XDG_STATE_HOME", directory)
+        schemas: Schemas = request.getfixturevalue("schemas")
+        name = schemas.take()
+        yield PostgresStore(at_schema(schemas.url, name), clock)
+        schemas.give_back(name)
 
 
 @pytest.fixture

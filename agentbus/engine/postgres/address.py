@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
@@ -12,16 +13,16 @@ import msgspec
 from agentbus.errors import InvalidUrl
 
 SCHEMA = "agentbus"
-_SCHEMES = ("postgresql", "postgres")
 _is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A bus on a server. ``dsn`` may hold a password; ``shown`` never does."""
+    """A bus on a server. ``dsn`` may hold a password; ``shown``, for people, and ``plain``, for other tools, never do."""
 
     dsn: str
     schema: str
     shown: str
+    plain: str
 
     def __repr__(self) -> str:
         return f"<{self.shown}>"
@@ -31,17 +32,17 @@ class Address(msgspec.Struct, frozen=True):
         """The schema as SQL takes it."""
         return f'"{self.schema}"'
 
+    def dump(self, path: Path | None) -> str:
+        """The command that backs it up."""
+        file = shlex.quote(str(path or f"{self.schema}.dump"))
+        return f"pg_dump --format=custom --schema={self.schema} --file={file} {shlex.quote(self.plain)}"
+
     @property
     def directory(self) -> Path:
         """Where this machine keeps files of the bus."""
         state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.shown.partition("://")[2]).strip("-")
         return Path(state).expanduser() / "agentbus" / name
-
-
-def is_server(url: object) -> bool:
-    """Whether this names a bus on a server."""
-    return isinstance(url, str) and url.partition("://")[0] in _SCHEMES and "://" in url
 
 
 def parse(url: str) -> Address:
@@ -64,7 +65,12 @@ def parse(url: str) -> Address:
     rest = [(name, value) for name, value in options if name != "schema"]
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
     shown = f"postgresql://{host}{parts.path}{'' if schema == SCHEMA else f'?schema={schema}'}"
-    return Address(dsn, schema, unquote(shown))
+    place = urlunsplit((parts.scheme, _shown_host(parts.netloc), parts.path, urlencode(_harmless(rest)), ""))
+    return Address(dsn, schema, unquote(shown), place)
+
+
+def _harmless(options: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in options if "password" not in name.lower()]
 
 
 def _shown_host(netloc: str) -> str:

@@ -54,6 +54,10 @@ class Bell:
         self._connection = connection
         connection.add_termination_listener(self._lost)
 
+    @property
+    def busy(self) -> bool:
+        return self._task is not None and not self._task.done()
+
     def ring(self, channels: Sequence[str], again: Sequence[str] = ()) -> None:
         """Wake who waits here at once, and in other processes soon; those in ``again`` once more in a little while."""
         if channels:

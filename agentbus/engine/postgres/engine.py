@@ -16,7 +16,7 @@ from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import WRITING, Connection, connect, let_go, prepare
-from agentbus.engine.postgres.examination import examine, size
+from agentbus.engine.postgres.examination import examine
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.postgres.writer import Writer
@@ -83,6 +83,12 @@ class PostgresEngine:
         if self._bell is not None:
             self._bell.process = entry.process
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is on its way to the server or back."""
+        parts = (self._writer, self._readers, self._bell)
+        return any(part is not None and part.busy for part in parts)
+
     def write(
         self,
         operation: Operation[R, T],
@@ -108,16 +114,21 @@ class PostgresEngine:
 
     async def backup(self, path: Path | None, keep: int) -> BackupRecord:
         self._check()
-        command = f"pg_dump --schema={self._address.schema} --format=custom --file=bus.dump '{self._address.shown_dsn}'"
-        raise BackupFailed(path=self._address.shown, reason=f"a server has tools of its own for that: {command}")
+        reason = f"a server has tools of its own for that: {self._address.dump(path)}"
+        raise BackupFailed(path=self._address.shown, reason=reason)
 
     async def examine(self) -> list[Check]:
         self._check()
-        return await examine(self._address)
+        if self._readers is None:
+            raise BusClosed
+        return await examine(self._readers)
 
     async def sizes(self) -> tuple[int, int]:
         self._check()
-        return await size(self._address), 0
+        if self._readers is None:
+            raise BusClosed
+        ((bytes,),) = await self._readers.fetch("server_size")
+        return bytes, 0
 
     def free_space(self) -> int | None:
         return None

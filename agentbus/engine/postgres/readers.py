@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.connection import Connection, connect, let_go
+from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
 from agentbus.engine.postgres.statements import ask
 from agentbus.errors import BusClosed
-from agentbus.operations import Op, Query
+from agentbus.operations import Op, Query, Rows
 
 T = TypeVar("T")
 MOST = 4
@@ -32,16 +32,33 @@ class Readers:
         self._closed = False
         self._hurried = False
 
+    @property
+    def busy(self) -> bool:
+        return self._count > len(self._idle)
+
     async def answer(self, question: Callable[[], Op[T]]) -> T:
-        """Ask the question; if the connection is lost meanwhile, ask again."""
+        """Answer a question of the bus."""
+        return await self._do(lambda connection: _drive(question(), connection))
+
+    async def fetch(self, name: str, *parameters: Any) -> Rows:
+        """Ask the server about itself."""
+        sql = server_queries()[name]
+
+        async def ask_server(connection: Connection) -> Rows:
+            return [tuple(row) for row in await connection.fetch(sql, *parameters)]
+
+        return await self._do(ask_server)
+
+    async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """If the connection is lost meanwhile, do it again: reading twice does no harm."""
         try:
-            return await self._ask(question)
+            return await self._once(work)
         except Exception as error:
             if not problems.is_lost(error) or self._closed:
                 raise self._problem(error) from error
-        return await self._patiently(question)
+        return await self._patiently(work)
 
-    async def _patiently(self, question: Callable[[], Op[T]]) -> T:
+    async def _patiently(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
         begun = time.monotonic()
@@ -56,7 +73,7 @@ class Readers:
             reraise=True,
         )
         try:
-            return await retrying(self._ask, question)
+            return await retrying(self._once, work)
         except Exception as error:
             raise self._problem(error) from error
 
@@ -66,15 +83,9 @@ class Readers:
         driver = isinstance(error, problems.DRIVER)
         return problems.translated(error, self._address, waited=self._patience) if driver else error
 
-    async def _ask(self, question: Callable[[], Op[T]]) -> T:
+    async def _once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._connection() as connection:
-            op = question()
-            try:
-                step = next(op)
-                while True:
-                    step = op.send(await ask(connection, cast(Query, step)))
-            except StopIteration as stop:
-                return cast(T, stop.value)
+            return await work(connection)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -131,3 +142,12 @@ class Readers:
                 await connection.close(timeout=0.5)
             except Exception:
                 let_go(connection)
+
+
+async def _drive(op: Op[T], connection: Connection) -> T:
+    try:
+        step = next(op)
+        while True:
+            step = op.send(await ask(connection, cast(Query, step)))
+    except StopIteration as stop:
+        return cast(T, stop.value)

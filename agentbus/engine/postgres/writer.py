@@ -72,6 +72,10 @@ class Writer:
         self._call()
         return future if orphaned is None else _answered(future, orphaned)
 
+    @property
+    def busy(self) -> bool:
+        return not self._task.done() and (bool(self._queue) or self._comes is None or self._comes.done())
+
     def hurry(self) -> None:
         self._transactor.hurry()
 
