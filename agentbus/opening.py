@@ -29,9 +29,9 @@ def connect(
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus, or ``postgresql://user:password@host/database`` for one that several machines
-    share (``?schema=`` chooses the schema, which is ``agentbus``); by default ``AGENTBUS_URL``, or ``.agentbus/`` here or
-    in a directory above, made here if there is none. With ``durability="process"`` nothing is fsynced: what returned survives the death
-    of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
+    share (``?schema=`` chooses the schema, which is ``agentbus``); by default ``AGENTBUS_URL``, or ``.agentbus/`` here
+    or in a directory above, made here if there is none. With ``durability="process"`` nothing is fsynced: what returned
+    survives the death of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were
     interrupted are resumed: on a terminal it asks, a function of yours decides instead. ``retention`` says how long
     things are kept.
 
@@ -53,9 +53,7 @@ def connect(
     )
 
 
-def _engine(
-    url: str | os.PathLike[str] | None, *, durability: str, clock: Clock | None, lock_timeout: float
-) -> Engine:
+def _engine(url: str | os.PathLike[str] | None, *, durability: str, clock: Clock | None, lock_timeout: float) -> Engine:
     """The engine for a URL. Each is imported only where it is wanted."""
     wanted = os.environ.get("AGENTBUS_URL") if url is None else url
     if isinstance(wanted, str) and wanted.startswith(("postgresql:", "postgres:")):

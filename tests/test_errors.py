@@ -166,4 +166,10 @@ def test_built_in_handlers_catch_them_too(kind: type[AgentBusError], builtin: ty
 
 
 def test_only_what_may_work_next_time_is_transient() -> None:
-    assert {kind.__name__ for kind in EVERY if kind.transient} == {"LockTimeout", "DiskFull", "OutcomeUnknown"}
+    assert {kind.__name__ for kind in EVERY if kind.transient} == {
+        "DiskFull",
+        "LockTimeout",
+        "OutcomeUnknown",
+        "ServerUnreachable",
+        "StatementTimeout",
+    }

@@ -107,7 +107,7 @@ class UnknownDatabase(StoreError):
 
 
 class StatementTimeout(StoreError):
-    """The server cut a statement off, because it took longer than the server or its user allows. Nothing was written."""
+    """The server cut a statement off that took longer than the server or its user allows. Nothing was written."""
 
     code = "statement_timeout"
     text = "{path}: {reason}"

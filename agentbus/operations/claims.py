@@ -110,8 +110,8 @@ def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
 def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
     """The most urgent messages of each mailbox, one more than wanted, to know whether something is left.
 
-    Mailboxes from which much is wanted are asked apart, so that the others need not read as much. Where everything is in
-    the hands of other transactions, which may take less than they look at, the receivers come again.
+    Mailboxes from which much is wanted are asked apart, so that the others need not read as much. Where everything is
+    in the hands of other transactions, which may take less than they look at, the receivers come again.
     """
     ready: dict[int, Queue] = {}
     contested: list[str] = []

@@ -1,7 +1,7 @@
 """A PostgreSQL server for the tests, with no preparation: the binaries come with a wheel, or from the system.
 
-One server for each process that runs tests, on a Unix socket in a short temporary directory, without fsync. Each store is
-a schema of its own, cleared and used again. ``AGENTBUS_TEST_POSTGRES_URL`` names an existing server instead.
+One server for each process that runs tests, on a Unix socket in a short temporary directory, without fsync. Each store
+is a schema of its own, cleared and used again. ``AGENTBUS_TEST_POSTGRES_URL`` names an existing server instead.
 """
 
 from __future__ import annotations
@@ -53,9 +53,11 @@ class Server:
         self._bin = _reachable(binaries(), self.directory) if os.getuid() == 0 else binaries()
         if os.getuid() == 0:
             shutil.chown(self.directory, self._user)
-            os.chmod(self.directory, 0o755)
+            os.chmod(self.directory, 0o755)  # noqa: S103 - whoever runs the tests connects to the socket in it
         atexit.register(self.remove)
-        self._run("initdb", "-D", str(self._data), "-U", "agentbus", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "agentbus", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"
+        )
         self.start()
 
     @property
@@ -76,7 +78,7 @@ class Server:
                 stderr=log,
                 start_new_session=True,
                 cwd="/",
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
                 **self._identity(),
             )
         self._wait()
@@ -176,7 +178,7 @@ def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 class Schemas:
-    """Empty buses on the server: a schema is cleared and used again, because making one takes a hundred times as long."""
+    """Empty buses on the server: a schema is cleared and used again, because making one takes much longer."""
 
     def __init__(self) -> None:
         self.url = server_url()

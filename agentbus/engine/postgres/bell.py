@@ -1,8 +1,8 @@
 """Doorbells over the server: each process listens to a channel of its own, and a commit notifies those that wait.
 
-Notifications are hints, sent after the commit and outside of it: inside, they would make all commits wait for each other.
-Whatever is rung while one is on its way goes with the next. They are lost with the connection, so that everybody looks
-again once there is another.
+Notifications are hints, sent after the commit and outside of it: inside, they would make all commits wait for each
+other. Whatever is rung while one is on its way goes with the next. They are lost with the connection, so that everybody
+looks again once there is another.
 """
 
 from __future__ import annotations
@@ -140,4 +140,3 @@ class Bell:
             await asyncio.wait([before])
         if self._connection is None and not self._closed:
             await self._hang_up_again()
-

@@ -25,7 +25,7 @@ _SETTINGS = {
     "jit": "off",
     "timezone": "UTC",
     "default_transaction_isolation": "read committed",
-    # One that is stopped in the middle of a transaction, or whose machine is gone, must not hold the others up for ever.
+    # One that is stopped in the middle of a transaction, or whose machine is gone, must not hold up the others for long.
     "idle_in_transaction_session_timeout": "30s",
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
@@ -86,7 +86,7 @@ async def _is_current(connection: Connection, address: Address) -> bool:
 
 
 async def _migrate(connection: Connection, address: Address) -> None:
-    """One transaction for all, under a lock: whoever comes second finds it done, and a kill leaves the old or the new."""
+    """One transaction for all, under a lock: whoever comes second finds it done, a kill leaves the old or the new."""
     queries = server_queries()
     async with connection.transaction():
         await connection.fetch(queries["server_lock_migrations"], address.schema)
@@ -120,5 +120,3 @@ def let_go(connection: Connection | None) -> None:
     """Close a connection without waiting for the server."""
     if connection is not None and not connection.is_closed():
         connection.terminate()
-
-

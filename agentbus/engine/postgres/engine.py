@@ -104,13 +104,16 @@ class PostgresEngine:
         return self._writer.write(operation, request, durable, orphaned)
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        return await self._reading().answer(lambda: question(request, self.clock.now()))
+
+    async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        return await self._reading().answer(lambda: question(request, self.clock.now()))
+
+    def _reading(self) -> Readers:
         self._check()
         if self._readers is None:
             raise BusClosed
-        return await self._readers.answer(lambda: question(request, self.clock.now()))
-
-    async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        return await self.read(question, request)
+        return self._readers
 
     async def backup(self, path: Path | None, keep: int) -> BackupRecord:
         self._check()
@@ -118,16 +121,10 @@ class PostgresEngine:
         raise BackupFailed(path=self._address.shown, reason=reason)
 
     async def examine(self) -> list[Check]:
-        self._check()
-        if self._readers is None:
-            raise BusClosed
-        return await examine(self._readers)
+        return await examine(self._reading())
 
     async def sizes(self) -> tuple[int, int]:
-        self._check()
-        if self._readers is None:
-            raise BusClosed
-        ((bytes,),) = await self._readers.fetch("server_size")
+        ((bytes,),) = await self._reading().fetch("server_size")
         return bytes, 0
 
     def free_space(self) -> int | None:
@@ -137,7 +134,8 @@ class PostgresEngine:
         """The server looks after its own log."""
 
     def holds(self, device: int, inode: int) -> bool:
-        return False
+        # No file of this bus is here, but another bus may be open in one.
+        return forking.is_open((device, inode))
 
     def hurry(self) -> None:
         if self._writer is not None:

@@ -48,7 +48,7 @@ async def _guards(readers: Readers) -> Found:
     off = [name for (name,) in await readers.fetch("server_unguarded")]
     if off:
         text = f"triggers of {', '.join(off)} are switched off: foreign keys and types are not checked"
-        return "error", text, "ALTER TABLE … ENABLE TRIGGER ALL, and see what was written meanwhile"
+        return "error", text, "switch them on (ALTER TABLE … ENABLE TRIGGER ALL), and see what was written meanwhile"
     unsound = [name for (name,) in await readers.fetch("server_unsound")]
     if unsound:
         text = f"not usable, or not held against every row: {', '.join(unsound)}"

@@ -1,7 +1,7 @@
 """Driving operations in PostgreSQL transactions: many calls in one commit, neighbours never noticing each other.
 
-A transaction holds the bus's lock from its beginning to its commit: shared, if all its operations may run beside others;
-alone otherwise. So only what runs beside others needs locks of its own, and those are in the queries.
+A transaction holds the bus's lock from its beginning to its commit: shared, if all its operations may run beside
+others; alone otherwise. So only what runs beside others needs locks of its own, and those are in the queries.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Transactor:
                 let_go(connection)
 
     async def _patiently(self, calls: Sequence[Call]) -> Bells:
-        """Nothing was written: the connection was lost, or another transaction was in the way. Try again for a while."""
+        """Nothing was written: the connection was lost, or another transaction was in the way. Try for a while."""
         # Imported only here, on the slow path.
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
