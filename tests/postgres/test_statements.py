@@ -19,7 +19,8 @@ PARTS = [(name, part.sql) for name, parts in statements().items() for part in pa
 KNOWN = {"int8", "int4", "text", "bool", "void", "int8[]", "text[]", "json"}
 
 MANY = """
-INSERT INTO mailboxes (kind, name, owner, created) SELECT 'agent', 'a-' || n, 'a-' || n, 0 FROM generate_series(1, 50) n;
+INSERT INTO mailboxes (kind, name, owner, created)
+SELECT 'agent', 'a-' || n, 'a-' || n, 0 FROM generate_series(1, 50) n;
 INSERT INTO agents (id, name, type, status, mailbox, replies, created, updated)
 SELECT 'a-' || n, 'a', 'worker', 'running', n, n, 0, 0 FROM generate_series(1, 50) n;
 INSERT INTO messages (

@@ -17,7 +17,7 @@ _is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A bus on a server. ``dsn`` may hold a password; ``shown`` (for people) and ``plain`` (for other tools) never do."""
+    """A bus on a server. ``dsn`` may hold a password; ``shown`` (for people), ``plain`` (for other tools) never do."""
 
     dsn: str
     schema: str

@@ -13,10 +13,6 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0)),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
--- name: server_time
--- The server's time in milliseconds.
-SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
-
 -- name: server_lock_migrations
 -- Of several who open a bus at once, one brings its schema up to date.
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus migration ' || CAST($1 AS text), 0));
