@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from agentbus.clock import Now, Timer
 
+_FRESH = 1000
+"""Milliseconds for which what the server said is good enough: clocks do not drift by a millisecond in a second."""
 BOOT = "server"
 """The server's time goes on over restarts, so that no lease or beat is voided by one."""
 
@@ -17,6 +19,12 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._ahead = time.time_ns() // 1_000_000 - _here()
+        self._told = -_FRESH
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the server has said only just now what time it is."""
+        return _here() - self._told < _FRESH
 
     def now(self) -> Now:
         moment = _here() + self._ahead
@@ -24,7 +32,8 @@ class ServerClock:
 
     def told(self, moment: int) -> Now:
         """The server has just said what time it is."""
-        self._ahead = moment - _here()
+        self._told = _here()
+        self._ahead = moment - self._told
         return Now(moment, moment, BOOT)
 
     def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:

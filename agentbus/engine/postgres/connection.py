@@ -41,6 +41,11 @@ WRITING = {
 }
 
 
+def writing(patience: float) -> dict[str, str]:
+    """The settings of a connection that writes, and waits no longer than that for another one's lock."""
+    return {**WRITING, "lock_timeout": f"{max(1, round(patience * 1000)):d}"}
+
+
 @cache
 def server_queries() -> dict[str, str]:
     """What is asked of the server itself."""

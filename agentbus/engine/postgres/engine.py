@@ -15,7 +15,7 @@ from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import WRITING, Connection, connect, let_go, prepare
+from agentbus.engine.postgres.connection import Connection, connect, let_go, prepare, writing
 from agentbus.engine.postgres.examination import examine
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
@@ -68,7 +68,7 @@ class PostgresEngine:
     async def _connected(self) -> Connection:
         """The first connection: what is wrong with the address or the server is said at once."""
         try:
-            connection = await connect(self._address, WRITING)
+            connection = await connect(self._address, writing(self._patience))
         except (*problems.DRIVER, ValueError) as error:
             raise problems.translated(error, self._address) from error
         try:

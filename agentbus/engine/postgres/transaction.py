@@ -15,7 +15,7 @@ from agentbus.clock import Clock, Now
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import WRITING, Connection, connect, let_go, server_queries
+from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
 from agentbus.engine.postgres.statements import ask, write_each
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from agentbus.operations import Again, Each, Op, Operation, Query, Rows, Wake
@@ -118,7 +118,7 @@ class Transactor:
     async def _attempt(self, calls: Sequence[Call]) -> Bells:
         try:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await connect(self._address, WRITING)
+                self._connection = await connect(self._address, writing(self._patience))
             connection = self._connection
             try:
                 return await self._together(connection, calls)
@@ -173,16 +173,16 @@ class Transactor:
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
         # Only promises are waited for: a crash that undoes a claim or a beat merely repeats work.
-        flush = "on" if any(call.durable for call in calls) else "off"
-        wait = max(1, round(self._patience * 1000))
-        await connection.execute(
-            f"BEGIN; SET LOCAL synchronous_commit = {flush}; SET LOCAL lock_timeout = {wait:d}"
-        )  # fmt: skip
-        beside = all(call.beside for call in calls)
-        row = await connection.fetchrow(self._beside if beside else self._alone)
-        if isinstance(self._clock, ServerClock) and row is not None:
-            return self._clock.told(row[1])
-        return self._clock.now()
+        begin = "BEGIN" if any(call.durable for call in calls) else "BEGIN; SET LOCAL synchronous_commit = off"
+        lock = self._beside if all(call.beside for call in calls) else self._alone
+        clock = self._clock
+        if not isinstance(clock, ServerClock) or clock.is_fresh:
+            # One round trip for both; what the second says is not heard.
+            await connection.execute(f"{begin}; {lock}")
+            return clock.now()
+        await connection.execute(begin)
+        ((_, moment),) = await connection.fetch(lock)
+        return clock.told(moment)
 
     async def _commit(self, connection: Connection, calls: Sequence[Call], bells: Bells) -> Bells:
         try:

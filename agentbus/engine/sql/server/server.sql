@@ -4,12 +4,12 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
     current_setting('server_encoding'), pg_is_in_recovery();
 
 -- name: server_lock_beside
--- Write beside others that may too, from the server's time on, in milliseconds.
+-- Write beside others that may too; and the server's time, in milliseconds.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_schema(), 0)),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
 -- name: server_lock_alone
--- Write alone, from the server's time on, in milliseconds.
+-- Write alone; and the server's time, in milliseconds.
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0)),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
