@@ -20,7 +20,14 @@ from agentbus.errors import (
     UnknownDatabase,
 )
 
-DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, EOFError, asyncio.TimeoutError)
+DRIVER = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+    asyncio.TimeoutError,
+)
 """All that the driver raises."""
 _CONFLICTS = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: undone, and right when tried again."""
@@ -37,7 +44,8 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):
         # The driver's word for a connection that is closed, or being closed.
         return not isinstance(error, ValueError)
-    return isinstance(error, OSError | EOFError | asyncio.TimeoutError)
+    # The driver is out of step when the server says good-bye between two statements.
+    return isinstance(error, asyncpg.InternalClientError | OSError | EOFError | asyncio.TimeoutError)
 
 
 def is_conflict(error: BaseException) -> bool:
