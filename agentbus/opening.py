@@ -31,9 +31,9 @@ def connect(
     ``url`` is the directory of the bus, or ``postgresql://user:password@host/database`` for one that several machines
     share (``?schema=`` chooses the schema, which is ``agentbus``); by default ``AGENTBUS_URL``, or ``.agentbus/`` here
     or in a directory above, made here if there is none. With ``durability="process"`` nothing is fsynced: what returned
-    survives the death of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions
-    that were interrupted are resumed: on a terminal it asks, a function of yours decides instead. ``retention`` says how
-    long things are kept.
+    survives the death of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``)
+    sessions that were interrupted are resumed: on a terminal it asks, a function of yours decides instead.
+    ``retention`` says how long things are kept.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from agentbus.operations.tidying import Survey
+from agentbus.operations.tidying import Other, Survey
 from agentbus.records import EventRecord, Finding
 
 _NAMED = 20
@@ -120,6 +120,23 @@ def conditions(survey: Survey, thresholds: Thresholds, log: int, free: int | Non
     if free is not None and free < thresholds.disk:
         text = f"only {_mebibytes(free)} are left on the disk"
         found.append(Condition(free.bit_length(), Finding("disk_low", "bus:disk", "error", text, {"bytes": free}, at)))
+    return found
+
+
+def silent_hosts(survey: Survey, longest: int, own: str) -> list[Condition]:
+    """Other machines of which no process has beaten for so many milliseconds: then it is the machine, or the way to
+    it."""
+    hosts: dict[str, list[Other]] = {}
+    for other in survey.others:
+        if not other.watched and other.neighbour.host != own:
+            hosts.setdefault(other.neighbour.host, []).append(other)
+    found: list[Condition] = []
+    for host, others in hosts.items():
+        silence = survey.now.awake - max(other.beat for other in others)
+        if silence > longest:
+            facts = {"processes": len(others), "silent": round(silence / 1000, 1)}
+            text = f"the host {host} is silent: none of its {len(others)} processes beat for {facts['silent']} s"
+            found.append(Condition(None, Finding("host_silent", f"host:{host}", "error", text, facts, survey.now.wall)))
     return found
 
 

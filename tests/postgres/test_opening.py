@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
@@ -206,8 +205,8 @@ async def test_the_command_for_a_backup_works(url: str, tmp_path: Path) -> None:
         with pytest.raises(BackupFailed) as found:
             await bus.backup(tmp_path / "bus.dump")
         command = shlex.split(str(found.value).partition("pg_dump ")[2])
-        done = await asyncio.to_thread(subprocess.run, [binaries() / "pg_dump", *command], check=False)
-        assert done.returncode == 0
+        process = await asyncio.create_subprocess_exec(binaries() / "pg_dump", *command)
+        assert await process.wait() == 0
         assert (tmp_path / "bus.dump").stat().st_size > 1000
 
 
