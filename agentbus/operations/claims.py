@@ -70,12 +70,13 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
         for mailbox in request.mailboxes:
             wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
     horizon = yield from tend(list(wanted), now)
-    ready = yield from _ready(wanted)
-    shares = [_most_urgent(request, ready) for request in granted]
     rows: dict[int, Row] = {}
+    ready = yield from _ready(wanted, rows)
+    shares = [_most_urgent(request, ready) for request in granted]
     taken = [id for share in shares for _, id, _ in share]
     if taken:
-        rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
+        if taken[0] not in rows:
+            rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
         for (holder, duration, counted), ids in _alike(granted, shares).items():
             yield Query("message_lease", (holder, now.awake + duration, counted, ids))
     left = {mailbox for mailbox, queue in ready.items() if queue}
@@ -107,8 +108,9 @@ def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
     return (yield from _horizon(mailboxes)) if expired or due or lapsed else horizon
 
 
-def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
-    """The most urgent messages of each mailbox, one more than wanted, to know whether something is left.
+def _ready(wanted: dict[int, int], rows: dict[int, Row]) -> Op[dict[int, Queue]]:
+    """The most urgent messages of each mailbox, one more than wanted, to know whether something is left. An engine may
+    give all that their receivers get, too: that goes into ``rows``.
 
     Mailboxes from which much is wanted are asked apart, so that the others need not read as much. Where everything is
     in the hands of other transactions, which may take less than they look at, the receivers come again.
@@ -120,10 +122,12 @@ def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
     for mailboxes in (few, many):
         if mailboxes:
             most = max(wanted[mailbox] for mailbox in mailboxes)
-            for mailbox, priority, id in (yield Query("message_ready", (mailboxes, most + 1))):
+            for mailbox, priority, id, *row in (yield Query("message_ready", (mailboxes, most + 1))):
                 if id is None:
                     contested.append(mailbox_channel(mailbox))
                     continue
+                if row:
+                    rows[id] = (id, *row)
                 if mailbox not in ready:
                     ready[mailbox] = deque()
                 ready[mailbox].append((-priority, id, mailbox))

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-_COMMIT = b"Q\x00\x00\x00\x0bCOMMIT\x00"
-"""COMMIT as a simple query."""
+_COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"
+"""The server's word that it has committed."""
 
 
 class Proxy:
@@ -30,7 +30,8 @@ class Proxy:
         back = asyncio.create_task(_pass(server_reader, writer))
         try:
             while data := await reader.read(65536):
-                if self.cut and data.endswith(_COMMIT):
+                # A simple query, alone or as the last of a script.
+                if self.cut and data[:1] == b"Q" and b"COMMIT" in data:
                     how, self.cut = self.cut, None
                     self.cuts += 1
                     back.cancel()
@@ -38,7 +39,9 @@ class Proxy:
                         await back
                     if how == "after":
                         server_writer.write(data)
-                        await server_reader.read(65536)
+                        answer = b""
+                        while _COMMITTED not in answer:
+                            answer += await server_reader.read(65536)
                     return
                 server_writer.write(data)
                 await server_writer.drain()

@@ -58,12 +58,14 @@ class Bell:
     def busy(self) -> bool:
         return self._task is not None and not self._task.done()
 
-    def ring(self, channels: Sequence[str], again: Sequence[str] = ()) -> None:
-        """Wake who waits here at once, and in other processes soon; those in ``again`` once more in a little while."""
+    def ring(self, channels: Sequence[str], again: Sequence[str] = (), *, told: bool = False) -> None:
+        """Wake who waits here at once, and in other processes soon, unless they were ``told``; those in ``again`` once
+        more in a little while."""
         if channels:
             self._hub.ring(channels)
-            self._waiting.update(dict.fromkeys(channels))
-            self._work()
+            if not told:
+                self._waiting.update(dict.fromkeys(channels))
+                self._work()
         if again:
             self._loop.call_later(_AGAIN, self._hub.ring, again)
 

@@ -23,6 +23,7 @@ _PATIENCE = 10.0
 _SETTINGS = {
     "application_name": "agentbus",
     "jit": "off",
+    "standard_conforming_strings": "on",
     "timezone": "UTC",
     "default_transaction_isolation": "read committed",
     # One that is stopped in the middle of a transaction, or whose machine is gone, must not hold up all others.

@@ -80,8 +80,8 @@ class PostgresEngine:
 
     def _entered(self, entry: Entry) -> None:
         self.process = entry.process
-        if self._bell is not None:
-            self._bell.process = entry.process
+        if self._bell is not None and self._writer is not None:
+            self._bell.process = self._writer.process = entry.process
 
     @property
     def busy(self) -> bool:

@@ -16,6 +16,7 @@ from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
+from agentbus.engine.postgres.scripts import deferred, ringing
 from agentbus.engine.postgres.statements import ask, write_each
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from agentbus.operations import Again, Each, Op, Operation, Query, Rows, Wake
@@ -42,13 +43,15 @@ class Call:
 
 
 class Bells:
-    """Channels to be rung once a transaction is committed, and those to be rung here again a little later."""
+    """Channels to be rung once a transaction is committed, and those to be rung here again a little later. ``told``:
+    the other processes have been rung already."""
 
-    __slots__ = ("again", "channels")
+    __slots__ = ("again", "channels", "told")
 
     def __init__(self) -> None:
         self.channels: list[str] = []
         self.again: list[str] = []
+        self.told = False
 
     def add(self, others: Bells) -> None:
         self.channels += others.channels
@@ -62,6 +65,7 @@ class Transactor:
         self._address = address
         self._clock = clock
         self._patience = patience
+        self.process = 0
         self._connection = connection
         self._hurried = False
         queries = server_queries()
@@ -138,19 +142,21 @@ class Transactor:
         for call in calls:
             groups.setdefault(call.operation, []).append(call)
         bells = Bells()
+        last: list[str] = []
         try:
             now = await self._begin(connection, calls)
             for operation, group in sorted(groups.items(), key=_claims_last):
-                results = await self._drive(connection, operation.run([call.request for call in group], now), bells)
+                op = operation.run([call.request for call in group], now)
+                results = await self._drive(connection, op, bells, last)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
+            return await self._commit(connection, calls, bells, last)
         except Exception as error:
             await self._rollback(connection, error)
             if len(calls) > 1:
                 raise _Undone from error
             calls[0].outcome = self._problem(error)
             return Bells()
-        return await self._commit(connection, calls, bells)
 
     async def _one_by_one(self, connection: Connection, calls: Sequence[Call]) -> Bells:
         """Each call behind a savepoint, so that one that fails takes nothing of its neighbours with it."""
@@ -169,7 +175,7 @@ class Transactor:
                     raise
                 call.outcome = self._problem(error)
                 await connection.execute("ROLLBACK TO call")
-        return await self._commit(connection, calls, bells)
+        return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
         # Only promises are waited for: a crash that undoes a claim or a beat merely repeats work.
@@ -184,26 +190,28 @@ class Transactor:
         ((_, moment),) = await connection.fetch(lock)
         return clock.told(moment)
 
-    async def _commit(self, connection: Connection, calls: Sequence[Call], bells: Bells) -> Bells:
+    async def _commit(self, connection: Connection, calls: Sequence[Call], bells: Bells, last: list[str]) -> Bells:
+        """Write what is left, commit, and ring the other processes: one round trip, of which the ringing is not in the
+        transaction any more."""
+        ring = ringing(list(dict.fromkeys(bells.channels)), self.process) if bells.channels else None
+        script = "; ".join([*last, "COMMIT", *([ring] if ring else [])])
         try:
-            await connection.execute("COMMIT")
+            await connection.execute(script)
         except problems.DRIVER as error:
-            if problems.is_conflict(error):
-                raise
-            for call in calls:
-                if not isinstance(call.outcome, BaseException):
-                    call.outcome = self._after_commit(error)
             if problems.is_lost(error):
+                # The server may have committed before the connection went.
+                reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
+                for call in calls:
+                    if not isinstance(call.outcome, BaseException):
+                        call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
                 let_go(connection)
-            return Bells()
+                return Bells()
+            if connection.is_in_transaction():
+                # Something before the COMMIT was refused.
+                raise
+            log.warning("nobody was rung: %s", error)
+        bells.told = ring is not None
         return bells
-
-    def _after_commit(self, error: BaseException) -> AgentBusError:
-        found = problems.translated(error, self._address)
-        if problems.is_lost(error):
-            # The server may have committed before the connection went.
-            return OutcomeUnknown(path=self._address.shown, reason=found.facts.get("reason", "the connection was lost"))
-        return found
 
     async def _rollback(self, connection: Connection, error: Exception) -> None:
         """Undo a transaction that failed. One that was lost needs none, and whoever drives it must hear of that."""
@@ -213,16 +221,23 @@ class Transactor:
         if problems.is_conflict(error):
             raise error
 
-    async def _drive(self, connection: Connection, op: Op[Any], bells: Bells) -> Any:
+    async def _drive(self, connection: Connection, op: Op[Any], bells: Bells, last: list[str] | None = None) -> Any:
+        """With ``last``, what gives nothing back waits there, until something is asked for or all is committed."""
         rows: Rows = []
         try:
             step = next(op)
             while True:
-                if type(step) is Query:
-                    rows = await ask(connection, step)
-                elif type(step) is Each:
-                    await write_each(connection, step)
-                    rows = []
+                if type(step) is Query or type(step) is Each:
+                    script = None if last is None else deferred(step)
+                    if last is not None and script is not None:
+                        if script:
+                            last.append(script)
+                        rows = []
+                    else:
+                        if last:
+                            await connection.execute("; ".join(last))
+                            last.clear()
+                        rows = await self._run(connection, step)
                 elif type(step) is Wake:
                     bells.channels.extend(step.channels)
                     rows = []
@@ -232,6 +247,13 @@ class Transactor:
                 step = op.send(rows)
         except StopIteration as stop:
             return stop.value
+
+    @staticmethod
+    async def _run(connection: Connection, step: Query | Each) -> Rows:
+        if isinstance(step, Query):
+            return await ask(connection, step)
+        await write_each(connection, step)
+        return []
 
     def _failed(self, calls: Sequence[Call], error: Exception) -> Bells:
         """Whatever it is, every caller must hear of it."""

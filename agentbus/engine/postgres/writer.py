@@ -76,6 +76,14 @@ class Writer:
     def busy(self) -> bool:
         return not self._task.done() and (bool(self._queue) or self._comes is None or self._comes.done())
 
+    @property
+    def process(self) -> int:
+        return self._transactor.process
+
+    @process.setter
+    def process(self, number: int) -> None:
+        self._transactor.process = number
+
     def hurry(self) -> None:
         self._transactor.hurry()
 
@@ -123,7 +131,7 @@ class Writer:
 
     def _deliver(self, batch: deque[_Waiting], bells: Bells) -> None:
         """Ring who waits, here and elsewhere; answer every caller."""
-        self._bell.ring(bells.channels, bells.again)
+        self._bell.ring(bells.channels, bells.again, told=bells.told)
         while batch:
             call = batch.popleft()
             outcome = call.outcome

@@ -10,26 +10,29 @@ WHERE messages.message_id = ANY ($1)
 ORDER BY messages.id;
 
 -- name: message_ready
--- The most urgent messages of each mailbox, at most $2 from each; no id for a mailbox of which all is in other hands.
--- Differs: what is found is locked until it is leased, and what others have locked is passed over.
+-- The most urgent messages of each mailbox, at most $2 from each, with all that message_rows gives of them; no id for a
+-- mailbox of which all is in other hands. Differs: what is found is locked until it is leased, and what others have locked
+-- is passed over; asking for the rows apart would take another round trip.
 WITH ready AS MATERIALIZED (
-    SELECT found.mailbox, found.priority, found.id
+    SELECT found.*
     FROM unnest($1::bigint[]) AS wanted (mailbox)
     CROSS JOIN LATERAL (
-        SELECT messages.mailbox, messages.priority, messages.id FROM messages
+        SELECT messages.* FROM messages
         WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued'
         ORDER BY messages.priority DESC, messages.id
         LIMIT $2
         FOR UPDATE SKIP LOCKED
     ) AS found
 )
-SELECT mailbox, priority, id FROM ready
+SELECT mailbox, priority, id, message_id, sender, type, payload, checksum, priority, attempts, lease, session,
+    correlation, reply_to, created, mailbox, expires
+FROM ready
 UNION ALL
-SELECT wanted.mailbox, -1, NULL
+SELECT wanted.mailbox, -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM unnest($1::bigint[]) AS wanted (mailbox)
 WHERE NOT EXISTS (SELECT 1 FROM ready WHERE ready.mailbox = wanted.mailbox)
     AND EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued')
-ORDER BY priority DESC, id;
+ORDER BY 2 DESC, 3;
 
 -- name: message_rows
 -- Messages as their receiver gets them; `lease` and `attempts` are those before this hand-out.
