@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -48,6 +48,10 @@ class Readers:
             return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
         return await self._do(ask_server)
+
+    async def ring(self, channels: Sequence[str], process: int) -> None:
+        """Notify whoever listens to these channels: more of them than go with a commit."""
+        await self._do(lambda connection: ask(connection, Query("listeners_of", (list(channels), process))))
 
     async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """If the connection is lost meanwhile, do it again: reading twice does no harm."""
