@@ -235,7 +235,7 @@ async def test_a_client_that_stands_still_in_a_transaction_does_not_hold_up_the_
     from agentbus.engine.postgres.address import parse
     from agentbus.engine.postgres.connection import _SETTINGS, connect
 
-    assert _SETTINGS["idle_in_transaction_session_timeout"] == "30s"
+    assert _SETTINGS["idle_in_transaction_session_timeout"] == "15s"
     address = parse(url)
     async with agentbus.connect(url) as bus:
         stuck = await connect(address, {"idle_in_transaction_session_timeout": "200ms"})

@@ -40,6 +40,10 @@ class ServerClock:
         return loop.call_later(seconds, callback)
 
 
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The server goes on while this machine is suspended: where there is one, a clock that does so too."""
+
+
 def _here() -> int:
     """Milliseconds of a clock that nobody sets."""
-    return time.monotonic_ns() // 1_000_000
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000

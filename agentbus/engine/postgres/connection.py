@@ -27,7 +27,7 @@ _SETTINGS = {
     "timezone": "UTC",
     "default_transaction_isolation": "read committed",
     # One that is stopped in the middle of a transaction, or whose machine is gone, must not hold up all others.
-    "idle_in_transaction_session_timeout": "30s",
+    "idle_in_transaction_session_timeout": "15s",
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",

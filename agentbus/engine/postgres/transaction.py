@@ -143,8 +143,8 @@ class Transactor:
             groups.setdefault(call.operation, []).append(call)
         bells = Bells()
         last: list[str] = []
+        now = await self._begin(connection, calls)
         try:
-            now = await self._begin(connection, calls)
             for operation, group in sorted(groups.items(), key=_claims_last):
                 op = operation.run([call.request for call in group], now)
                 results = await self._drive(connection, op, bells, last)
@@ -182,13 +182,18 @@ class Transactor:
         begin = "BEGIN" if any(call.durable for call in calls) else "BEGIN; SET LOCAL synchronous_commit = off"
         lock = self._beside if all(call.beside for call in calls) else self._alone
         clock = self._clock
-        if not isinstance(clock, ServerClock) or clock.is_fresh:
-            # One round trip for both; what the second says is not heard.
-            await connection.execute(f"{begin}; {lock}")
-            return clock.now()
-        await connection.execute(begin)
-        ((_, moment),) = await connection.fetch(lock)
-        return clock.told(moment)
+        try:
+            if not isinstance(clock, ServerClock) or clock.is_fresh:
+                # One round trip for both; what the second says is not heard.
+                await connection.execute(f"{begin}; {lock}")
+                return clock.now()
+            await connection.execute(begin)
+            ((_, moment),) = await connection.fetch(lock)
+            return clock.told(moment)
+        except problems.DRIVER as error:
+            # The lock was not to be had: that is so for every call, so that none needs to be tried by itself.
+            await self._rollback(connection, error)
+            raise
 
     async def _commit(self, connection: Connection, calls: Sequence[Call], bells: Bells, last: list[str]) -> Bells:
         """Write what is left, commit, and ring the other processes: one round trip, of which the ringing is not in the
