@@ -16,14 +16,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .PHONY: help demo test bench schemas clean
 
 help:
-	@echo "make demo    see agents work together on one bus"
+	@echo "make demo    watch a team be killed, and go on"
 	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make schemas write schemas/json/ from the code"
-	@echo "make bench   measure the queue, state and recovery"
+	@echo "make bench   measure the queue, state, recovery and the command line"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
 demo: $(VENV)/.installed
-	@$(BIN)/python -m agentbus.interfaces.demo
+	@$(BIN)/agentbus demo
 
 test: $(VENV)/.installed-dev
 	@echo "== ruff check"
@@ -39,7 +39,7 @@ bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
 	@$(BIN)/python -m benchmarks.state
 	@$(BIN)/python -m benchmarks.recovery
-	@$(BIN)/python -m benchmarks.recovery
+	@$(BIN)/python -m benchmarks.cli
 
 schemas: $(VENV)/.installed
 	@$(BIN)/python -m agentbus.interfaces.schemas
@@ -59,7 +59,7 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	@echo "Installing agentbus"
-	@$(PIP) install -qq -e .
+	@$(PIP) install -qq -e '.[cli]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agentbus.engine.sqlite.restoring import restore_backup
     from agentbus.limits import Priority
     from agentbus.message import Message
-    from agentbus.opening import connect
+    from agentbus.opening import connect, doctor
     from agentbus.operations.messages import Receipt
     from agentbus.participants import Participants
     from agentbus.records import RetentionPolicy
@@ -55,6 +55,7 @@ __all__ = [
     "SystemClock",
     "Unit",
     "connect",
+    "doctor",
     "errors",
     "pool",
     "records",
@@ -81,6 +82,7 @@ _HOMES = {
     "SystemClock": "clock",
     "Unit": "unit",
     "connect": "opening",
+    "doctor": "opening",
     "pool": "addresses",
     "restore_backup": "engine.sqlite.restoring",
     "topic": "addresses",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import anyio
 import msgspec
 
-from agentbus import receiving
+from agentbus import drafting, receiving
 from agentbus.addresses import Address, plain_names, topic
 from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
@@ -123,10 +121,7 @@ class Agent(Saver):
         ...                                                                           # doctest: +SKIP
         """
         duration = check_seconds(timeout, "timeout")
-        message_id = options.get("message_id")
-        # The same request, sent again, must ask for the same reply.
-        unique = secrets.token_hex(12) if message_id is None else sha256(str(message_id).encode()).hexdigest()[:24]
-        correlation = options.pop("correlation", None) or f"r-{unique}"
+        correlation = options.pop("correlation", None) or drafting.correlation(options.get("message_id"))
         options.setdefault("ttl", timeout)
         question = self.draft(to, type, payload, correlation=correlation, **options)
         message = msgspec.structs.replace(question, reply_to=self.replies)
@@ -339,8 +334,8 @@ class Agent(Saver):
         await self._end("failed", check_text(error, "error"))
 
     async def stop(self, reason: str | None = None) -> None:
-        """End the agent's life though the work is not done.
+        """End the agent's life though the work is not done. On purpose: recovery does not expect it again.
 
         >>> await agent.stop()                                                        # doctest: +SKIP
         """
-        await self._end("stopped", None if reason is None else check_text(reason, "reason"))
+        await self._end("stopped", None if reason is None else check_text(reason, "reason"), on_purpose=True)

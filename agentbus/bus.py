@@ -12,7 +12,7 @@ import anyio
 from msgspec import Struct
 
 from agentbus import events as trail
-from agentbus.addresses import Address, check_agent, plain_names
+from agentbus.addresses import Address, check_agent
 from agentbus.agent import Agent
 from agentbus.checking import Checker
 from agentbus.checkpoints import Checkpoints
@@ -37,21 +37,22 @@ from agentbus.operations.agents import (
     DeclareRequest,
     EndRequest,
     RegisterRequest,
-    Registration,
     declare,
     finish,
     register,
 )
+from agentbus.operations.lives import Registration
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
 from agentbus.parting import farewell, parting, unheeded
 from agentbus.pulse import Pulse
-from agentbus.records import EventRecord, RetentionPolicy, Stats, TypeRecord
-from agentbus.registry import Registry, profile
+from agentbus.records import EventRecord, Stats, TypeRecord
+from agentbus.registry import Registry, profile, registration
 from agentbus.renewal import Renewer
+from agentbus.services.asking import Ask
 from agentbus.services.presence import strike_off
-from agentbus.services.recovery import Ask, Recovery
+from agentbus.services.recovery import Recovery
 from agentbus.services.retention import Retention
 from agentbus.session import Session
 from agentbus.session_block import block
@@ -82,9 +83,9 @@ class Bus(Upkeep):
         max_snapshot: int,
         beat_every: float,
         ask: Ask | None = None,
-        retention: RetentionPolicy | None = None,
     ) -> None:
         self.engine = engine
+        engine.beat_every = beat_every
         self.max_payload = max_payload
         self.vocabulary = Vocabulary(max_payload)
         self.checker = Checker(self.vocabulary)
@@ -94,7 +95,7 @@ class Bus(Upkeep):
         self.messages = Mailroom(engine)
         self.checkpoints = Checkpoints(engine, max_snapshot)
         self.recovery = Recovery(engine, max_payload, max_snapshot)
-        self.retention = Retention(engine, retention)
+        self.retention = Retention(engine)
         self.listening = Listening(engine)
         self.beat_every = beat_every
         self._ask = ask
@@ -110,7 +111,7 @@ class Bus(Upkeep):
             await strike_off(self.engine, entry.neighbours)
             self.renewer = await self._pulse.start()
             await self._backup_on_open()
-            await self.recovery.at_start(self._ask)
+            await self.recovery._at_start(self._ask)
         except BaseException:
             await self._close()
             raise
@@ -182,7 +183,7 @@ class Bus(Upkeep):
             await farewell(self.engine, _give_up(agent, error))
             raise
         finally:
-            self.forget(agent)
+            self._forget(agent)
 
     async def register(
         self,
@@ -198,28 +199,23 @@ class Bus(Upkeep):
         """Register an agent that lives in this process until it is ended, or the bus is closed.
 
         ``about``: name, milestone, parent, capabilities, model, prompt, load, estimate (seconds), metadata, patience
-        (seconds). An id that ended before starts a new life, with its state and mailbox kept; one that is alive
-        elsewhere is an error, unless ``takeover`` fences the old life.
+        (seconds). An id that ended before starts a new life, with its state and mailbox kept, and in its old session if
+        that is open and no other is named (``agent.restored`` says what it goes on from); one that is alive elsewhere
+        is an error, unless ``takeover`` fences the old life.
 
         >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
         """
-        request = RegisterRequest(
-            check_agent(id),
-            check_name(type, "agent type"),
-            self.engine.process,
-            profile(self.max_payload, about, "session", "pools", "topics", "takeover"),
-            session=name_or_none(session, "session"),
-            pools=plain_names(pools, "pool"),
-            topics=plain_names(topics, "topic"),
-            takeover=takeover,
-        )
+        request = registration(
+            self.max_payload, id, type, self.engine.process, about,
+            session=session, pools=pools, topics=topics, takeover=takeover,
+        )  # fmt: skip
         try:
-            registration = await self._register(request)
+            life = await self._register(request)
         except AgentExists as exists:
             if exists.process is None or not await strike_off(self.engine, [Neighbour(**exists.process)]):
                 raise
-            registration = await self._register(request)
-        agent = Agent(self, registration)
+            life = await self._register(request)
+        agent = Agent(self, life)
         self._pulse.handles.add(agent)
         return agent
 
@@ -239,10 +235,7 @@ class Bus(Upkeep):
             session=name_or_none(session, "session"),
             within=None if within is None else check_seconds(within, "within"),
         )
-        try:
-            await self.engine.write(register, request)
-        except UnknownType as error:
-            raise await explained(self.engine, error) from None
+        await self._register(request)
 
     async def declare(self, *addresses: Address) -> None:
         """Make pools and topics exist before anyone joins them.
@@ -336,15 +329,20 @@ class Bus(Upkeep):
         """
         return trail.events(self.engine, self.listening, after, follow, kind, subject, limit)
 
-    def forget(self, agent: Handle) -> None:
+    def _forget(self, agent: Handle) -> None:
         """An agent ended: the process no longer beats for it."""
         self._pulse.handles.discard(agent)
 
     async def _register(self, request: RegisterRequest) -> Registration:
+        orphaned = self._stop_orphan if request.alive else None
         try:
-            return await self.engine.write(register, request, orphaned=self._stop_orphan)
+            registration = await self.engine.write(register, request, orphaned=orphaned)
         except UnknownType as error:
             raise await explained(self.engine, error) from None
+        if registration.left is not None:
+            session, status = registration.left
+            log.warning("%s left session %s, which is %s and no longer has this agent", request.agent, session, status)
+        return registration
 
     def _stop_orphan(self, registration: Registration) -> None:
         """Whoever registered it was cancelled: nobody has a handle that could end it."""
@@ -360,7 +358,7 @@ async def _give_up(agent: Agent, error: BaseException) -> None:
         if isinstance(error, Exception):
             await agent.fail(error_text(error))
         else:
-            await agent.stop()
+            await agent._end("stopped", None)
     except (AgentFenced, Misuse):
         log.debug("%s had ended already", agent.id)
     except AgentBusError as problem:

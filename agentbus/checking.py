@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import anyio
-import anyio.to_thread
 import msgspec
 
+from agentbus.aside import aside, breathe, has_loop
 from agentbus.errors import InvalidPayload, InvalidSchema
 from agentbus.operations.messages import Draft
-from agentbus.vocabulary import Vocabulary, misfit
+from agentbus.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter
 
 Problems: TypeAlias = dict[tuple[int, str], InvalidPayload | InvalidSchema]
 """Which drafts (by position) do not fit which schema, and why not."""
@@ -26,8 +27,7 @@ class Checker:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        # One at a time: several at once would not be done sooner, only keep the loop waiting for its turn.
-        self._thread = anyio.CapacityLimiter(1)
+        self._thread: CapacityLimiter | None = None
 
     async def checked(self, drafts: Sequence[Draft]) -> tuple[tuple[Draft, ...], Problems]:
         """The drafts, each that fits the schema of its type with a note of that; and why the others do not.
@@ -49,15 +49,21 @@ class Checker:
                 else:
                     problems[item, schema] = problem
                 if done > _LARGE:
-                    await asyncio.sleep(0)
+                    await breathe()
                     done = 0
             result.append(draft)
         return tuple(result), problems
 
     async def _misfit(self, draft: Draft, schema: str) -> InvalidPayload | InvalidSchema | None:
+        # Imported only here: the command line should start without it.
+        from agentbus.schema import misfit
+
         payload = draft.payload[0]
         if len(payload) <= _LARGE:
             return misfit(draft.type, payload, schema)
-        return await anyio.to_thread.run_sync(
-            misfit, draft.type, payload, schema, abandon_on_cancel=True, limiter=self._thread
-        )
+        if self._thread is None and has_loop():
+            from anyio import CapacityLimiter
+
+            # One at a time: several at once would not be done sooner, only keep the loop waiting for its turn.
+            self._thread = CapacityLimiter(1)
+        return await aside(misfit, draft.type, payload, schema, abandon_on_cancel=True, limiter=self._thread)

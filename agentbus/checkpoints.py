@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import anyio.to_thread
 import msgspec
 
+from agentbus.aside import aside
 from agentbus.codec import Snapshot, plain, snapshot
 from agentbus.engine.interface import Engine
 from agentbus.errors import DamagedPayload, InvalidInput, UnknownCheckpoint
@@ -290,6 +290,6 @@ async def _read(work: Callable[[Stopped], list[T]], files: Sequence[object]) -> 
         return []
     stop = threading.Event()
     try:
-        return await anyio.to_thread.run_sync(work, stop.is_set, abandon_on_cancel=True)
+        return await aside(work, stop.is_set, abandon_on_cancel=True)
     finally:
         stop.set()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from hashlib import sha256
 from typing import Any
 from zlib import crc32
 
@@ -25,7 +23,6 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG = b"0" * 19
-_quoted_value = re.compile(r"^(Invalid (?:enum )?value) .*?( - at `[^`]*`)?$", re.DOTALL).sub
 
 LARGE = 256 * 1024
 """Bytes of JSON that take a millisecond or more to look through."""
@@ -111,16 +108,35 @@ def decode_as(text: str, as_: Any, what: str) -> Any:
         return msgspec.json.decode(text, type=as_)
     except msgspec.DecodeError as error:
         # Errors are logged and kept; what was stored is nobody's business there.
-        reason = _quoted_value(r"\1\2", str(error))
+        reason = _unquoted(str(error))
         raise PayloadMismatch(what=what, type=getattr(as_, "__name__", str(as_)), reason=reason) from None
     except (TypeError, NameError) as error:
         raise InvalidInput(reason=f"{as_!r} is not a type to read {what} as: {error}") from None
+
+
+def _unquoted(reason: str) -> str:
+    import re
+
+    return re.sub(r"^(Invalid (?:enum )?value) .*?( - at `[^`]*`)?$", r"\1\2", reason, flags=re.DOTALL)
 
 
 def check(text: str, expected: int, what: str) -> None:
     """Payload bytes escape SQLite's own integrity check, so every reader compares the checksum."""
     if crc32(text.encode()) != expected:
         raise DamagedPayload(what=what)
+
+
+def recheck(text: str) -> None:
+    """JSON that comes from elsewhere must be what the bus itself takes, or nobody could read it."""
+    try:
+        encoded = text.encode()
+        value = _decode(encoded)
+        if _is_doubtful(encoded, value):
+            _inspect(value, 0)
+    except msgspec.DecodeError as error:
+        raise InvalidPayload(reason=str(error)) from None
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise _refusal(error) from None
 
 
 def canonical(text: str) -> bytes:
@@ -130,6 +146,9 @@ def canonical(text: str) -> bytes:
 
 def digest(encoded: bytes) -> str:
     """The SHA-256 of JSON."""
+    # Imported only here: most of what the command line does needs no such thing.
+    from hashlib import sha256
+
     return sha256(encoded).hexdigest()
 
 

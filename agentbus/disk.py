@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NotWritable
+from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NoSuchFile, NotWritable
+
+DATABASE = "bus.db"
+"""The file that makes a directory the home of a bus."""
+EXPORTING = ".agentbus-export-"
+"""How the name of an export begins until it is finished."""
+_PARTS = ("-journal", "-wal", "-shm")
 
 
 def check_path(path: object) -> Path:
@@ -20,6 +29,17 @@ def check_path(path: object) -> Path:
         return Path(text).expanduser().absolute()
     except (TypeError, UnicodeError, RuntimeError, OSError):
         raise InvalidInput(reason=f"{path!r:.80} is not a path") from None
+
+
+def require_file(path: Path) -> os.stat_result:
+    """What is known of a file that shall be read; an error if it is not there."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchFile(path=str(path), reason="there is no such file") from None
+    if stat.S_ISDIR(found.st_mode):
+        raise NoSuchFile(path=str(path), reason="that is a directory")
+    return found
 
 
 def stamp(wall: int) -> str:
@@ -40,6 +60,93 @@ def make_private(directory: Path) -> None:
     except FileExistsError:
         return
     sync(directory.parent)
+
+
+def misplaced(target: Path, home: Path, allowed: Path) -> str | None:
+    """Why a new file of ours must not be there: beside a database it could be taken for a part of it. Of the folders of
+    a bus, only the one that is meant for such files is ``allowed``."""
+    folder = target.parent
+    if not folder.is_dir():
+        return "there is no such directory"
+    inside = folder.resolve()
+    if inside != allowed.resolve() and (
+        inside.is_relative_to(home.resolve()) or os.path.lexists(folder / DATABASE)
+    ):  # fmt: skip
+        return "it would be among the files of a bus; choose another directory"
+    if target.name.endswith(_PARTS):
+        return f"SQLite takes files that end in {', '.join(_PARTS)} for its own"
+    return "there is something of this name already" if os.path.lexists(target) else None
+
+
+def make_held(path: Path) -> int:
+    """A new file for this user only, to be appended to. It is held as long as it is open: what nobody holds was left
+    behind, see ``sweep``."""
+    import fcntl
+
+    while True:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with suppress(OSError):
+                # Not every file system can. Nothing is swept there either.
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        # Swept in the moment before it was held.
+        os.close(file)
+
+
+def sweep(directory: Path, pattern: str) -> None:
+    """Remove the files of these names that were left behind by somebody who was killed: those that nobody holds."""
+    for path in directory.glob(pattern):
+        with _taken(path) as ours, suppress(OSError):
+            if ours:
+                path.unlink()
+
+
+def left_behind(directory: Path, pattern: str) -> list[Path]:
+    """What ``sweep`` would remove."""
+    found: list[Path] = []
+    for path in sorted(directory.glob(pattern)):
+        with _taken(path) as ours:
+            found += [path] * ours
+    return found
+
+
+@contextmanager
+def _taken(path: Path) -> Iterator[bool]:
+    """Hold a file, if nobody else does."""
+    import fcntl
+
+    try:
+        file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
+        except OSError:
+            ours = False
+        yield ours
+    finally:
+        os.close(file)
+
+
+def give_name(file: Path, target: Path) -> None:
+    """The file is at its place, and on the disk, when this returns. What is there already is never replaced: that
+    raises FileExistsError."""
+    try:
+        os.link(file, target)
+    except OSError as error:
+        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}:
+            raise
+        # A file system without hard links.
+        os.rename(file, target)
+    sync(target.parent)
 
 
 def sync(path: Path) -> None:

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import anyio.to_thread
 import msgspec
 
+from agentbus.aside import aside
 from agentbus.codec import Snapshot, snapshot
 from agentbus.engine.interface import Engine
 from agentbus.errors import UnknownDocument
@@ -143,7 +143,7 @@ class Document:
         record = await self.record()
         if record is None:
             raise UnknownDocument(session=self.session, name=self.name)
-        await anyio.to_thread.run_sync(write_json, target, record.value)
+        await aside(write_json, target, record.value)
         return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -52,5 +53,52 @@ def draft(
     )
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a reply must know of the message that it answers."""
+
+    message_id: str
+    session: str | None
+    correlation: str | None
+    reply_to: int | None
+    expires: int | None
+
+    def options(self, given: dict[str, Any], wall: int) -> dict[str, Any]:
+        """What the reply is sent with, unless the caller says otherwise."""
+        options = {"session": self.session, "correlation": self.correlation or self.message_id}
+        if self.reply_to is not None and self.expires is not None:
+            # Nobody waits for the reply for longer than for the request.
+            options["ttl"] = max(1, self.expires - wall) / 1000  # type: ignore[assignment]
+        return {**options, **given}
+
+    def reply(self, draft: Draft) -> Draft:
+        """The draft as a reply: to where the answer is waited for, and queued even for one that has ended."""
+        to = draft.to if self.reply_to is None else self.reply_to
+        return msgspec.structs.replace(draft, to=to, reply=True)
+
+
+def correlation(message_id: object) -> str:
+    """What the reply to a request is known by: the same request, sent again, must ask for the same reply."""
+    if message_id is None:
+        return f"r-{os.urandom(12).hex()}"
+    # Imported only here: the command line should start without it.
+    from hashlib import sha256
+
+    return f"r-{sha256(str(message_id).encode()).hexdigest()[:24]}"
+
+
+def backoff(attempts: int) -> float:
+    """Seconds until the next attempt: doubling, capped, and spread so that failures do not come back together.
+
+    >>> 0.5 <= backoff(1) <= 1.0 and backoff(50) <= 300.0
+    True
+    """
+    # Imported only here: the command line should start without it.
+    from random import uniform
+
+    return min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(attempts - 1, 30)) * uniform(0.5, 1.0)  # noqa: S311
+
+
+FIRST_RETRY = 1.0
+LONGEST_RETRY = 300.0
 OPTIONS = ("priority", "delay", "ttl", "message_id", "max_attempts", "correlation", "session")
 """What a message may be sent with, besides recipient, type and payload."""

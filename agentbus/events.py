@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agentbus.engine.hub import Ear
-from agentbus.engine.interface import Engine
 from agentbus.errors import OutOfRange
 from agentbus.limits import MAX_ID, check_choice, check_range
-from agentbus.listening import Listening
 from agentbus.operations.events import CHANNEL, KINDS, SUBJECTS, EventFilter, last_event, read_events
 from agentbus.records import EventRecord
+
+if TYPE_CHECKING:
+    # The command line reads the trail without an event loop.
+    from agentbus.engine.hub import Ear
+    from agentbus.engine.interface import Engine
+    from agentbus.listening import Listening
 
 _PAGE = 500
 
@@ -27,7 +30,7 @@ def events(
     kind: str | None,
     subject: str | None,
     limit: int | None,
-) -> AsyncIterator[EventRecord]:
+) -> AsyncGenerator[EventRecord, None]:
     """What ``bus.events`` gives; its arguments are checked at once, not with the first event."""
     now = after == "now"
     wanted = EventFilter(
@@ -42,7 +45,7 @@ def events(
 
 async def _read(
     engine: Engine, listening: Listening, wanted: EventFilter, now: bool, follow: bool, left: int
-) -> AsyncIterator[EventRecord]:
+) -> AsyncGenerator[EventRecord, None]:
     async with AsyncExitStack() as stack:
         # Listen before looking, so that nothing falls between.
         ear: Ear | None = await stack.enter_async_context(listening.to(CHANNEL)) if follow else None

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
-
-from agentbus import checkpoints, document
-from agentbus.addresses import Address
-from agentbus.drafting import OPTIONS, draft
-from agentbus.errors import Misuse, TypeChanging, UnknownRecipient, UnknownType
-from agentbus.explaining import explained
-from agentbus.limits import check_options
-from agentbus.operations import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
-from agentbus.operations.agents import EndRequest, MembershipRequest, Registration, change_membership, finish
-from agentbus.operations.checkpoints import Owner
+from agentbus.keeping import Keeper
+from agentbus.operations import Actor, Operation, mailbox_channel
+from agentbus.operations.agents import EndRequest, MembershipRequest, change_membership, finish
 from agentbus.operations.leases import (
     AckRequest,
     ExtendRequest,
@@ -26,23 +18,21 @@ from agentbus.operations.leases import (
     reject,
     release,
 )
-from agentbus.operations.messages import Draft, Receipt, SendRequest, send
-from agentbus.operations.vocabulary import Unchecked, define
+from agentbus.operations.lives import Registration
 from agentbus.renewal import renewal
+from agentbus.sending import Sender
 from agentbus.state import Composer
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
+    from agentbus.checking import Checker
     from agentbus.message import Message
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-_MOST_ROUNDS = 5
-"""How often something is checked and sent again because a schema was not known or was changed meanwhile."""
 
-
-class Handle:
+class Handle(Sender, Keeper):
     """An agent's identity in one of its lives. Every write through it is fenced by its epoch."""
 
     def __init__(self, bus: Bus, registration: Registration) -> None:
@@ -51,8 +41,7 @@ class Handle:
         self.session = registration.session
         self.actor = Actor(registration.agent, registration.epoch)
         self.engine = bus.engine
-        self.restored = registration.restored
-        """The checkpoint that this life goes on from, if the one before did not complete and had one."""
+        self._restored = registration.restored
         self.ended = False
         self.active = True
         """Whether it did something since the last beat."""
@@ -60,85 +49,20 @@ class Handle:
         """How many of its tasks wait for a message; waiting is a sign of life too."""
         self._bus = bus
         self.vocabulary = bus.vocabulary
-        self.checker = bus.checker
+        self.max_snapshot = bus.max_snapshot
         self._adopt(registration)
+
+    @property
+    def checker(self) -> Checker:
+        return self._bus.checker
 
     def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:
         self.active = True
         return self.engine.write(operation, request, **options)
 
-    def draft(self, to: str | Address, type: str | Struct, payload: Any = None, **options: Any) -> Draft:
-        check_options(options, OPTIONS)
-        if options.get("session") is None:
-            options["session"] = self.session
-        return draft(to, type, payload, self.vocabulary, **options)
-
     def composer(self, scope: str) -> Composer:
         """Makes changes of state whose author is this agent."""
         return Composer(scope, self._bus.max_payload, self.actor)
-
-    def draft_checkpoint(self, name: str, snapshot: Any, **options: Any) -> checkpoints.Draft:
-        owner = Owner("agent", self.id)
-        return checkpoints.draft(
-            owner, name, snapshot, self._bus.max_snapshot, actor=self.actor, session=self.session, **options
-        )
-
-    def draft_document(self, name: str, value: Any, keep: int) -> document.Draft:
-        if self.session is None:
-            raise Misuse(reason=f"{self.id} belongs to no session, so that it has no documents")
-        limit = self._bus.max_snapshot
-        return document.draft(self.session, name, value, limit, author=self.id, keep=keep, actor=self.actor)
-
-    async def send_drafts(self, *messages: Draft) -> list[Receipt]:
-        request = SendRequest(self.actor, messages)
-        if not self.vocabulary.concerns(messages):
-            try:
-                receipts: list[Receipt] = await self.write(send, request)
-                return receipts
-            except Unchecked as news:
-                self.vocabulary.learn(news.schemas)
-            except (UnknownRecipient, UnknownType) as error:
-                raise await explained(self.engine, error) from None
-        return (await self.commit((Part(send, request),)))[-1]  # type: ignore[no-any-return]
-
-    async def commit(self, parts: tuple[Part, ...]) -> list[Any]:
-        """Commit these together, and with them the definition of every Struct that is sent for the first time.
-
-        Payloads are checked before, against the schemas that are known here. Where the bus then turns out to have
-        others, they are checked again, and sent again.
-        """
-        place = next((index for index, part in enumerate(parts) if part.operation is send), None)
-        if place is None:
-            return await self._write_all(parts)
-        drafts = parts[place].request.drafts
-        type = ""
-        for _ in range(_MOST_ROUNDS):
-            drafts, problems = await self.checker.checked(drafts)
-            definitions = self.vocabulary.undefined(drafts, self.id)
-            sending = (*(Part(define, one) for one in definitions), Part(send, SendRequest(self.actor, drafts)))
-            try:
-                results = await self._write_all((*parts[:place], *sending, *parts[place + 1 :]))
-            except Unchecked as news:
-                type = news.type
-                problem = problems.get((news.item, news.schemas[type]))
-                if problem is not None:
-                    raise problem.__class__(**problem.facts, item=news.item) from None
-                self.vocabulary.learn(news.schemas)
-                continue
-            self.vocabulary.remember(definitions)
-            return results
-        raise TypeChanging(type=type, rounds=_MOST_ROUNDS)
-
-    async def _write_all(self, parts: tuple[Part, ...]) -> list[Any]:
-        try:
-            if len(parts) == 1:
-                # One operation is all or nothing by itself.
-                return [await self.write(parts[0].operation, parts[0].request)]
-            request = UnitRequest(parts)
-            results: list[Any] = await self.write(unit, request, durable=request.durable)
-        except (UnknownRecipient, UnknownType) as error:
-            raise await explained(self.engine, error) from None
-        return results
 
     async def settle(self, request: AckRequest) -> bool:
         return bool(await self.write(ack, request))
@@ -172,10 +96,10 @@ class Handle:
         request = MembershipRequest(self.actor, self.engine.process, pools, topics, leave)
         self._adopt(await self.write(change_membership, request))
 
-    async def _end(self, status: str, error: str | None) -> None:
-        await self.write(finish, EndRequest(self.actor, status, error))
+    async def _end(self, status: str, error: str | None, *, on_purpose: bool = False) -> None:
+        await self.write(finish, EndRequest(self.actor, status, error, on_purpose))
         self.ended = True
-        self._bus.forget(self)
+        self._bus._forget(self)
 
     def _adopt(self, registration: Registration) -> None:
         """Read these mailboxes from now on."""

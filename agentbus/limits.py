@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange
+
+if TYPE_CHECKING:
+    import re
 
 MAX_PAYLOAD = 1024 * 1024
 MAX_SNAPSHOT = 16 * 1024 * 1024
@@ -31,14 +33,14 @@ SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
 STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 
-_name = re.compile(r"[A-Za-z0-9._:@/-]{1,128}").fullmatch
-_key = re.compile(r"[A-Za-z0-9._:@/-]{1,256}").fullmatch
-_prefix = re.compile(r"[A-Za-z0-9._:@/-]{0,256}").fullmatch
+_SHOWN = 60
+"""Characters of a text that an error shows."""
+_NAMED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-"
+"""What names and keys are made of. What is left of one when these are stripped off is something else."""
 _KEY_RULE = "use {} to 256 of A-Z a-z 0-9 . _ : @ / -"
 _SESSION = "session:"
-_row = re.compile(r"[0-9]{1,18}").fullmatch
-_moment = re.compile(r"([0-9]{1,18})\.([A-Za-z0-9._:@/-]{1,128})").fullmatch
-_generated_message_id = re.compile(r"m-[0-9]+").fullmatch
+_ROW = "[0-9]{1,18}"
+_MOMENT = r"([0-9]{1,18})\.([A-Za-z0-9._:@/-]{1,128})"
 
 
 class Priority(IntEnum):
@@ -56,7 +58,7 @@ class Priority(IntEnum):
 
 @lru_cache(4096)
 def _is_name(name: str) -> bool:
-    return _name(name) is not None
+    return 0 < len(name) <= 128 and not name.strip(_NAMED)
 
 
 def check_name(name: object, what: str) -> str:
@@ -71,14 +73,14 @@ def name_or_none(name: object, what: str) -> str | None:
 
 def check_key(key: object, what: str = "key") -> str:
     """The key of a state entry."""
-    if type(key) is not str or _key(key) is None:
+    if type(key) is not str or not 0 < len(key) <= 256 or key.strip(_NAMED):
         raise InvalidName(what=what, name=key, rule=_KEY_RULE.format(1))
     return key
 
 
 def check_prefix(prefix: object) -> str:
     """What keys begin with; empty for all of them."""
-    if type(prefix) is not str or _prefix(prefix) is None:
+    if type(prefix) is not str or len(prefix) > 256 or prefix.strip(_NAMED):
         raise InvalidName(what="prefix", name=prefix, rule=_KEY_RULE.format(0))
     return prefix
 
@@ -111,14 +113,18 @@ def check_names(names: Iterable[object], what: str) -> tuple[str, ...]:
 def check_message_id(message_id: object) -> str:
     """A caller's own message id; those that the bus makes (m-123) are not for callers."""
     checked = check_name(message_id, "message_id")
-    if _generated_message_id(checked):
+    if _is_generated(checked):
         raise InvalidName(what="message_id", name=message_id, rule="m-<number> is the bus's own form, choose another")
     return checked
 
 
 def generated_id(message_id: str) -> int | None:
     """The row that ``m-<row>`` stands for, or None for a caller's own message id."""
-    return int(message_id[2:]) if _generated_message_id(message_id) and len(message_id) <= 20 else None
+    return int(message_id[2:]) if _is_generated(message_id) and len(message_id) <= 20 else None
+
+
+def _is_generated(message_id: str) -> bool:
+    return message_id.startswith("m-") and message_id.isascii() and message_id[2:].isdigit()
 
 
 def check_expected(expects: object) -> dict[str, str]:
@@ -150,19 +156,21 @@ def check_keep(keep: object, *, low: int = 1) -> int:
 
 def check_row(cursor: object) -> int:
     """Where a page goes on that is in the order of its rows, newest first: below this one."""
-    return MAX_ID if cursor is None else int(_found(cursor, _row)[0])
+    return MAX_ID if cursor is None else int(_found(cursor, _ROW)[0])
 
 
 def check_moment(cursor: object) -> tuple[int, str]:
     """The same for one that is in the order of time, then of names."""
     if cursor is None:
         return MAX_ID, ""
-    moment, name = _found(cursor, _moment).groups()
+    moment, name = _found(cursor, _MOMENT).groups()
     return int(moment), name
 
 
-def _found(cursor: object, form: Callable[[str], re.Match[str] | None]) -> re.Match[str]:
-    found = form(cursor) if isinstance(cursor, str) else None
+def _found(cursor: object, form: str) -> re.Match[str]:
+    import re
+
+    found = re.fullmatch(form, cursor) if isinstance(cursor, str) else None
     if found is None:
         raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
     return found
@@ -170,10 +178,18 @@ def _found(cursor: object, form: Callable[[str], re.Match[str] | None]) -> re.Ma
 
 def check_seconds(value: object, what: str, *, zero: bool = False, high: float = MAX_SECONDS) -> int:
     """Seconds as given by people, in milliseconds."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (0 if zero else 0.001) <= value <= high:  # type: ignore[operator]
-        raise OutOfRange(what=what, value=value, allowed=f"seconds from {0 if zero else 0.001} to {high:.0f}")
-    return round(value * 1000)  # type: ignore[operator]
+    return _milliseconds(value, what, 0 if zero else 0.001, high, 1000, "seconds")
+
+
+def check_minutes(value: object, what: str) -> int:
+    """Minutes as given by people, from 0 on, in milliseconds."""
+    return _milliseconds(value, what, 0, MAX_SECONDS // 60, 60_000, "minutes")
+
+
+def _milliseconds(value: object, what: str, low: float, high: float, factor: int, unit: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise OutOfRange(what=what, value=value, allowed=f"{unit} from {low} to {high:.0f}")
+    return round(value * factor)
 
 
 def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
@@ -193,6 +209,9 @@ def check_options(given: Iterable[str], allowed: Sequence[str]) -> None:
     """Refuse options that nobody knows, by the name that was probably meant."""
     for name in given:
         if name not in allowed:
+            # Imported only here, where something went wrong: the command line should start without it.
+            from difflib import get_close_matches
+
             near = get_close_matches(name, allowed, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(allowed)}"
             raise InvalidInput(reason=f"there is no option {name!r}; {hint}")
@@ -206,8 +225,10 @@ def error_text(error: BaseException) -> str:
 
 def check_text(value: object, what: str, high: int = 100_000, *, low: int = 0) -> str:
     if not isinstance(value, str) or not low <= len(value) <= high:
-        allowed = f"a text of {low} to {high} characters"
-        raise OutOfRange(what=what, value=type(value).__name__, allowed=allowed)
+        shown = value if value is None or isinstance(value, int | float | str) else type(value).__name__
+        if isinstance(shown, str) and len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}… ({len(shown)} characters)"
+        raise OutOfRange(what=what, value=shown, allowed=f"a text of {low} to {high} characters")
     if "\0" in value or not value.isascii():
         try:
             value.encode()

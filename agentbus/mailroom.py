@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from agentbus.addresses import Address, address
@@ -10,6 +11,7 @@ from agentbus.limits import (
     MAX_PAGE,
     MESSAGE_STATUSES,
     check_choice,
+    check_choices,
     check_name,
     check_range,
     check_row,
@@ -46,22 +48,23 @@ class Mailroom:
     async def list(
         self,
         *,
-        status: str | None = None,
+        status: str | Sequence[str] | None = None,
         type: str | None = None,
         sender: str | None = None,
         to: str | Address | None = None,
         session: str | None = None,
         correlation: str | None = None,
+        holder: str | None = None,
         cursor: str | None = None,
         limit: int = 100,
     ) -> Page[MessageRecord]:
-        """Messages, newest first.
+        """Messages, newest first. ``holder``: those that this agent holds.
 
         >>> page = await bus.messages.list(to="executor-1", status="queued")          # doctest: +SKIP
         """
         place = None if to is None else address(to)
         wanted = MessageFilter(
-            None if status is None else check_choice(status, "status", MESSAGE_STATUSES),
+            None if status is None else check_choices(status, "status", MESSAGE_STATUSES),
             name_or_none(type, "message type"),
             # Any text: the bus itself has a name that no agent can have.
             None if sender is None else check_text(sender, "sender"),
@@ -70,6 +73,7 @@ class Mailroom:
             None if place is None else (place.kind, place.name),
             check_row(cursor),
             check_range(limit, "limit", 1, MAX_PAGE),
+            name_or_none(holder, "holder"),
         )
         return await self._engine.read(list_messages, wanted)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from agentbus.codec import check, decode, decode_as
+from agentbus.drafting import Asked, backoff
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
 from agentbus.limits import check_seconds, check_text, error_text
 from agentbus.operations import Actor, Row
@@ -27,18 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = logging.getLogger("agentbus")
 
-FIRST_RETRY = 1.0
-LONGEST_RETRY = 300.0
 _UNREAD = object()
-
-
-def backoff(attempts: int) -> float:
-    """Seconds until the next attempt: doubling, capped, and spread so that failures do not come back together.
-
-    >>> 0.5 <= backoff(1) <= 1.0 and backoff(50) <= 300.0
-    True
-    """
-    return min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(attempts - 1, 30)) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 class Message:
@@ -207,15 +196,9 @@ class Message:
         return receipt
 
     def reply_draft(self, type: str | msgspec.Struct, payload: Any, options: dict[str, Any]) -> Draft:
-        options.setdefault("session", self.session)
-        options.setdefault("correlation", self.correlation or self.message_id)
-        if self.reply_to is not None and self.expires is not None:
-            # Nobody waits for the reply for longer than for the request.
-            left = self.expires - self._agent.engine.clock.now().wall
-            options.setdefault("ttl", max(1, left) / 1000)
-        draft = self._agent.draft(self.sender, type, payload, **options)
-        to = draft.to if self.reply_to is None else self.reply_to
-        return msgspec.structs.replace(draft, to=to, reply=True)
+        asked = Asked(self.message_id, self.session, self.correlation, self.reply_to, self.expires)
+        wall = self._agent.engine.clock.now().wall
+        return asked.reply(self._agent.draft(self.sender, type, payload, **asked.options(options, wall)))
 
     def begin(self) -> None:
         """A reserved message is handed to the code."""

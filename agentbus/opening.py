@@ -1,4 +1,5 @@
-"""``agentbus.connect``: from a place and settings to a bus."""
+"""From a place and settings to a bus: ``agentbus.connect``; or to what can be seen of it from outside:
+``agentbus.doctor``."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from typing import Literal
 from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
-from agentbus.errors import InvalidUrl
+from agentbus.engine.places import needing_driver, server_url
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
-from agentbus.records import RetentionPolicy
-from agentbus.services.recovery import Ask, asking
+from agentbus.records import Check
+from agentbus.services.asking import Ask, asking
+from agentbus.services.doctor import examine
 
 
 def connect(
@@ -24,19 +26,23 @@ def connect(
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
     auto_resume: bool | Ask | None = None,
-    retention: RetentionPolicy | None = None,
 ) -> Bus:
     """A bus to be used with ``async with``.
 
     ``url`` is the directory of the bus, or ``postgresql://user:password@host/database`` for one that several machines
     share (``?schema=`` chooses the schema, which is ``agentbus``); by default ``AGENTBUS_URL``, or ``.agentbus/`` here
     or in a directory above, made here if there is none. With ``durability="process"`` nothing is fsynced: what returned
-    survives the death of any process, but not a power cut. With ``auto_resume`` (or ``AGENTBUS_AUTO_RESUME=1``)
-    sessions that were interrupted are resumed: on a terminal it asks, a function of yours decides instead.
-    ``retention`` says how long things are kept.
+    survives the death of any process, but not a power cut. Every ``beat_every`` seconds the process says that it is
+    alive, and looks after its neighbours.
+
+    With ``auto_resume=True`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were interrupted are resumed if that is
+    their likeliest option: on a terminal it asks first. A function of yours decides instead: it gets the
+    ``records.RecoveryRecord`` of each and answers True or False. It runs on a thread, so that it may wait for somebody;
+    an async one is awaited.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     print(await bus.stats())
+    >>> agentbus.connect(auto_resume=lambda record: record.session.operation == "build")   # doctest: +SKIP
     """
     check_choice(durability, "durability", ("disk", "process"))
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
@@ -49,28 +55,40 @@ def connect(
         max_snapshot=max_snapshot,
         beat_every=beat_every,
         ask=asking(auto_resume),
-        retention=retention,
     )
+
+
+async def doctor(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None) -> list[Check]:
+    """Look at a bus without opening it, also at one that cannot be opened: damaged, locked, of a newer agentbus, or not
+    there. ``url`` is as for ``connect``. Nothing is made and nothing is changed; what is wrong is said, never raised.
+
+    >>> for check in await agentbus.doctor(".agentbus"):                              # doctest: +SKIP
+    ...     if check.status != "ok":
+    ...         print(check.status, check.name, check.text, check.fix or "")
+    """
+    server = server_url(url)
+    if server is not None:
+        with needing_driver():
+            from agentbus.engine.postgres.address import parse
+            from agentbus.engine.postgres.closed import ClosedPostgres
+        async with ClosedPostgres(parse(server), clock) as store:
+            return await examine(store)
+    from agentbus.engine.sqlite import home
+    from agentbus.engine.sqlite.closed import ClosedSQLite
+
+    return await examine(ClosedSQLite(home.find(url), clock or SystemClock()))
 
 
 def _engine(url: str | os.PathLike[str] | None, *, durability: str, clock: Clock | None, lock_timeout: float) -> Engine:
     """The engine for a URL. Each is imported only where it is wanted."""
-    wanted = os.environ.get("AGENTBUS_URL") if url is None else url
-    if isinstance(wanted, str) and wanted.startswith(("postgresql:", "postgres:")):
-        return _server(wanted, durability=durability, clock=clock, lock_timeout=lock_timeout)
+    server = server_url(url)
+    if server is not None:
+        with needing_driver():
+            from agentbus.engine.postgres.address import parse
+            from agentbus.engine.postgres.engine import PostgresEngine
+        return PostgresEngine(parse(server), durability=durability, clock=clock, lock_timeout=lock_timeout)
     from agentbus.engine.sqlite import home
     from agentbus.engine.sqlite.engine import SQLiteEngine
 
     place = home.find(url)
     return SQLiteEngine(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
-
-
-def _server(url: str, *, durability: str, clock: Clock | None, lock_timeout: float) -> Engine:
-    try:
-        from agentbus.engine.postgres.address import parse
-        from agentbus.engine.postgres.engine import PostgresEngine
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        raise InvalidUrl(url="postgresql://…", reason="that needs pip install 'agentbus[postgres]'") from None
-    return PostgresEngine(parse(url), durability=durability, clock=clock, lock_timeout=lock_timeout)

@@ -12,8 +12,8 @@ from agentbus.errors import AgentBusError, DatabaseGone
 from agentbus.handle import Handle
 from agentbus.operations.processes import BeatRequest, beat
 from agentbus.operations.reading import neighbours, pending
-from agentbus.operations.state import ExpireRequest, expire, next_expiry
 from agentbus.renewal import Renewer
+from agentbus.services.expiry import expire_state
 from agentbus.services.presence import strike_off
 
 log = logging.getLogger("agentbus")
@@ -66,7 +66,7 @@ class Pulse:
                     engine.hub.ring_all()
                 await self._listen_again()
                 await strike_off(engine, await engine.read(neighbours, engine.process))
-                await self._sweep_state()
+                await expire_state(engine)
             except AgentBusError as error:
                 log.warning("no beat: %s", error)
                 if isinstance(error, DatabaseGone):
@@ -102,9 +102,3 @@ class Pulse:
         if mailboxes:
             for mailbox in await self._engine.read(pending, tuple(mailboxes)):
                 hub.ring(mailboxes[mailbox])
-
-    async def _sweep_state(self) -> None:
-        """Values that expired where nobody watches would else stay on the disk."""
-        engine = self._engine
-        while (expiry := await engine.look(next_expiry, None)) is not None and expiry <= engine.clock.now().wall:
-            await engine.write(expire, ExpireRequest())

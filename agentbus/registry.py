@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from agentbus.addresses import check_agent
+from agentbus.addresses import Address, check_agent, plain_names
 from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
 from agentbus.limits import (
@@ -23,11 +23,38 @@ from agentbus.limits import (
     check_text,
     name_or_none,
 )
-from agentbus.operations.agents import Profile, UpdateRequest, update
+from agentbus.operations.agents import Profile, RegisterRequest, UpdateRequest, update
 from agentbus.operations.deletion import DeleteRequest, delete
 from agentbus.operations.fencing import INCOMPLETE
 from agentbus.operations.reading import AgentFilter, get_agent, list_agents
 from agentbus.records import AgentRecord, Page
+
+
+def registration(
+    limit: int,
+    id: str,
+    type: str,
+    process: int | None,
+    about: dict[str, Any],
+    *,
+    session: str | None,
+    pools: Iterable[str | Address],
+    topics: Iterable[str | Address],
+    takeover: bool,
+    kind: str = "resident",
+) -> RegisterRequest:
+    """What somebody asked to be registered as, checked."""
+    return RegisterRequest(
+        check_agent(id),
+        check_name(type, "agent type"),
+        process,
+        profile(limit, about, "session", "pools", "topics", "takeover"),
+        kind,
+        name_or_none(session, "session"),
+        plain_names(pools, "pool"),
+        plain_names(topics, "topic"),
+        takeover,
+    )
 
 
 def profile(limit: int, about: dict[str, Any], *others: str) -> Profile:

@@ -10,7 +10,7 @@ from typing import Any
 from agentbus import autosave
 from agentbus.errors import ForeignCheckpoint, InvalidInput
 from agentbus.handle import Handle
-from agentbus.records import Checkpoint
+from agentbus.records import Checkpoint, CheckpointSummary
 
 
 class Saver(Handle):
@@ -38,8 +38,19 @@ class Saver(Handle):
         self.active = True
         return await draft.save(self.engine)
 
+    @property
+    def restored(self) -> CheckpointSummary | None:
+        """What this life goes on from: the newest checkpoint that the agent saved in this session (or in none, if it is
+        in none), if the last life that it began did not complete; else None.
+
+        >>> last = await agent.restore(id=agent.restored.id) if agent.restored else None   # doctest: +SKIP
+        >>> step = last.snapshot["step"] if last else 0                               # doctest: +SKIP
+        """
+        return self._restored
+
     async def restore(self, name: str | None = None, *, id: int | None = None) -> Checkpoint | None:
-        """This agent's newest checkpoint (of that name), or the one with that id; None if there is none.
+        """This agent's newest checkpoint (of that name), whichever session it belongs to, or the one with that id; None
+        if there is none. ``restored`` is the one that this life goes on from.
 
         >>> last = await agent.restore("after_planning")                              # doctest: +SKIP
         >>> step = last.snapshot["step"] if last else 0                               # doctest: +SKIP

@@ -21,13 +21,13 @@ from agentbus.operations.sessions import (
     missing,
 )
 from agentbus.participants import Participants
-from agentbus.records import Checkpoint, CheckpointSummary, DocumentSummary, Rollback, SessionRecord
-from agentbus.services.composites import Composites
+from agentbus.records import Checkpoint, CheckpointSummary, DocumentSummary, Page, Rollback, SessionRecord
 from agentbus.state import State
 
 if TYPE_CHECKING:
     from agentbus.agent import Agent
     from agentbus.bus import Bus
+    from agentbus.services.composites import Composites
 
 
 class Session:
@@ -60,7 +60,6 @@ class Session:
         self._bus = bus
         self._engine = bus.engine
         self._owner = owner
-        self._composites = Composites(bus.engine, id, bus.max_snapshot)
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.operation}>"
@@ -125,7 +124,7 @@ class Session:
         await self._change("failed", check_text(error, "error"))
         self.ended = True
 
-    async def leave(self, status: str, reason: str | None = None) -> None:
+    async def _leave(self, status: str, reason: str | None = None) -> None:
         """The block that owns it is over."""
         await self._change(status, reason, leaving=True)
         self.ended = True
@@ -184,13 +183,21 @@ class Session:
         )
 
     async def restore(self, name: str | None = None) -> Checkpoint | None:
-        """Its newest checkpoint, of that name or of any; None if there is none.
+        """Its newest checkpoint made by ``checkpoint``, of that name or of any; None if there is none. Those made by
+        ``checkpoint_all`` are others: ``composites`` lists them, ``rollback`` goes back to them.
 
         >>> last = await session.restore("after_design")                              # doctest: +SKIP
         """
         return await self._bus.checkpoints.latest(self.id, name, kind="session")
 
     # All that belongs to it
+
+    @property
+    def _composites(self) -> Composites:
+        # Imported only here: most of what is done with a session does without.
+        from agentbus.services.composites import Composites
+
+        return Composites(self._engine, self.id, self._bus.max_snapshot)
 
     async def checkpoint_all(self, name: str, *, notes: str = "", keep: int | None = None) -> CheckpointSummary:
         """Save all that belongs to it at this moment in one composite checkpoint: its documents, its state and that of
@@ -216,12 +223,23 @@ class Session:
 
     def before(self, operation: str, *, rollback: bool = False) -> AbstractAsyncContextManager[CheckpointSummary]:
         """Save a composite checkpoint ``before-<operation>``, then do something major in a block. With ``rollback`` an
-        exception in the block takes the session back to it.
+        exception in the block takes the session back to it. ``operation`` is a name, as of a session's.
 
         >>> async with session.before("deploy", rollback=True):                       # doctest: +SKIP
         ...     await deploy()
         """
         return self._composites.before(operation, rollback)
+
+    async def composites(
+        self, name: str | None = None, *, cursor: str | None = None, limit: int = 100
+    ) -> Page[CheckpointSummary]:
+        """The composite checkpoints that ``rollback`` could go back to, newest first: those of ``checkpoint_all``,
+        ``checkpoint_every`` and ``before``, and what was there before each rollback.
+
+        >>> [(point.id, point.name) for point in (await session.composites()).items]  # doctest: +SKIP
+        [(17, 'auto'), (12, 'before-deploy')]
+        """
+        return await self._bus.checkpoints.list(self.id, name, kind="composite", cursor=cursor, limit=limit)
 
     async def rollback(self, checkpoint: int) -> Rollback:
         """Go back to a composite checkpoint of this session, in one commit; says what that changed.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from agentbus.codec import encode_metadata
+from agentbus.beginning import begin_request
 from agentbus.errors import AgentBusError, Misuse, SessionExists, SessionLost, WrongState
-from agentbus.limits import check_expected, check_name, error_text, name_or_none
+from agentbus.limits import error_text
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.sessions import BeginRequest, Begun, ChangeRequest, begin_session, change_session
 from agentbus.parting import farewell, unheeded
@@ -33,20 +32,12 @@ async def block(
     metadata: dict[str, Any] | None,
 ) -> AsyncIterator[Session]:
     """A session for the length of a block: begun, or gone on with, and ended as the block ends."""
-    check_name(operation, "operation")
-    request = BeginRequest(
-        f"{operation[:115]}-{secrets.token_hex(6)}" if id is None else check_name(id, "session"),
-        operation,
-        bus.engine.process,
-        name_or_none(milestone, "milestone"),
-        None if expects is None else check_expected(expects),
-        None if metadata is None else encode_metadata(metadata, bus.max_payload),
-    )
+    request = begin_request(operation, bus.engine.process, milestone, id, expects, metadata, bus.max_payload)
     session = await _begin(bus, request)
     try:
         yield session
         if not session.ended:
-            await session.leave("completed")
+            await session._leave("completed")
     except BaseException as error:
         if not session.ended:
             await farewell(bus.engine, _give_up(session, error))
@@ -75,7 +66,7 @@ async def _begin(bus: Bus, request: BeginRequest) -> Session:
 async def _give_up(session: Session, error: BaseException) -> None:
     """After an exception it failed; a cancelled one, or one ended by Ctrl-C, can be gone on with."""
     try:
-        await session.leave("failed" if isinstance(error, Exception) else "interrupted", error_text(error))
+        await session._leave("failed" if isinstance(error, Exception) else "interrupted", error_text(error))
     except (SessionLost, WrongState, Misuse):
         log.debug("%s was not ours to end", session.id)
     except AgentBusError as problem:

@@ -10,18 +10,18 @@ from agentbus.limits import (
     MAX_PAGE,
     SESSION_STATUSES,
     check_choices,
+    check_minutes,
     check_moment,
     check_name,
     check_range,
-    check_seconds,
     name_or_none,
 )
-from agentbus.operations.sessions import SessionFilter, get_session, list_sessions, stale_sessions
-from agentbus.records import Page, SessionRecord
-from agentbus.session import Session
+from agentbus.operations.sessions import SessionFilter, cut_off_sessions, get_session, list_sessions, stale_sessions
+from agentbus.records import CutOffSession, Page, SessionRecord
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
+    from agentbus.session import Session
 
 
 class Sessions:
@@ -42,6 +42,9 @@ class Sessions:
 
         >>> session = await bus.sessions.open("planning-001")                         # doctest: +SKIP
         """
+        # Imported only here: the command line looks at sessions without it.
+        from agentbus.session import Session
+
         record = await self.get(session)
         if record is None:
             raise UnknownSession(session=session)
@@ -76,6 +79,14 @@ class Sessions:
         )
         return await self._engine.read(list_sessions, wanted)
 
+    async def cut_off(self) -> Sequence[CutOffSession]:
+        """The sessions that were interrupted, and those that go on though agents of them failed, the last noted first.
+
+        >>> [(cut.session, cut.status) for cut in await bus.sessions.cut_off()]       # doctest: +SKIP
+        [('planning-001', 'interrupted'), ('execution-002', 'degraded')]
+        """
+        return await self._engine.read(cut_off_sessions, None)
+
     async def stale(self, minutes: float) -> Sequence[SessionRecord]:
         """The sessions that have not ended, and in which nobody did anything for so many minutes, the longest silent
         first. A machine that was asleep makes no agent silent.
@@ -83,6 +94,4 @@ class Sessions:
         >>> [session.id for session in await bus.sessions.stale(60)]                  # doctest: +SKIP
         ['planning-001']
         """
-        number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
-        silent = check_seconds(minutes * 60 if number else minutes, "minutes in seconds", zero=True)
-        return await self._engine.read(stale_sessions, silent)
+        return await self._engine.read(stale_sessions, check_minutes(minutes, "minutes"))

@@ -33,11 +33,11 @@ from agentbus.operations.state import (
     next_expiry,
     state_channel,
 )
-from agentbus.records import Page, StateEntry
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
     from agentbus.handle import Handle
+    from agentbus.records import Page, StateEntry
 
 D = TypeVar("D")
 T = TypeVar("T")

@@ -6,15 +6,18 @@ import logging
 import os
 
 from agentbus.disk import check_path
-from agentbus.engine.interface import Engine
+from agentbus.engine.interface import Engine, Progress
 from agentbus.errors import AgentBusError, OutOfRange
 from agentbus.limits import check_range, check_seconds
 from agentbus.operations.liveness import Rules
-from agentbus.records import BackupRecord, Check, ImportReport, Sweep
-from agentbus.services import doctor
+from agentbus.records import BackupRecord, Check, ExportReport, ImportReport, Sweep
+from agentbus.services import doctor, importing
+from agentbus.services.archive import Limits
+from agentbus.services.callbacks import check_callback
+from agentbus.services.exporting import export
 from agentbus.services.findings import Thresholds
-from agentbus.services.monitor import Callback, Chore, Monitor, check_callback
-from agentbus.services.retention import Retention, import_archive
+from agentbus.services.monitor import Callback, Chore, Monitor
+from agentbus.services.retention import Retention, apply_when_due
 from agentbus.services.sweeping import Sweeper
 from agentbus.settings import switched_on
 
@@ -22,7 +25,8 @@ log = logging.getLogger("agentbus")
 
 KEEP_BACKUPS = 10
 _MOST = 1_000_000_000
-_APPLY_RETENTION_EVERY = 3600.0
+_LOOK_FOR_RETENTION_EVERY = 60.0
+"""Seconds between two looks whether it is time to apply retention."""
 
 
 class Upkeep:
@@ -30,6 +34,8 @@ class Upkeep:
 
     engine: Engine
     beat_every: float
+    max_payload: int
+    max_snapshot: int
     retention: Retention
 
     def monitor(
@@ -45,7 +51,8 @@ class Upkeep:
     ) -> Monitor:
         """A monitor for the length of a block: every ``interval`` seconds it sweeps, as ``sweep`` does, and tells what
         it finds to ``on_finding`` (which may be async), to whoever iterates over ``monitor.findings()``, to the logger
-        ``agentbus.monitor`` and to ``log_file``; every hour it applies ``bus.retention``. Any number of them may run.
+        ``agentbus.monitor`` and to ``log_file``. About once an hour, but not in its first ``interval``, it applies
+        ``bus.retention``, unless somebody else did. Any number of monitors may run.
 
         >>> async with bus.monitor(fail_stuck_after=600, log_file="monitor.log", on_finding=print):   # doctest: +SKIP
         ...     await work()
@@ -53,8 +60,8 @@ class Upkeep:
         seconds = check_seconds(interval, "interval") / 1000
         sweeper = self._sweeper(suspect_after, fail_after, fail_stuck_after, deep_queue)
         if on_finding is not None:
-            check_callback(on_finding)
-        chore = Chore("retention", _APPLY_RETENTION_EVERY, self.retention.apply)
+            check_callback(on_finding, "on_finding", "finding")
+        chore = Chore("retention", _LOOK_FOR_RETENTION_EVERY, lambda: apply_when_due(self.engine))
         return Monitor(
             self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, chores=(chore,)
         )
@@ -91,31 +98,78 @@ class Upkeep:
         )
         return Sweeper(self.engine, rules, Thresholds(queue=check_range(deep_queue, "deep_queue", 1, _MOST)))
 
+    async def import_path(
+        self, path: str | os.PathLike[str], *, progress: importing.Progress | None = None
+    ) -> ImportReport:
+        """Bring in what people have today: a folder of JSON files (agents, sessions, checkpoints, outputs, loose temp
+        files), an SQLite database of hand-made coordination, or an archive. Twice is the same as once.
+
+        What is there already is never changed. Agents that were running come in as failed, sessions that were active
+        as interrupted, and nobody is told; messages that were not read wait. Names that the bus does not take are
+        changed, unknown types defined; the report says what was left out, and why. ``progress`` hears (done, total,
+        file) in bytes.
+
+        >>> report = await bus.import_path("old/state")                               # doctest: +SKIP
+        >>> report.imported, report.problems                                          # doctest: +SKIP
+        ({'agent': 12, 'state': 3}, [ImportProblem(file='x.json', line=0, reason='it is empty', taken=False)])
+        """
+        limits = Limits(self.max_payload, self.max_snapshot)
+        return await importing.import_path(self.engine, path, limits, progress)
+
+    async def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        session: str | None = None,
+        progress: importing.Progress | None = None,
+    ) -> ExportReport:
+        """Write the bus, or one session with its agents and all that belongs to them, to a file that ``import_path``
+        reads: at a ``path`` that does not exist yet, or in a folder.
+
+        Everybody works on meanwhile: what changes is written as it is when its turn comes. ``bus.backup`` is the copy
+        of one moment. ``progress`` hears (done, total, kind) in rows.
+
+        >>> (await bus.export("planning-001.jsonl.gz", session="planning-001")).exported   # doctest: +SKIP
+        {'session': 1, 'agent': 3, 'document': 2, 'checkpoint': 9, 'message': 14, 'event': 12}
+        """
+        return await export(self.engine, path, session, progress)
+
     async def import_archive(self, path: str | os.PathLike[str]) -> ImportReport:
         """Put back what an archive of ``bus.retention`` has and the bus has not. Twice is the same as once.
 
-        Lines that are damaged, or that belong to another bus, are reported and left out. What comes back is as old as
-        it was: the next retention takes it again, so import into a bus of its own to look at it for longer.
+        Lines are reported and left out that are damaged, whose id or name is something else here by now, or that
+        belong to an earlier session of the same name, or an earlier life of an agent that is alive. An empty bus takes
+        the archive of any other. What comes back is as old as it was, and goes with the next retention: to look at it
+        for longer, import it into a bus of its own.
 
         >>> await bus.import_archive(".agentbus/archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")   # doctest: +SKIP
         """
-        return await import_archive(self.engine, path)
+        limits = Limits(self.max_payload, self.max_snapshot)
+        return await importing.import_archive(self.engine, path, limits)
 
-    async def backup(self, path: str | os.PathLike[str] | None = None, *, keep: int = KEEP_BACKUPS) -> BackupRecord:
+    async def backup(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        keep: int = KEEP_BACKUPS,
+        progress: Progress | None = None,
+    ) -> BackupRecord:
         """A verified copy of the bus while everybody works on: it has all that was committed before it began.
 
         In ``backups/`` of the bus, where the newest ``keep`` stay; or at a ``path`` that does not exist yet, or in a
-        directory. ``agentbus.restore_backup`` reads it again. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes
+        directory. ``agentbus.restore_backup`` reads it again. ``progress`` is told how much is done and of how much,
+        from another thread. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes
         one.
 
         >>> (await bus.backup()).path                                                 # doctest: +SKIP
         '/home/me/project/.agentbus/backups/bus-20260101T000000.000Z-1a2b3c4d.db'
         """
         check_range(keep, "keep", 1, 1_000_000)
-        return await self.engine.backup(None if path is None else check_path(path), keep)
+        return await self.engine.backup(None if path is None else check_path(path), keep, progress)
 
     async def doctor(self) -> list[Check]:
-        """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing.
+        """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing, and
+        holds nobody up. ``agentbus.doctor`` does the same for a bus that is not, or cannot be, opened.
 
         >>> for check in await bus.doctor():                                          # doctest: +SKIP
         ...     print(check.status, check.name, check.text, check.fix or "")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeGuard
 
 import msgspec
 
 from agentbus.builtin import MESSAGE_TYPES
-from agentbus.codec import decode, encode
+from agentbus.codec import encode
 from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema
 from agentbus.limits import check_name
 from agentbus.operations.messages import Draft
 from agentbus.operations.vocabulary import DefineRequest
 
-_humps = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])").sub
+_HUMPS = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 _FIELDS = "give each field what the Struct says of it; making a Struct checks nothing, sending it does"
-_place = re.compile(r"(?P<reason>.*) - at `(?P<path>\$.*)`", re.DOTALL).fullmatch
+_PLACE = r"(?P<reason>.*) - at `(?P<path>\$.*)`"
 
 
 class Form:
@@ -89,7 +88,9 @@ class Vocabulary:
         try:
             read(body[0])
         except msgspec.ValidationError as error:
-            found = _place(str(error))
+            import re
+
+            found = re.fullmatch(_PLACE, str(error), re.DOTALL)
             path, reason = (found["path"], found["reason"]) if found else ("$", str(error))
             raise InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path}: {reason}", rule=_FIELDS) from None
         return body
@@ -120,23 +121,6 @@ class Vocabulary:
         return {draft.type: coming.get(draft.type) or self._schemas.get(draft.type) for draft in drafts}
 
 
-def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
-    """Why this JSON cannot be the payload of a type with this schema, or None."""
-    # Imported only here: the command line should start without it.
-    from agentbus.schema import compiled
-
-    try:
-        problem = compiled(schema).problem(decode(payload))
-    except InvalidSchema as error:
-        # Someone wrote it into the database by other means.
-        return InvalidSchema(**{**error.facts, "type": type})
-    if problem is None:
-        return None
-    path, reason = problem
-    rule = f"the last definition of {type!r} counts, whoever made it; bus.types() shows it"
-    return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}", rule=rule)
-
-
 def type_name(struct: type[msgspec.Struct]) -> str:
     """The message type that a Struct stands for: its tag, or the name of the class in snake case.
 
@@ -153,8 +137,11 @@ def type_name(struct: type[msgspec.Struct]) -> str:
 
 
 def _own_name(struct: type[msgspec.Struct]) -> str:
+    # Imported only here, as all that has to do with Structs: the command line sends plain JSON.
+    import re
+
     tag = struct.__struct_config__.tag
-    return tag if isinstance(tag, str) else _humps("_", struct.__name__).lower()
+    return tag if isinstance(tag, str) else re.sub(_HUMPS, "_", struct.__name__).lower()
 
 
 def _reader(struct: type[msgspec.Struct]) -> Callable[[str], Any]:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import asyncpg
 import pytest
 
 import agentbus
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import connect
 from tests.support.clock import FakeClock
 from tests.support.postgres import Schemas, at_schema
 
 
 def pytest_configure() -> None:
-    # A shell that starts the tests in the background lets them ignore Ctrl-C, and every process that they start too.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # In the background of a shell Ctrl-C is ignored, under nohup the end of a terminal; by what tests start too.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 class Engine(Protocol):
@@ -26,6 +31,9 @@ class Engine(Protocol):
 
     def connect(self, **options: Any) -> agentbus.Bus:
         """A bus to be used with ``async with``; in the test's fake time unless another clock is given."""
+
+    async def tamper(self, statement: str) -> bool:
+        """Somebody writes with another program; whether the tables took it."""
 
 
 class SQLiteStore:
@@ -42,6 +50,16 @@ class SQLiteStore:
             clock.attach(bus)
         return bus
 
+    async def tamper(self, statement: str) -> bool:
+        connection = sqlite3.connect(self._directory / "bus.db", isolation_level=None)
+        try:
+            connection.execute(statement)
+        except sqlite3.IntegrityError:
+            return False
+        finally:
+            connection.close()
+        return True
+
 
 class PostgresStore:
     """A schema of its own on the tests' server."""
@@ -56,6 +74,18 @@ class PostgresStore:
         if isinstance(clock, FakeClock):
             clock.attach(bus)
         return bus
+
+    async def tamper(self, statement: str) -> bool:
+        connection = await connect(parse(self.url))
+        try:
+            await connection.execute(statement)
+        except asyncpg.DataError:
+            return False
+        except asyncpg.IntegrityConstraintViolationError:
+            return False
+        finally:
+            await connection.close()
+        return True
 
 
 @pytest.fixture

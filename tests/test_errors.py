@@ -112,6 +112,12 @@ def test_an_error_without_facts_still_has_a_message(kind: type[AgentBusError]) -
     assert str(kind())
 
 
+@each
+def test_a_fix_with_a_gap_in_it_is_none(kind: type[AgentBusError]) -> None:
+    assert "?" not in (kind().fix or "")
+    assert not str(kind()).endswith("(?)")
+
+
 def pickled(error: AgentBusError) -> object:
     return pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
 
@@ -167,9 +173,5 @@ def test_built_in_handlers_catch_them_too(kind: type[AgentBusError], builtin: ty
 
 def test_only_what_may_work_next_time_is_transient() -> None:
     assert {kind.__name__ for kind in EVERY if kind.transient} == {
-        "DiskFull",
-        "LockTimeout",
-        "OutcomeUnknown",
-        "ServerUnreachable",
-        "StatementTimeout",
-    }
+        "LockTimeout", "LockedElsewhere", "DiskFull", "OutcomeUnknown", "ServerUnreachable", "StatementTimeout",
+    }  # fmt: skip

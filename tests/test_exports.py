@@ -32,6 +32,7 @@ PUBLIC = [
     "SystemClock",
     "Unit",
     "connect",
+    "doctor",
     "errors",
     "pool",
     "records",

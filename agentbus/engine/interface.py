@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from agentbus.clock import Clock, Now
-from agentbus.engine.hub import Hub
-from agentbus.operations import Op, Operation
-from agentbus.operations.processes import Entry
-from agentbus.records import BackupRecord, Check
+if TYPE_CHECKING:
+    # Whoever only names the engine, the command line too, should start without the hub's asyncio.
+    from pathlib import Path
+
+    from agentbus.clock import Clock, Now
+    from agentbus.engine.hub import Hub
+    from agentbus.operations import Op, Operation
+    from agentbus.operations.examining import Unseen
+    from agentbus.operations.processes import Entry
+    from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+Progress = Callable[[int, int], object]
+"""Is told how much is done, and of how much; from whichever thread."""
 
 
 class Engine(Protocol):
@@ -22,6 +29,8 @@ class Engine(Protocol):
     clock: Clock
     hub: Hub
     process: int
+    beat_every: float
+    """Seconds between the beats of this process, as it tells the others when it enters."""
     directory: Path
     """Where this bus keeps files of its own on this machine."""
     waited_in_vain: float
@@ -50,13 +59,16 @@ class Engine(Protocol):
         """The same for a question of a few indexed look-ups, as fast as can be: it may hold the event loop up for
         that long. What can scan must be read."""
 
-    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+    async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         """A verified copy of the store as it is now: where it keeps its own files, of which the newest ``keep`` stay,
         or at a path where nothing is yet. An engine that has tools of its own for that raises BackupFailed and names
         them."""
 
-    async def examine(self) -> list[Check]:
-        """Look at the store and its surroundings, without holding anybody up."""
+    async def examine(self) -> list[Check | Unseen]:
+        """Look at the store and its surroundings, without holding anybody up; what could not be looked at, and why."""
+
+    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Answer a question about what may be damaged: it takes as long as it takes, beside everything else."""
 
     async def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log."""

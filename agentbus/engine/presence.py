@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
-from pathlib import Path
 
 
 def host_key() -> str:
@@ -14,11 +12,15 @@ def host_key() -> str:
     The boot belongs to it too, but has a column of its own.
     """
     try:
-        machine = Path("/etc/machine-id").read_text().strip() or "unknown"
+        with open("/etc/machine-id") as file:
+            machine = file.read().strip() or "unknown"
     except OSError:
+        # Imported only here: the command line should start without it.
+        import uuid
+
         machine = f"{uuid.getnode():x}"
     try:
-        namespace = str(Path("/proc/self/ns/pid").readlink())
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         namespace = "pid"
     return f"{machine}/{namespace}"
@@ -55,7 +57,8 @@ def _status(pid: int) -> list[str]:
     """State, … start time (the 20th) … of a process; nothing where the system does not say."""
     try:
         # The command's name is in parentheses and may hold anything, half a character too.
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
     except OSError:
         return []
 

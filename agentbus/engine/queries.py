@@ -6,23 +6,50 @@ there, because PostgreSQL must know its type. Lists arrive in SQLite as JSON tex
 
 from __future__ import annotations
 
-import re
+import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from agentbus.codec import plain
 from agentbus.operations import Query
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_FOLDER = Path(__file__).parent / "sql"
+_FOLDER = f"{os.path.dirname(__file__)}/sql"
+_SUBJECTS = {
+    "agent": "agents", "listener": "agents", "listeners": "agents",
+    "bus": "bus", "counter": "bus", "meta": "bus", "wall": "bus",
+    "checkpoint": "checkpoints", "document": "documents", "event": "events",
+    "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
+    "topic": "mailboxes", "topology": "mailboxes",
+    "message": "messages", "reply": "messages",
+    "process": "processes", "schema": "bus",
+    "session": "sessions", "participant": "sessions", "recovery": "sessions",
+    "state": "state", "type": "vocabulary",
+}  # fmt: skip
+"""The file in which a query is, by the first word of its name."""
+
+
+class Queries(dict[str, str]):
+    """The queries of an engine, by name. Files are read when the first of their queries is asked for: one call of the
+    command line needs few of them."""
+
+    def __init__(self, dialect: str) -> None:
+        super().__init__()
+        self._dialect = dialect
+
+    def __missing__(self, name: str) -> str:
+        subject = _SUBJECTS.get(name.partition("_")[0])
+        found = {} if subject is None else _subject(self._dialect, subject)
+        if name not in found:
+            raise KeyError(name)
+        sql = self[name] = _in_dialect(found[name], self._dialect)
+        return sql
 
 
 def parse(sql: str) -> dict[str, str]:
     """The queries by name; a name that stands twice is an error."""
-    parts = _NAME.split(sql)
     queries: dict[str, str] = {}
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+    for part in f"\n{sql}".split("\n-- name: ")[1:]:
+        name, _, body = part.partition("\n")
         if name in queries:
             raise ValueError(f"the query {name} stands twice")
         queries[name] = _uncommented(body).strip().removesuffix(";")
@@ -31,17 +58,40 @@ def parse(sql: str) -> dict[str, str]:
 
 def text(dialect: str) -> str:
     """All that is written in a dialect, or in the words that are common to all."""
-    return "\n".join(file.read_text(encoding="utf-8") for file in sorted((_FOLDER / dialect).glob("*.sql")))
+    return "\n".join(_read(dialect, subject) for subject in subjects(dialect))
+
+
+def subjects(dialect: str) -> list[str]:
+    """The subjects that a dialect has files of."""
+    return sorted(name.removesuffix(".sql") for name in os.listdir(f"{_FOLDER}/{dialect}") if name.endswith(".sql"))
 
 
 @cache
 def load(dialect: str) -> dict[str, str]:
     """Every named query in an engine's words."""
     queries = {**parse(text("common")), **parse(text(dialect))}
+    return {name: _in_dialect(sql, dialect) for name, sql in queries.items()}
+
+
+@cache
+def _subject(dialect: str, subject: str) -> dict[str, str]:
+    return {**parse(_read("common", subject)), **parse(_read(dialect, subject))}
+
+
+def _read(dialect: str, subject: str) -> str:
+    try:
+        with open(f"{_FOLDER}/{dialect}/{subject}.sql", encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def _in_dialect(sql: str, dialect: str) -> str:
+    """SQLite takes $1 for a named parameter; ?1 is its positional one."""
     if dialect == "sqlite":
-        # SQLite takes $1 for a named parameter; ?1 is its positional one.
-        return {name: re.sub(r"\$(\d+)", r"?\1", sql) for name, sql in queries.items()}
-    return queries
+        for digit in "123456789":
+            sql = sql.replace(f"${digit}", f"?{digit}")
+    return sql
 
 
 def bound(query: Query) -> list[Any]:
@@ -51,6 +101,8 @@ def bound(query: Query) -> list[Any]:
 
 def widened(sql: str, rows: int) -> str | None:
     """An INSERT of one row as an INSERT of ``rows`` rows; None for any other query."""
+    import re
+
     match = re.fullmatch(r"(INSERT .*VALUES )\(\?1(?:, \?\d+)*\)", sql, re.DOTALL)
     if match is None:
         return None

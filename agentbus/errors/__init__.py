@@ -21,19 +21,23 @@
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
-    │   └── UnknownFile               a checkpoint shall refer to it
+    │   ├── UnknownFile               a checkpoint shall refer to it
+    │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
     │   ├── AgentFenced               this agent was taken over, failed or ended
     │   ├── LeaseLost                 the message is no longer ours
+    │   │   └── AlreadySettled        we settled it before
     │   ├── MessageIdConflict         the same message_id with other content
     │   ├── SessionExists             the process that owns it is alive
+    │   ├── SessionIdTaken            a new session cannot have the id of another
     │   ├── SessionDiffers            the id belongs to another operation or milestone
     │   ├── SessionLost               another process went on with it
     │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
     │   ├── TypeChanging              its schema was changed again and again while a payload was checked
     │   ├── ArchiveDiffers            another row has the id of an archived one
+    │   ├── Outdated                  an import is older than what the bus has, and would do harm
     │   ├── ForeignCheckpoint         it belongs to somebody else
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── UnreadableFile            no permission, or it changed while it was read
@@ -47,10 +51,12 @@
     │   ├── BusForked
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
+        ├── NoBus                     there is none at this place
         ├── NotADatabase
         │   ├── DamagedPayload        the stored bytes do not match their checksum
         │   └── DamagedBackup         not a backup of a bus, or a damaged one
         ├── DamagedArchive
+        ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
         ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
@@ -64,6 +70,7 @@
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
+        │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
         └── OutcomeUnknown            an I/O error or a lost connection at commit: call again with the same message_id
@@ -83,6 +90,7 @@ from agentbus.errors.calls import (
     AgentEnded,
     AgentExists,
     AgentFenced,
+    AlreadySettled,
     ArchiveDiffers,
     BuiltInType,
     BusClosed,
@@ -97,7 +105,9 @@ from agentbus.errors.calls import (
     LeaseLost,
     MessageIdConflict,
     Misuse,
+    NoSuchFile,
     NotFound,
+    Outdated,
     OutOfRange,
     PayloadMismatch,
     PayloadTooLarge,
@@ -108,6 +118,7 @@ from agentbus.errors.calls import (
     SessionDiffers,
     SessionEnded,
     SessionExists,
+    SessionIdTaken,
     SessionLost,
     SnapshotTooLarge,
     TypeChanging,
@@ -136,8 +147,11 @@ from agentbus.errors.store import (
     DatabaseGone,
     DiskFull,
     FormatRefused,
+    LockedElsewhere,
     LockTimeout,
+    NoBus,
     NotADatabase,
+    NotImportable,
     NotWritable,
     OutcomeUnknown,
     SchemaTooNew,
@@ -156,6 +170,7 @@ __all__ = [
     "AgentEnded",
     "AgentExists",
     "AgentFenced",
+    "AlreadySettled",
     "ArchiveDiffers",
     "BackupFailed",
     "BuiltInType",
@@ -177,13 +192,18 @@ __all__ = [
     "InvalidUrl",
     "LeaseLost",
     "LockTimeout",
+    "LockedElsewhere",
     "MessageIdConflict",
     "Misuse",
+    "NoBus",
+    "NoSuchFile",
     "NotADatabase",
     "NotFound",
+    "NotImportable",
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",
+    "Outdated",
     "PayloadMismatch",
     "PayloadTooLarge",
     "PlanOutdated",
@@ -197,6 +217,7 @@ __all__ = [
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",
+    "SessionIdTaken",
     "SessionLost",
     "SnapshotTooLarge",
     "StatementTimeout",

@@ -27,7 +27,11 @@ class AgentBusError(Exception):
         >>> AgentExists(agent="a", status="running", pid=41).fix
         'end it first, choose another id, or pass takeover=True'
         """
-        return None if self.fix_text is None else self.fix_text.format_map(_Facts(self.facts))
+        try:
+            return None if self.fix_text is None else self.fix_text.format_map(self.facts)
+        except KeyError:
+            # Advice with a gap in it is none.
+            return None
 
     def __str__(self) -> str:
         message = str(self.args[0])

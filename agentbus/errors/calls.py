@@ -177,6 +177,14 @@ class UnknownFile(NotFound):
     fix_text = "write it first, or say with root= where it is"
 
 
+class NoSuchFile(NotFound):
+    """A backup or an archive is not where it should be."""
+
+    code = "no_such_file"
+    text = "{path}: {reason}"
+    fix_text = "give the path of a file: a bus has its backups in backups/, its archives in archive/"
+
+
 class Conflict(AgentBusError):
     """The right call at the wrong moment."""
 
@@ -187,8 +195,12 @@ class AgentExists(Conflict):
     """The id is alive elsewhere."""
 
     code = "agent_exists"
-    text = "agent {agent!r} is {status} in process {pid}"
+    text = "agent {agent!r} is {status}{where}"
     fix_text = "end it first, choose another id, or pass takeover=True"
+
+    def __init__(self, **facts: Any) -> None:
+        pid = facts.get("pid")
+        super().__init__(**{"where": "" if pid is None else f" in process {pid}", **facts})
 
 
 class AgentEnded(Conflict):
@@ -215,6 +227,14 @@ class LeaseLost(Conflict):
     fix_text = "drop the result: the message is someone else's, or done"
 
 
+class AlreadySettled(LeaseLost):
+    """It was settled before, by the one who tries it again."""
+
+    code = "already_settled"
+    text = "message {message_id} was {what} before"
+    fix_text = "{advice}"
+
+
 class MessageIdConflict(Conflict):
     """The same message_id was used before, with other content."""
 
@@ -229,6 +249,14 @@ class SessionExists(Conflict):
     code = "session_exists"
     text = "session {session!r} is {status} in process {pid}"
     fix_text = "bus.sessions.open({session!r}) joins it; or choose another id"
+
+
+class SessionIdTaken(Conflict):
+    """A new session cannot have this id: there is one."""
+
+    code = "session_id_taken"
+    text = "there is a session {session!r} already: {operation}, {status}"
+    fix_text = "go on with it by bus.session({operation!r}, id={session!r}), or give the new one another id"
 
 
 class SessionDiffers(Conflict):
@@ -279,11 +307,18 @@ class TypeChanging(Conflict):
 
 
 class ArchiveDiffers(Conflict):
-    """What an archive has under an id is not what the bus has under it: the archive is of another bus."""
+    """What shall be imported has an id under which the bus has something else."""
 
     code = "archive_differs"
     text = "there is another {what} {id} on this bus"
-    fix_text = "import the archive into an empty bus"
+    fix_text = "import it into an empty bus"
+
+
+class Outdated(Conflict):
+    """What shall be imported is older than what the bus has, and would do harm."""
+
+    code = "outdated"
+    text = "{what} {id} is older than what this bus has: {reason}"
 
 
 class ForeignCheckpoint(Conflict):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentbus.errors.base import AgentBusError
 
 
@@ -12,12 +14,20 @@ class StoreError(AgentBusError):
     text = "{path}: {reason}"
 
 
+class NoBus(StoreError):
+    """There is no bus at this place."""
+
+    code = "no_bus"
+    text = "there is no bus in {path}"
+    fix_text = "make one here: agentbus init"
+
+
 class NotADatabase(StoreError):
     """The file is not a database, or it is damaged."""
 
     code = "not_a_database"
     text = "{path} is not a usable database: {reason}"
-    fix_text = "move it away, or restore a backup"
+    fix_text = "await agentbus.doctor({path!r}) says more, and names the newest backup for agentbus.restore_backup(…)"
 
 
 class DamagedPayload(NotADatabase):
@@ -41,6 +51,17 @@ class DamagedArchive(StoreError):
 
     code = "damaged_archive"
     text = "{path} is not a usable archive: {reason}"
+
+
+class NotImportable(StoreError):
+    """What shall be imported is not there, or is a bus itself. Nothing was imported."""
+
+    code = "not_importable"
+    text = "{path} cannot be imported: {reason}"
+    fix_text = "{advice}"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{"advice": "name a folder, a file, a database or an archive", **facts})
 
 
 class BackupFailed(StoreError):
@@ -144,6 +165,15 @@ class LockTimeout(StoreError):
     code = "lock_timeout"
     text = "{path}: the write lock was not to be had within {waited} s, process {pid} holds it"
     fix_text = "try again; if process {pid} hangs, end it"
+    transient = True
+
+
+class LockedElsewhere(LockTimeout):
+    """A program that is not agentbus has locked the database. Nothing was written."""
+
+    code = "locked_elsewhere"
+    text = "{path} is locked by another program"
+    fix_text = "wait until that program is done with it, or end it"
     transient = True
 
 

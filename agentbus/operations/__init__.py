@@ -158,6 +158,14 @@ def _one_unit(request: UnitRequest, now: Now) -> Op[Outcome[list[Any]]]:
     return results
 
 
+def carry_out(operation: Operation[R, T], request: R, now: Now) -> Op[T]:
+    """One request as a step of something larger, which its error undoes."""
+    (outcome,) = yield from operation.run([request], now)
+    if isinstance(outcome, AgentBusError):
+        raise outcome
+    return outcome
+
+
 @lru_cache(4096)
 def mailbox_channel(mailbox: int) -> str:
     return f"mailbox/{mailbox}"

@@ -12,14 +12,14 @@ from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.checkpoints import restored
+from agentbus.operations.closed import ENDED, not_open
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.lives import Registration, life_of
 from agentbus.operations.processes import Neighbour, add_listeners
-from agentbus.operations.sessions import not_open
-from agentbus.records import CheckpointSummary
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -72,25 +72,14 @@ class RegisterRequest(msgspec.Struct, frozen=True):
         return "running" if self.alive else "pending" if self.within is None else "spawning"
 
 
-class Registration(msgspec.Struct, frozen=True):
-    """An agent's life: its epoch, the mailboxes it reads, and the checkpoint of a life before that was cut off."""
-
-    agent: str
-    epoch: int
-    mailbox: int
-    replies: int
-    session: str | None
-    pools: dict[str, int]
-    subscriptions: dict[str, int]
-    restored: CheckpointSummary | None = None
-
-
 class EndRequest(msgspec.Struct, frozen=True):
-    """An agent that ends its own life: completed, failed or stopped."""
+    """An agent that ends its life: completed, failed or stopped. ``on_purpose``: it was not cut off, and nobody shall
+    expect it again."""
 
     actor: Actor
     status: str
     error: str | None = None
+    on_purpose: bool = False
 
 
 class ProgressRequest(msgspec.Struct, frozen=True):
@@ -153,7 +142,10 @@ def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     refused = yield from fence(request.actor for request in requests)
     for request in requests:
         if request.actor not in refused:
-            yield from end([request.actor.agent], request.status, request.error, request.actor.agent, now)
+            agent = request.actor.agent
+            yield from end([agent], request.status, request.error, agent, now)
+            if request.on_purpose:
+                yield Query("agent_dismiss", (agent,))
     return [refused.get(request.actor) for request in requests]
 
 
@@ -215,7 +207,7 @@ def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[lis
             yield from _leave(request, now)
         else:
             yield from _join(request.actor.agent, request.pools, request.topics, now)
-        registration = yield from _registration(request.actor.agent)
+        registration = yield from _registration(request.actor.agent, now)
         yield from _listen(registration, request.process)
         outcomes.append(registration)
     return outcomes
@@ -252,10 +244,10 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
 
 def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     before = yield Query("agent_status", (request.agent,))
-    was, session = (before[0][1], before[0][2]) if before else (None, None)
+    was, old = (before[0][1], before[0][2]) if before else (None, None)
     if was in LIVE and not request.alive:
         # Whom we expect is here already.
-        return (yield from _registration(request.agent))
+        return (yield from _registration(request.agent, now))
     if was in LIVE:
         # Nobody is told of the old life's end: its successor is here.
         held = yield Query("message_held_by", ([request.agent],))
@@ -266,8 +258,9 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
     )
-    last = (yield from restored(request.agent, was)) if request.alive else None
-    session = request.session or (yield from _open_session(session))
+    session = request.session or (yield from _open_session(old))
+    left = (yield from _leaving(old, was)) if request.session not in {None, old} else None
+    last = (yield from restored(request.agent, was, session)) if request.alive else None
     yield Query(
         "agent_register",
         (
@@ -281,11 +274,13 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     if request.alive and session is not None:
         yield from resume(session, request.agent, now)
     yield from _join(request.agent, request.pools, request.topics, now)
-    registration = msgspec.structs.replace((yield from _registration(request.agent)), restored=last)
+    registration = msgspec.structs.replace((yield from _registration(request.agent, now)), restored=last, left=left)
     kind = "agent_taken_over" if was in LIVE else "agent_registered" if request.alive else "agent_expected"
     if request.process is not None:
         yield from _listen(registration, request.process)
     facts: dict[str, Any] = {"epoch": registration.epoch, "type": request.type, "before": was}
+    if left is not None:
+        facts["left"] = left[0]
     yield from record([event(now.wall, kind, ("agent", request.agent), request.agent, **facts)])
     return registration
 
@@ -297,18 +292,18 @@ def _open_session(session: str | None) -> Op[str | None]:
     return None if (yield from not_open(session, "go on with it")) else session
 
 
-def _registration(agent: str) -> Op[Registration]:
-    ((epoch, mailbox, replies, session),) = yield Query("agent_life", (agent,))
-    rows = yield Query("agent_mailboxes", (agent,))
-    return Registration(
-        agent,
-        epoch,
-        mailbox,
-        replies,
-        session,
-        {name: id for kind, name, id in rows if kind == "pool"},
-        {name: id for kind, name, id in rows if kind == "subscription"},
-    )
+def _leaving(session: str | None, was: str | None) -> Op[tuple[str, str] | None]:
+    """The session of an earlier life, and its status, if it goes on without an agent that had not completed in it."""
+    if session is None or was == "completed":
+        return None
+    rows = yield Query("session_status", (session,))
+    return None if not rows or rows[0][0] in ENDED else (session, rows[0][0])
+
+
+def _registration(agent: str, now: Now) -> Op[Registration]:
+    registration = yield from life_of(agent, now)
+    assert registration is not None  # noqa: S101 - it was registered before
+    return registration
 
 
 def _listen(registration: Registration, process: int) -> Op[None]:

@@ -1,4 +1,4 @@
-"""What an archive holds: a line for each row that goes, and how a line becomes a row again.
+"""What an archive holds: a line for each row. ``restoring`` makes rows of lines again.
 
 A line has all that its row had, but for what only counts within a boot (leases, beats) and for the numbers of mailboxes
 and processes, which another bus gives out in another way. Payloads stay the text that they were, so that their
@@ -8,18 +8,19 @@ checksums hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.errors import AgentBusError, ArchiveDiffers, UnknownSession, UnknownType, WrongState
 from agentbus.limits import session_scope
-from agentbus.operations import Each, Op, Outcome, Query, Row, Wake, operation
-from agentbus.operations.events import event, record
-from agentbus.operations.state import state_channel, take_change_numbers
+from agentbus.operations import Op, Query, Row
 
 FORMAT = 1
+MOST = 2**53
+"""No number in an archive is beyond this: an id or an epoch near the end of its range would leave none for others."""
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Id = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="record", forbid_unknown_fields=True):
@@ -30,46 +31,64 @@ class _Line(msgspec.Struct, frozen=True, tag_field="record", forbid_unknown_fiel
 
 
 class Header(_Line, frozen=True, tag="archive"):
-    """The first line of every part of an archive."""
+    """The first line of every part of an archive; ``bus`` says which bus it is of."""
 
-    format: int
-    created: int
+    format: Number
+    created: Number
+    bus: str | None = None
+
+
+class ArchivedType(_Line, frozen=True, tag="type"):
+    kind: str
+    name: str
+    description: str
+    schema: str | None
+
+
+class ArchivedPlace(_Line, frozen=True, tag="place"):
+    """A pool or a topic."""
+
+    kind: str
+    name: str
 
 
 class ArchivedMessage(_Line, frozen=True, tag="message"):
-    id: int
+    id: Id
     message_id: str | None
     mailbox_kind: str
     mailbox_name: str
     mailbox_owner: str
     sender: str
     type: str
-    checksum: int
-    priority: int
+    checksum: Number
+    priority: Number
     status: str
-    attempts: int
-    max_attempts: int
-    lease: int
+    attempts: Number
+    max_attempts: Number
+    lease: Number
     holder: str | None
-    expires: int | None
+    expires: Number | None
     correlation: str | None
     session: str | None
     error: str | None
-    created: int
-    finished: int
+    created: Number
+    finished: Number | None
     payload: str
+    due: Number | None = None
+    reply_to: str | None = None
+    """The agent that waits for the reply."""
 
 
 class ArchivedCheckpoint(_Line, frozen=True, tag="checkpoint"):
-    id: int
+    id: Id
     owner_kind: str
     owner: str
     name: str
     session: str | None
-    created: int
+    created: Number
     checksum: str
-    size: int
-    file_count: int
+    size: Number
+    file_count: Number
     notes: str
     files: str
     snapshot: str
@@ -86,20 +105,20 @@ class ArchivedAgent(_Line, frozen=True, tag="agent"):
     capabilities: str
     model: str | None
     prompt: str | None
-    load: int | None
-    estimate: int | None
+    load: Number | None
+    estimate: Number | None
     metadata: str
     status: str
-    progress: int
+    progress: Number
     note: str | None
-    epoch: int
-    patience: int | None
+    epoch: Number
+    patience: Number | None
     error: str | None
     evidence: str | None
-    created: int
-    started: int | None
-    updated: int
-    ended: int | None
+    created: Number
+    started: Number | None
+    updated: Number
+    ended: Number | None
 
 
 class ArchivedSession(_Line, frozen=True, tag="session"):
@@ -107,23 +126,23 @@ class ArchivedSession(_Line, frozen=True, tag="session"):
     operation: str
     milestone: str | None
     status: str
-    progress: int
-    troubled: int
+    progress: Number
+    troubled: Number
     expected: str
     metadata: str
     error: str | None
-    created: int
-    updated: int
-    ended: int
+    created: Number
+    updated: Number
+    ended: Number | None
 
 
 class ArchivedDocument(_Line, frozen=True, tag="document"):
     session: str
     name: str
-    version: int
+    version: Number
     checksum: str
     author: str | None
-    created: int
+    created: Number
     value: str
 
 
@@ -131,10 +150,10 @@ class ArchivedParticipant(_Line, frozen=True, tag="participant"):
     session: str
     meeting: str
     member: str
-    position: int
-    created: int
-    finished: int | None
-    checksum: int | None
+    position: Number
+    created: Number
+    finished: Number | None
+    checksum: Number | None
     result: str | None
 
 
@@ -144,18 +163,18 @@ class ArchivedState(_Line, frozen=True, tag="state"):
     scope: str
     key: str
     type: str
-    version: int
-    checksum: int | None
-    expires: int | None
+    version: Number
+    checksum: Number | None
+    expires: Number | None
     author: str | None
-    created: int
-    updated: int
+    created: Number
+    updated: Number
     value: str | None
 
 
 class ArchivedEvent(_Line, frozen=True, tag="event"):
-    id: int
-    at: int
+    id: Id
+    at: Number
     kind: str
     subject_kind: str
     subject: str
@@ -164,14 +183,14 @@ class ArchivedEvent(_Line, frozen=True, tag="event"):
 
 
 class ArchivedProcess(_Line, frozen=True, tag="process"):
-    id: int
+    id: Id
     host: str
     boot: str
-    pid: int
+    pid: Number
     started: str
     status: str
-    created: int
-    ended: int
+    created: Number
+    ended: Number
 
 
 Line: TypeAlias = (
@@ -184,6 +203,8 @@ Line: TypeAlias = (
     | ArchivedState
     | ArchivedEvent
     | ArchivedProcess
+    | ArchivedType
+    | ArchivedPlace
 )
 
 
@@ -191,7 +212,10 @@ def kind_of(line: Line) -> str:
     return str(line.__struct_config__.tag)
 
 
-# Questions: the lines of what will go
+def bus_name(_: None, now: Now) -> Op[str | None]:
+    """The name that a bus has for itself, in its archives."""
+    rows = yield Query("meta_get", ("bus",))
+    return str(rows[0][0]) if rows else None
 
 
 def load_messages(ids: Sequence[int], now: Now) -> Op[list[Line]]:
@@ -209,18 +233,19 @@ def load_documents(ids: Sequence[int], now: Now) -> Op[list[Line]]:
     return [ArchivedDocument(*row) for row in rows]
 
 
-def load_agents(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Agents with their state."""
-    rows = yield Query("agent_archive", (list(ids),))
-    entries = yield from _load_state(ids)
+def load_agents(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
+    """Agents with their state, as far as it was changed after a change."""
+    rows = yield Query("agent_archive", ([id for id, _ in wanted],))
+    entries = yield from _load_state(wanted)
     return [*(ArchivedAgent(*row) for row in rows), *entries]
 
 
-def load_sessions(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Sessions with their participants and their state."""
-    rows = yield Query("session_archive", (list(ids),))
-    members = yield Query("participant_archive", (list(ids),))
-    entries = yield from _load_state([session_scope(id) for id in ids])
+def load_sessions(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
+    """Sessions with their participants, and with their state as far as it was changed after a change."""
+    ids = [id for id, _ in wanted]
+    rows = yield Query("session_archive", (ids,))
+    members = yield Query("participant_archive", (ids,))
+    entries = yield from _load_state([(session_scope(id), after) for id, after in wanted])
     return [*(ArchivedSession(*row) for row in rows), *(ArchivedParticipant(*row) for row in members), *entries]
 
 
@@ -239,136 +264,6 @@ def load_tombstones(ids: Sequence[int], now: Now) -> Op[list[Line]]:
     return [ArchivedState(*row) for row in rows]
 
 
-def _load_state(scopes: Sequence[str]) -> Op[list[Line]]:
+def _load_state(scopes: Sequence[tuple[str, int]]) -> Op[list[Line]]:
     rows = yield Query("state_archive", (list(scopes),))
     return [ArchivedState(*row) for row in rows]
-
-
-# The way back
-
-
-class RestoreRequest(msgspec.Struct, frozen=True):
-    """A line that shall be a row again."""
-
-    line: Line
-    weight: int
-
-
-class ImportedRequest(msgspec.Struct, frozen=True):
-    """An archive was read to its end."""
-
-    name: str
-    counts: dict[str, int]
-
-
-@operation(durable=True)
-def restore(requests: Sequence[RestoreRequest], now: Now) -> Op[list[Outcome[bool]]]:
-    """Put rows back that are not there. The outcome says whether the row is new; what is there is never changed, but
-    for a tombstone of the very value that the line has."""
-    outcomes: list[Outcome[bool]] = []
-    for request in requests:
-        line = request.line
-        error = yield from _cannot_restore(line)
-        outcomes.append(error or (yield from _restore(line, now)))
-    return outcomes
-
-
-@operation(durable=True)
-def note_import(requests: Sequence[ImportedRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """A line in the trail for each archive that was imported."""
-    yield from record([
-        event(now.wall, "archive_imported", ("bus", "archive"), None, archive=request.name, counts=request.counts)
-        for request in requests
-    ])  # fmt: skip
-    return [None] * len(requests)
-
-
-def _cannot_restore(line: Line) -> Op[AgentBusError | None]:
-    """What the database would refuse for a reason that people should read."""
-    if isinstance(line, ArchivedMessage | ArchivedAgent):
-        kind = "message" if isinstance(line, ArchivedMessage) else "agent"
-        known = yield Query("type_known", (kind, [line.type]))
-        if not known:
-            return UnknownType(kind=kind, name=line.type)
-    if isinstance(line, ArchivedAgent) and line.ended is None and line.status != "pending":
-        return WrongState(what="agent", name=line.id, status=line.status, action="import it: it would look alive")
-    if isinstance(line, ArchivedDocument | ArchivedParticipant):
-        rows = yield Query("session_status", (line.session,))
-        if not rows:
-            return UnknownSession(session=line.session)
-    return None
-
-
-def _restore(line: Line, now: Now) -> Op[Outcome[bool]]:
-    if isinstance(line, ArchivedState):
-        return (yield from _restore_state(line))
-    if isinstance(line, ArchivedMessage):
-        return (yield from _restore_message(line, now))
-    if isinstance(line, ArchivedAgent):
-        # One that is there is a later life, or the same: both know better.
-        if (yield Query("agent_life", (line.id,))):
-            return False
-        boxes = yield from _mailboxes([("agent", line.id, line.id), ("replies", line.id, line.id)], now)
-        yield Query("agent_restore", (*line.row(), *(mailbox for (mailbox,) in boxes)))
-        return True
-    if isinstance(line, ArchivedParticipant):
-        rows = yield Query("participant_restore", line.row())
-        return bool(rows)
-    if isinstance(line, ArchivedCheckpoint):
-        rows = yield Query("checkpoint_restore", line.row())
-        same = rows or (yield Query("checkpoint_same", (line.id, line.created, line.checksum)))
-    elif isinstance(line, ArchivedSession):
-        rows = yield Query("session_restore", line.row())
-        same = rows or (yield Query("session_same", (line.id, line.created)))
-    elif isinstance(line, ArchivedDocument):
-        rows = yield Query("document_restore", line.row())
-        same = rows or (yield Query("document_same", (line.session, line.name, line.version, line.checksum)))
-    elif isinstance(line, ArchivedEvent):
-        rows = yield Query("event_restore", line.row())
-        same = rows or (yield Query("event_same", (line.id, line.at, line.kind, line.subject)))
-    else:
-        rows = yield Query("process_restore", line.row())
-        same = rows or (yield Query("process_same", (line.id, line.pid, line.created)))
-    return bool(rows) if same else ArchiveDiffers(what=kind_of(line), id=getattr(line, "id", line.row()[:3]))
-
-
-def _restore_message(line: ArchivedMessage, now: Now) -> Op[Outcome[bool]]:
-    there = yield Query("message_same", (line.id, line.created, line.checksum))
-    if there:
-        return False if there[0][0] else ArchiveDiffers(what="message", id=line.id)
-    box = (line.mailbox_kind, line.mailbox_name, line.mailbox_owner)
-    ((mailbox,),) = yield from _mailboxes([box], now)
-    id, message_id, _, _, _, *rest = line.row()
-    rows = yield Query("message_restore", (id, message_id, mailbox, *rest))
-    if not rows:
-        # Another message has its message_id.
-        return ArchiveDiffers(what="message", id=line.message_id)
-    # What is sent from now on must get a number of its own.
-    yield Query("counter_raise", ("message", line.id))
-    return True
-
-
-def _restore_state(line: ArchivedState) -> Op[bool]:
-    """A value comes back where there is nothing, or the tombstone of that value; never over a later one."""
-    rows = yield Query("state_row", (line.scope, line.key))
-    if rows:
-        ((id, version, gone),) = rows
-        if not gone or version != line.version or line.value is None:
-            return False
-    change = yield from take_change_numbers(1)
-    scope, key, type, version, *rest = line.row()
-    values = (type, version, change, *rest)
-    if rows:
-        yield Each("state_update", [(*values, id)])
-    else:
-        yield Each("state_insert", [(*values, scope, key)])
-    yield Wake((state_channel(line.scope),))
-    return True
-
-
-def _mailboxes(wanted: Sequence[tuple[str, str, str]], now: Now) -> Op[list[Row]]:
-    yield Each("mailbox_ensure", [(*box, now.wall) for box in wanted])
-    found: list[Row] = []
-    for box in wanted:
-        found += yield Query("mailbox_find", box)
-    return found

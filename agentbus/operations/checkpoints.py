@@ -14,10 +14,10 @@ from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint
 from agentbus.limits import MAX_ID
 from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
 from agentbus.operations.budget import Budget
+from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
-from agentbus.operations.fencing import fence
+from agentbus.operations.fencing import LIVE, fence
 from agentbus.operations.paging import page
-from agentbus.operations.sessions import not_open
 from agentbus.records import CheckpointSummary, Page
 
 _STEP = 100
@@ -198,18 +198,19 @@ def _remove(ids: list[int]) -> Op[None]:
         yield Each("checkpoint_remove", [(id,) for id in ids])
 
 
-def restored(agent: str, before: str | None) -> Op[CheckpointSummary | None]:
-    """What an agent that begins a life goes on from: its newest checkpoint, if the life before did not complete.
+def restored(agent: str, before: str | None, session: str | None) -> Op[CheckpointSummary | None]:
+    """What an agent that begins a life in this session (or in none) goes on from: its newest checkpoint of there, if
+    the last life that it began did not complete.
 
-    To be asked before the new life begins.
+    To be asked before the new life begins. What it saved for another session says nothing of how far it is in this one.
     """
-    if before in {None, "completed"}:
+    if before is None:
         return None
-    if before == "pending":
+    if before not in LIVE:
         rows = yield Query("agent_cut_off", (agent,))
         if not rows or not rows[0][0]:
             return None
-    rows = yield Query("checkpoint_history", ("agent", agent, MAX_ID, 1))
+    rows = yield Query("checkpoint_newest_within", (agent, session))
     return CheckpointSummary(*rows[0]) if rows else None
 
 

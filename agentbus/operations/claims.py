@@ -178,3 +178,23 @@ def _earliest(mailboxes: Iterable[int], horizon: dict[int, Row]) -> tuple[int | 
         min((due for due, _, _ in found if due is not None), default=None),
         min((until for _, until, _ in found if until is not None), default=None),
     )
+
+
+# Questions
+
+
+def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[Row]]:
+    """What a claim would get of these mailboxes, as far as it is ready without being tended."""
+    mailboxes, most = wanted
+    ready: list[tuple[int, int]] = []
+    for mailbox in mailboxes:
+        # Not as a claim finds them, which may lock what it finds.
+        ready += [(-priority, id) for priority, id in (yield Query("message_waiting", (mailbox, most)))]
+    ids = [id for _, id in sorted(ready)[:most]]
+    rows = {row[0]: row for row in (yield Query("message_rows", (ids,)))}
+    return [rows[id] for id in ids]
+
+
+def horizon(mailboxes: Sequence[int], now: Now) -> Op[tuple[int | None, int | None]]:
+    """When the next scheduled message of these mailboxes is due (wall), and the next lease runs out (awake)."""
+    return _earliest(mailboxes, (yield from _horizon(mailboxes)))

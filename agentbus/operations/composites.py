@@ -17,9 +17,9 @@ from agentbus.errors import AgentBusError, SnapshotTooLarge, UnknownCheckpoint
 from agentbus.limits import session_scope
 from agentbus.operations import Each, Op, Outcome, Query, Row, operation
 from agentbus.operations.checkpoints import Owner, trim
+from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE
-from agentbus.operations.sessions import not_open
 from agentbus.operations.state import ChangeRequest, change_state
 from agentbus.records import Rollback
 
@@ -51,6 +51,7 @@ class KeptEntry(msgspec.Struct, frozen=True):
     type: str
     expires: int | None
     checksum: int
+    author: str | None
     value: Raw
 
 
@@ -163,6 +164,9 @@ def roll_back(request: RollbackRequest, now: Now) -> Op[Outcome[Rollback]]:
     if not rows:
         # It was there when it was read.
         return UnknownCheckpoint(id=request.checkpoint)
+    too_large = yield from _exceeds(request.session, request.limit, now)
+    if too_large is not None:
+        return too_large
     present = yield from _compose(request.session, now)
     before = yield from _save(ComposeRequest(request.session, BEFORE_ROLLBACK, request.limit), present, now)
     if isinstance(before, AgentBusError):
@@ -191,6 +195,9 @@ def roll_back(request: RollbackRequest, now: Now) -> Op[Outcome[Rollback]]:
 
 
 def _checkpoint(request: ComposeRequest, now: Now) -> Op[Outcome[Composed]]:
+    too_large = yield from _exceeds(request.session, request.limit, now)
+    if too_large is not None:
+        return too_large
     composite = yield from _compose(request.session, now)
     # What waits changes all the time, and is not restored.
     content = digest(_encode(msgspec.structs.replace(composite, messages=[])))
@@ -200,13 +207,19 @@ def _checkpoint(request: ComposeRequest, now: Now) -> Op[Outcome[Composed]]:
     return saved if isinstance(saved, AgentBusError) else Composed(content, *saved)
 
 
+def _exceeds(session: str, limit: int, now: Now) -> Op[SnapshotTooLarge | None]:
+    """Whether the values alone are too much: nobody shall wait until all is composed to hear that."""
+    ((size,),) = yield Query("session_size", (session, session_scope(session), now.wall))
+    return SnapshotTooLarge(size=size, limit=limit) if size > limit else None
+
+
 def _compose(session: str, now: Now) -> Op[Composite]:
     """All that belongs to a session that is there."""
     (row,) = yield Query("session_get", (session,))
     members = yield Query("agent_of_session", (session,))
     agents = [
         KeptAgent(id, type, status, progress, note, checkpoint)
-        for id, type, status, _, progress, note, _, checkpoint in members
+        for id, type, status, _, progress, note, _, checkpoint, _ in members
     ]
     documents = yield Query("document_newest", (session,))
     scopes = [session_scope(session), *(agent.id for agent in agents)]
@@ -264,6 +277,7 @@ def _restore_documents(past: Composite, present: Composite, now: Now) -> Op[tupl
             )
             restored.append(document.name)
     for name in there:
+        yield Query("document_floor", (session, name))
         yield Query("document_forget", (session, name))
     return restored, list(there)
 
@@ -277,7 +291,7 @@ def _restore_state(past: Composite, present: Composite, now: Now) -> Op[dict[str
     requests = [
         ChangeRequest(
             entry.scope, entry.key, (_text(entry.value), entry.checksum), None, entry.type,
-            None if entry.expires is None else entry.expires - now.wall,
+            None if entry.expires is None else entry.expires - now.wall, author=entry.author,
         )
         for place, entry in then.items()
         if place not in there or _differs(entry, there[place])

@@ -95,7 +95,7 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
             continue
         if alive:
             status = next(row[1] for row in messages[alive[0]] if row[1] != "dead")
-            advice = "only dead letters are requeued: bus.messages.list(status='dead') shows them"
+            advice = "only dead letters are requeued: bus.messages.dead() lists them"
             outcomes.append(
                 WrongState(what="message", name=alive[0], status=status, action="requeue it", advice=advice)
             )

@@ -81,7 +81,7 @@ def _cannot_delete(agent: str, status: str | None) -> AgentBusError | None:
     if status is None:
         return UnknownAgent(agent=agent)
     if status in LIVE:
-        advice = "end it first: leave its block, or agent.complete()"
+        advice = "end it first, or wait until it has ended"
         return WrongState(what="agent", name=agent, status=status, action="delete it", advice=advice)
     return None
 

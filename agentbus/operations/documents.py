@@ -8,8 +8,8 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Actor, Op, Outcome, Query, operation
+from agentbus.operations.closed import not_open
 from agentbus.operations.fencing import fence
-from agentbus.operations.sessions import not_open
 from agentbus.records import DocumentSummary
 
 

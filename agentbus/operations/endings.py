@@ -24,20 +24,26 @@ def end(
     actor: str | None,
     now: Now,
     evidence: Mapping[str, Evidence] | None = None,
+    processes: Sequence[int] = (),
 ) -> Op[list[str]]:
-    """End these live agents; if they were judged, on this evidence. Says which sessions are interrupted by it.
+    """End these live agents; if they were judged, on this evidence. Says which sessions are interrupted by it, or by
+    these ``processes`` having ended for the same reason.
 
     A failed one may come back: it keeps its pools and subscriptions, and its mailbox goes on filling. A completed or
     stopped one gives them up.
     """
-    if not agents:
-        return []
-    ids = list(agents)
-    judged = evidence or {}
+    if agents:
+        yield from _end(list(agents), status, error, actor, now, evidence or {})
+    return (yield from interrupt(agents, processes, error, now)) if agents or processes else []
+
+
+def _end(
+    ids: list[str], status: str, error: str | None, actor: str | None, now: Now, judged: Mapping[str, Evidence]
+) -> Op[None]:
     rows = yield Query("message_held_by", (ids,))
     yield Each(
         "agent_end",
-        [(status, error, now.wall, plain(judged[agent]) if agent in judged else None, agent) for agent in agents],
+        [(status, error, now.wall, plain(judged[agent]) if agent in judged else None, agent) for agent in ids],
     )
     # Whoever still waits for a message in this life must hear that it is over.
     lives = yield from standings(ids)
@@ -55,11 +61,10 @@ def end(
         yield Query("pool_leave_all", (ids,))
     yield from record([
         event(now.wall, f"agent_{status}", ("agent", agent), actor, **_facts(error, judged.get(agent)))
-        for agent in agents
+        for agent in ids
     ])  # fmt: skip
     if status == "failed":
         yield Query("session_trouble", (ids,))
-    return (yield from interrupt(ids, (), error or "none of its agents is live any more", now))
 
 
 def _facts(error: str | None, evidence: Evidence | None) -> dict[str, Any]:

@@ -7,21 +7,25 @@ written events.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.operations import Each, Op, Query, Row, Wake
-from agentbus.records import EventRecord
+
+if TYPE_CHECKING:
+    from agentbus.records import EventRecord
 
 CHANNEL = "events"
 
 KINDS = {
-    "agent_expected": "an agent was announced; type, epoch, before (its status)",
-    "agent_registered": "an agent began a life; type, epoch, before",
-    "agent_taken_over": "an agent began a life and fenced the one before; type, epoch, before",
+    "agent_expected": "an agent was announced; type, epoch, before (its status), left (an open session that it had not"
+    " completed in, and left for another)",
+    "agent_registered": "an agent began a life; type, epoch, before, left",
+    "agent_taken_over": "an agent began a life and fenced the one before; type, epoch, before, left",
+    "agent_joined": "an agent went into a session in the life that it is in; session, left (an open one)",
     "agent_completed": "an agent's work is done",
     "agent_suspected": "something speaks against an agent; evidence",
     "agent_recovered": "a suspect agent showed life; evidence (what had spoken against it)",
@@ -38,15 +42,16 @@ KINDS = {
     "session_continued": "a paused or interrupted session goes on; before (its status), process (if one owns it)",
     "session_paused": "a session was paused; before, reason",
     "session_interrupted": "a session was cut off; before, reason",
-    "session_completed": "a session's work is done; before",
-    "session_failed": "a session failed; before, error",
+    "session_completed": "a session's work is done; before, stopped (its agents that were only expected)",
+    "session_failed": "a session failed; before, error, stopped",
     "session_recovered": "a session was recovered by a plan; action, before, agents (expected again, or stopped; of the"
     " first 100), and checkpoint, reason or follow_on",
     "session_rolled_back": "a session went back to a checkpoint; checkpoint, saved (the one of what was there before),"
     " documents, removed, entries, participants (how many)",
     "session_deleted": "an ended session is gone for good, with all that belonged to it",
     "retention_applied": "what was old enough is gone; counts (by kind), archive (the file that has it)",
-    "archive_imported": "an archive was read again; archive, counts (by kind)",
+    "retention_changed": "what is kept, and for how long, was changed; before, after (of what was changed)",
+    "archive_imported": "an archive, or what lay at a path, was imported; archive (its name), counts (by kind)",
     "bus_restored": "the bus was replaced by a backup; backup, processes (how many were live in it)",
     "type_defined": "a type was added to the vocabulary; schema (whether it has one)",
     "type_changed": "a type has another description or schema; changed (which)",
@@ -88,6 +93,9 @@ def read_events(wanted: EventFilter, now: Now) -> Op[list[EventRecord]]:
         rows = yield Query("event_page_of_kind", (wanted.kind, wanted.after, wanted.limit))
     else:
         rows = yield Query("event_page", (wanted.after, wanted.limit))
+    # Imported only here, as records are everywhere: whoever writes needs none, and they take long to make.
+    from agentbus.records import EventRecord
+
     return [EventRecord(*(*columns, decode(facts))) for *columns, facts in rows]
 
 

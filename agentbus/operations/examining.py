@@ -8,6 +8,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode
+from agentbus.errors import AgentBusError
 from agentbus.operations import Op, Query, Row
 from agentbus.operations.processes import Neighbour
 
@@ -17,6 +18,14 @@ _STUCK = 60_000
 _AHEAD = 5 * 60_000
 """Wall milliseconds that what is stored may be ahead of the clock."""
 _SESSIONS = 1000
+
+
+class Unseen(msgspec.Struct, frozen=True):
+    """Something that the doctor could not look at, why, and what to do if the error itself does not say it best."""
+
+    name: str
+    error: AgentBusError
+    fix: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -46,6 +55,11 @@ def state_payloads(cursor: int, now: Now) -> Op[Page]:
 def document_payloads(cursor: int, now: Now) -> Op[Page]:
     rows = yield Query("document_payloads", (cursor, 4))
     return _page(rows, 4, "version {} of document {} of session {}")
+
+
+def participant_payloads(cursor: int, now: Now) -> Op[Page]:
+    rows = yield Query("participant_payloads", (cursor, 64))
+    return _page(rows, 64, "the result of {} in session {}")
 
 
 def checkpoint_payloads(cursor: int, now: Now) -> Op[Page]:
@@ -85,7 +99,7 @@ def missing_documents(_: None, now: Now) -> Op[dict[str, list[str]]]:
     documents = yield Query("document_names", ([session for session, _ in rows],))
     there = set(documents)
     missing = {
-        session: [name for name in sorted(set(decode(expected).values())) if (session, name) not in there]
+        session: [name for name in sorted(map(str, set(decode(expected).values()))) if (session, name) not in there]
         for session, expected in rows
     }
     return {session: names for session, names in missing.items() if names}

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from agentbus.clock import Now
 from agentbus.errors import AgentFenced
 from agentbus.operations import Actor, Op, Query
 
@@ -35,9 +36,11 @@ def fenced(actor: Actor, standing: Standing | None) -> AgentFenced | None:
         return None
     if standing is None:
         reason = "it was deleted"
+    elif actor.epoch > standing.epoch:
+        reason = f"it never had such an epoch, the newest is {standing.epoch}"
     elif standing.epoch != actor.epoch:
         reason = f"epoch {standing.epoch} has taken over"
-    elif standing.status == "pending":
+    elif standing.status in {"pending", "spawning"}:
         reason = "its life had ended, and it is expected to begin a new one"
     else:
         reason = f"it has {standing.status}" if standing.status != "failed" else "it was declared failed"
@@ -56,3 +59,8 @@ def fence(actors: Iterable[Actor | None]) -> Op[dict[Actor | None, AgentFenced]]
         if error is not None:
             refused[actor] = error
     return refused
+
+
+def barred(actor: Actor, now: Now) -> Op[AgentFenced | None]:
+    """Why this actor may not act any more, or None: for one who only waits, and would not hear of it."""
+    return (yield from fence([actor])).get(actor)

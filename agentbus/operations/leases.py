@@ -8,6 +8,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, LeaseLost
+from agentbus.limits import generated_id
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
 from agentbus.operations.dead_letters import Ending, bury
 from agentbus.operations.fencing import fence
@@ -303,3 +304,25 @@ def _give_back(rows: Sequence[Row], mailboxes: Sequence[int], now: Now) -> Op[No
         if ended:
             yield Query("message_expire_all", (now.wall, "the subscription ended", [box for (box,) in ended]))
         yield Wake([mailbox_channel(box) for box in mailboxes])
+
+
+# Questions
+
+
+def holdings(agent: str, now: Now) -> Op[list[Held]]:
+    """What an agent holds."""
+    rows = yield Query("message_held_by", ([agent],))
+    return [Held(*row) for row in rows]
+
+
+def letter(wanted: tuple[str, str], now: Now) -> Op[tuple[Held, str] | None]:
+    """The message of this name, and who sent it. Of several copies the one that this agent holds, if it does."""
+    message_id, agent = wanted
+    mine = [held for held in (yield from holdings(agent, now)) if (held.message_id or f"m-{held.id}") == message_id]
+    id = mine[0].id if mine else generated_id(message_id)
+    rows = yield Query("message_get", (id, message_id if id is None else None))
+    if not rows:
+        return None
+    ((number, _, sender, *_),) = rows
+    found = yield Query("message_standing", (number,))
+    return Held(*found[0]), sender

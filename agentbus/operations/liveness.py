@@ -13,6 +13,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain
+from agentbus.limits import MAX_SECONDS
 from agentbus.operations import Each, Op, Outcome, Query, Row, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
@@ -26,11 +27,17 @@ STEP = 500
 
 class Rules(msgspec.Struct, frozen=True):
     """After how many milliseconds of silence an agent is suspect; has failed, where its process cannot be seen; has
-    failed, though its process can be seen (None: never)."""
+    failed, though its process can be seen (None: never). ``host`` is where the judge is: it sees no process of
+    another."""
 
     suspect_after: int
     fail_after: int
     fail_stuck_after: int | None = None
+    host: str = ""
+
+
+LENIENT = Rules(MAX_SECONDS * 1000, MAX_SECONDS * 1000)
+"""By these nobody fails for silence, but only who did not come in time."""
 
 
 class JudgeRequest(msgspec.Struct, frozen=True):
@@ -66,6 +73,9 @@ class _Process(msgspec.Struct, frozen=True):
     id: int
     pid: int
     beat: int
+    silent: int
+    """Whether an earlier sweep found it so."""
+    every: int
 
 
 @operation(durable=True)
@@ -79,8 +89,7 @@ def convict(requests: Sequence[JudgeRequest], now: Now) -> Op[list[Outcome[Convi
         yield from _convict_processes(request, convicted, now)
         yield from _convict_agents(request, convicted, now)
         if request.sessions:
-            reason = "nobody is at work in it any more"
-            convicted.sessions += yield from interrupt((), (), reason, now, request.sessions)
+            convicted.sessions += yield from interrupt((), (), None, now, request.sessions)
         outcomes.append(convicted)
     return outcomes
 
@@ -91,6 +100,7 @@ def suspect(requests: Sequence[JudgeRequest], now: Now) -> Op[list[Outcome[Suspe
     outcomes: list[Outcome[Suspected]] = []
     for request in requests:
         silent = yield from _silent(request, now)
+        yield Each("process_silent", [(id,) for id in request.unseen if id in silent and not silent[id].silent])
         running = (yield Query("agent_of_status", (list(silent), "running"))) if silent else []
         stuck = yield from silent_agents("running", request.rules, request.limit, now)
         overdue = yield from overdue_agents("running", request.rules, request.limit, now)
@@ -109,7 +119,10 @@ def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) ->
     blocked. Then its suspect agents fail, if that was asked for, and it may go on with others."""
     rules = request.rules
     silent = yield from _silent(request, now)
-    lost = [id for id in request.unseen if id in silent and now.awake - silent[id].beat > rules.fail_after]
+    lost = [
+        id for id in request.unseen
+        if id in silent and silent[id].silent and _exceeds(silent[id], rules.fail_after, now)
+    ]  # fmt: skip
     if lost:
         # Not as long as one of its agents is running: it has yet to become suspect, or said that it would be busy.
         running = yield Query("agent_of_status", (lost, "running"))
@@ -120,7 +133,7 @@ def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) ->
         convicted.agents += struck.agents
         convicted.sessions += struck.sessions
     limit = rules.fail_stuck_after
-    stuck = [id for id in request.stalled if id in silent and limit is not None and now.awake - silent[id].beat > limit]
+    stuck = [id for id in request.stalled if id in silent and limit is not None and _exceeds(silent[id], limit, now)]
     if stuck and limit is not None:
         rows = yield Query("agent_of_status", (stuck, "suspect"))
         reason = f"its process is there, but was silent for longer than {_seconds(limit)}"
@@ -135,7 +148,11 @@ def _convict_agents(request: JudgeRequest, convicted: Convicted, now: Now) -> Op
     overdue = yield from overdue_agents("suspect", rules, request.limit, now)
     yield from _fail(overdue, "it was silent for much longer than its patience", convicted, now)
     absent = yield from absent_agents(request.limit, now)
-    yield from _fail(absent, "it was started and did not register in time", convicted, now)
+    reasons = dict[str, dict[str, Evidence]]()
+    for agent, evidence in absent.items():
+        reasons.setdefault(_absence(evidence), {})[agent] = evidence
+    for reason, agents in reasons.items():
+        yield from _fail(agents, reason, convicted, now)
     convicted.more = request.limit in {len(stuck), len(overdue), len(absent)}
 
 
@@ -143,7 +160,17 @@ def _silent(request: JudgeRequest, now: Now) -> Op[dict[int, _Process]]:
     """Those of the silent processes that are so still: one may have beaten meanwhile."""
     processes = [*request.stalled, *request.unseen]
     rows = (yield Query("process_beats", (processes,))) if processes else []
-    return {row[0]: _Process(*row) for row in rows if now.awake - row[2] > request.rules.suspect_after}
+    found = [_Process(*row) for row in rows]
+    return {process.id: process for process in found if _exceeds(process, request.rules.suspect_after, now)}
+
+
+def patience(limit: int, every: int) -> int:
+    """How long a process may be silent: the limit, but at least two of its own beats."""
+    return max(limit, 2 * every)
+
+
+def _exceeds(process: _Process, limit: int, now: Now) -> bool:
+    return now.awake - process.beat > patience(limit, process.every)
 
 
 def _in_processes(
@@ -180,27 +207,40 @@ def silent_agents(status: str, rules: Rules, limit: int, now: Now) -> Op[dict[st
 
 def overdue_agents(status: str, rules: Rules, limit: int, now: Now) -> Op[dict[str, Evidence]]:
     """Visiting agents of this status whose patience is over. One that is suspect has failed ``fail_after`` later; but
-    if its process can be watched, and is there, it is only stuck."""
+    if its process can be watched from here, and is there, it is only stuck."""
     alone = with_process = now.awake
     if status == "suspect":
         alone = now.awake - rules.fail_after
         with_process = -1 if rules.fail_stuck_after is None else now.awake - rules.fail_stuck_after
-    rows = yield Query("agent_overdue", (status, now.awake, alone, with_process, limit))
+    rows = yield Query("agent_overdue", (status, now.awake, alone, with_process, limit, rules.host))
     return {
-        row[0]: Silence(*row).evidence(
-            "silent", now, patience=patience / 1000, alive=None if row[1] is None else True
-        )
-        for *row, patience in rows
-    }  # fmt: skip
+        row[0]: Silence(*row).evidence("silent", now, patience=patience / 1000, alive=True if seen else None)
+        for *row, patience, seen in rows
+    }
 
 
 def absent_agents(limit: int, now: Now) -> Op[dict[str, Evidence]]:
-    """Agents that somebody started, and that never came."""
+    """Agents that were expected by now, and never came."""
     rows = yield Query("agent_absent", (now.awake, limit))
     return {
         agent: Evidence("absent", call_age=age(last_call, now), busy_age=age(busy_until, now))
         for agent, last_call, busy_until in rows
     }
+
+
+def _absence(evidence: Evidence) -> str:
+    """After a reboot nobody knows any more when it was expected."""
+    if evidence.call_age is None or evidence.busy_age is None:
+        return "expected, never registered"
+    return f"expected within {evidence.call_age - evidence.busy_age:g} s, never registered"
+
+
+def overstayed(_: None, now: Now) -> Op[JudgeRequest | None]:
+    """What there is to judge when a bus is opened and nobody sweeps it: agents and sessions that nobody came for."""
+    absent = yield from absent_agents(1, now)
+    rows = yield Query("session_overdue", (now.awake,))
+    sessions = tuple(session for (session,) in rows)
+    return JudgeRequest(LENIENT, sessions=sessions) if absent or sessions else None
 
 
 def _fail(evidence: dict[str, Evidence], reason: str, convicted: Convicted, now: Now) -> Op[None]:

@@ -9,7 +9,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.errors import UnknownParticipant
 from agentbus.operations import Each, Op, Outcome, Query, operation
-from agentbus.operations.sessions import not_open
+from agentbus.operations.closed import not_open
 
 
 class EnrolRequest(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -13,14 +13,18 @@ from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
-from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.returning import acquit
+
+CREATED = "created"
+"""The fact that says when a bus was first opened."""
 
 
 class EnterRequest(msgspec.Struct, frozen=True):
     """A process that opens the bus. ``started`` tells it from a later process with the same pid.
 
-    ``watched``: it does not open the bus; a visiting agent lives and dies with it.
+    ``watched``: it does not open the bus; a visiting agent lives and dies with it. ``every``: how many milliseconds are
+    between its beats.
     """
 
     host: str
@@ -28,6 +32,7 @@ class EnterRequest(msgspec.Struct, frozen=True):
     started: str
     bell: str | None
     watched: bool = False
+    every: int = 5000
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -79,6 +84,13 @@ class ListenRequest(msgspec.Struct, frozen=True):
 
 
 @operation(durable=False)
+def notice_boot(requests: Sequence[None], now: Now) -> Op[list[Outcome[None]]]:
+    """Somebody who does not enter finds that the machine was restarted."""
+    yield from _new_boot(now)
+    return [None] * len(requests)
+
+
+@operation(durable=False)
 def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]]:
     """Take a number. The first to open the bus after a reboot voids what the last boot left behind."""
     outcomes: list[Outcome[Entry]] = []
@@ -88,7 +100,7 @@ def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]
             "process_insert",
             (
                 request.host, now.boot, request.pid, request.started, request.bell, int(request.watched), now.awake,
-                now.wall,
+                now.wall, request.every,
             ),
         )  # fmt: skip
         rows = yield Query("process_neighbours", (process,))
@@ -122,11 +134,12 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
         revived = yield Query("process_revive", (now.awake, request.process))
         if revived:
             yield from record([event(now.wall, "process_back", ("process", str(request.process)), None)])
+            yield from _own_again(request.process, now)
         suspects = yield Query("agent_suspects", (request.process,))
         if suspects:
             active = {(agent, epoch) for agent, epoch, _ in request.calls}
             known = {(agent, epoch): decode(evidence) for agent, epoch, evidence in suspects}
-            yield from recover(
+            yield from acquit(
                 {
                     agent: evidence
                     for (agent, epoch), evidence in known.items()
@@ -138,13 +151,12 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     return outcomes
 
 
-def recover(suspects: dict[str, dict[str, Any]], now: Now) -> Op[None]:
-    """These agents showed life; each with the evidence that had spoken against it."""
-    # Those of a process that stood still had no chance to call: for them the count begins now.
-    yield Each("agent_recover", [(now.awake, now.wall, agent) for agent in suspects])
+def _own_again(process: int, now: Now) -> Op[None]:
+    """Sessions that were interrupted only because their owner counted as dead, and that nobody went on with."""
+    rows = yield Query("session_own_again", (now.wall, process))
     yield from record([
-        event(now.wall, "agent_recovered", ("agent", agent), None, evidence=evidence)
-        for agent, evidence in suspects.items()
+        event(now.wall, "session_continued", ("session", session), None, before="interrupted", process=process)
+        for (session,) in rows
     ])  # fmt: skip
 
 
@@ -177,8 +189,8 @@ def leave(requests: Sequence[LeaveRequest], now: Now) -> Op[list[Outcome[list[st
             ended = [process for process, *_ in still]
             rows = yield Query("agent_of_processes", (ended,))
             agents = [agent for agent, *_ in rows]
-            yield from end(agents, "stopped", request.reason, None, now)
-            yield from _forget(ended, request.reason, now)
+            yield from end(agents, "stopped", request.reason, None, now, processes=ended)
+            yield from _forget(ended)
             outcomes.append(agents)
     return outcomes
 
@@ -213,8 +225,8 @@ def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, ali
             judged[silence.agent] = msgspec.structs.replace(known, progress=silence.progress)
         else:
             judged[silence.agent] = silence.evidence(verdict, now, pid=known.pid, alive=alive, beat_age=known.beat_age)
-    sessions = yield from end(list(judged), "failed", reason, None, now, judged)
-    sessions += yield from _forget(list(evidence), reason, now)
+    sessions = yield from end(list(judged), "failed", reason, None, now, judged, list(evidence))
+    yield from _forget(list(evidence))
     dead = [id for id, status, *_ in rows if status == "dead"]
     yield from record([
         event(now.wall, "process_dead", ("process", str(id)), None, reason=reason, evidence=evidence[id]) for id in dead
@@ -222,11 +234,9 @@ def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, ali
     return Struck(dead, list(judged), sessions)
 
 
-def _forget(processes: list[int], reason: str, now: Now) -> Op[list[str]]:
-    interrupted = yield from interrupt((), processes, reason, now)
+def _forget(processes: list[int]) -> Op[None]:
     yield Query("listener_clear", (processes,))
     yield Query("counter_take", ("topology", 1))
-    return interrupted
 
 
 def add_listeners(rows: Sequence[tuple[str, int]]) -> Op[None]:
@@ -242,8 +252,10 @@ def _new_boot(now: Now) -> Op[None]:
         return
     yield Query("meta_set", ("boot", now.boot))
     if not rows:
+        yield Query("meta_set", (CREATED, str(now.wall)))
         return
     yield Query("agent_forget_calls")
+    yield Query("session_forget_deadlines")
     dead = yield Query("process_of_other_boots", (now.boot,))
     if dead:
         request = LeaveRequest(tuple(process for (process,) in dead), True, "the machine was restarted")

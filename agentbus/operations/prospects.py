@@ -13,9 +13,10 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Query
+from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import KIND
 from agentbus.operations.fencing import LIVE
-from agentbus.operations.sessions import ENDED, get_session, standing_of
+from agentbus.operations.sessions import get_session, standing_of
 from agentbus.records import (
     CheckpointSummary,
     DocumentSummary,
@@ -24,6 +25,7 @@ from agentbus.records import (
     RecoveryRecord,
     RecoverySummary,
 )
+from agentbus.records.recovery import named
 
 _NAMED = 100
 """Sessions and agents that a summary names."""
@@ -76,8 +78,20 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
     record = RecoveryRecord(
         session,
         [
-            RecoveryAgent(id, type, status, progress, note, error, None, 0, 0, [])
-            for id, type, status, _, progress, note, error, _ in agents
+            RecoveryAgent(
+                id,
+                type,
+                status,
+                progress,
+                note,
+                error,
+                None,
+                0,
+                0,
+                [],
+                status == "failed" or (status == "stopped" and not on_purpose),
+            )
+            for id, type, status, _, progress, note, error, _, on_purpose in agents
         ],
         {producer: name for producer, name in session.expected.items() if name in saved},
         {producer: name for producer, name in session.expected.items() if name not in saved},
@@ -85,6 +99,7 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
         [],
         [row[0] for row in agents if row[2] in LIVE],
         standing.owned,
+        [],
         [],
     )
     basis = Basis(
@@ -103,6 +118,8 @@ def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | Non
     if found is None:
         return None
     record, basis = found
+    rows = yield Query("session_follow_ons", (session_id, _POINTS))
+    follow_ons = [follow_on for (follow_on,) in rows]
     rows = yield Query("checkpoint_latest_of", (session_id,))
     newest = {row[2]: CheckpointSummary(*row) for row in rows}
     rows = yield Query("message_open_counts", (session_id,))
@@ -113,25 +130,33 @@ def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | Non
         waiting, held = unfinished.get(agent.id, (0, 0))
         checkpoint = newest.get(agent.id)
         agents.append(msgspec.structs.replace(agent, checkpoint=checkpoint, waiting=waiting, held=held))
-    whole = msgspec.structs.replace(record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points])
+    whole = msgspec.structs.replace(
+        record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points], follow_ons=follow_ons
+    )
     return msgspec.structs.replace(whole, options=options(whole)), basis
 
 
-def refusal(record: RecoveryRecord, action: str) -> str | None:
-    """Why this cannot be done with a session as it is, in words that follow "cannot"; None if it can be."""
+def refusal(record: RecoveryRecord, action: str) -> tuple[str, str] | None:
+    """Why this cannot be done with a session as it is, in words that follow "cannot", and what to do instead; None if
+    it can be done."""
     session, words = record.session, _WORDS[action]
     if session.status in ENDED:
         if action != "follow_on":
-            return words
+            return words, "plan again: an ended session has at most a follow-on"
     elif action != "resume":
         if record.at_work:
-            return f"{words}: {', '.join(record.at_work[:3])} of it is at work"
-        if session.status == "active" and record.owned:
-            return f"{words}: a live process is in its block"
+            return (
+                f"{words}: {', '.join(record.at_work[:3])} of it is at work",
+                "end its agents first, or wait for them",
+            )
+        if record.owned:
+            advice = "leave that to the process, end the process, or wait until it is gone"
+            return f"{words}: a live process is in its block", advice
     if action == "complete" and record.missing:
-        return f"{words}: {', '.join(record.missing.values())} is missing"
+        advice = "save what is missing, then plan again; or end it with abandon(reason)"
+        return f"{words}: {', '.join(record.missing.values())} is missing", advice
     if action == "follow_on" and not record.documents:
-        return f"{words}: it has no documents"
+        return f"{words}: it has no documents", "save one first, then plan again"
     return None
 
 
@@ -139,7 +164,7 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
     """What makes sense, the likeliest first."""
     session, found = record.session, dict[str, RecoveryOption]()
     possible = [action for action in _WORDS if refusal(record, action) is None]
-    back = [agent.id for agent in record.agents if agent.status in {"failed", "stopped"}]
+    back = [agent.id for agent in record.agents if agent.cut_off]
     for action in possible:
         if action == "resume" and session.status != "active":
             does = f"goes on with it{_expecting(back)}; each goes on with its state, checkpoint and mailbox"
@@ -158,7 +183,8 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
         elif action == "follow_on":
             ends = "" if session.status in ENDED or record.missing else ", and ends this one as completed"
             names = ", ".join(document.name for document in record.documents[:5])
-            found[action] = RecoveryOption(action, f"starts a new session with a copy of {names}{ends}")
+            new = f"another session (there is {record.follow_ons[0]})" if record.follow_ons else "a new session"
+            found[action] = RecoveryOption(action, f"starts {new} with a copy of {names}{ends}")
         elif action == "abandon":
             found[action] = RecoveryOption(action, "ends it as failed, with your reason")
     planned = _planning(session.operation) is not None and bool(record.present) and not record.missing
@@ -166,9 +192,7 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
 
 
 def _expecting(agents: list[str]) -> str:
-    if not agents:
-        return ""
-    return f" and expects {', '.join(agents[:5])}{f' and {len(agents) - 5} more' if len(agents) > 5 else ''} again"
+    return f" and expects {named(agents)} again" if agents else ""
 
 
 def recovery_needed(_: None, now: Now) -> Op[bool]:

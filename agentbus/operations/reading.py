@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -13,6 +12,7 @@ from agentbus.codec import check, decode
 from agentbus.errors import DamagedPayload
 from agentbus.limits import MAX_ID, generated_id
 from agentbus.operations import Op, Query, Row
+from agentbus.operations.fencing import LIVE
 from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
@@ -34,7 +34,7 @@ class AgentFilter(msgspec.Struct, frozen=True):
 class MessageFilter(msgspec.Struct, frozen=True):
     """Which messages to list; None takes all. ``mailbox`` is a kind and a name."""
 
-    status: str | None = None
+    status: tuple[str, ...] | None = None
     type: str | None = None
     sender: str | None = None
     session: str | None = None
@@ -42,6 +42,14 @@ class MessageFilter(msgspec.Struct, frozen=True):
     mailbox: tuple[str, str] | None = None
     cursor: int = MAX_ID
     limit: int = 100
+    holder: str | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """When an agent last showed life, and until when it said that it would be silent, as wall times."""
+
+    at: int | None
+    busy_until: int | None
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -55,7 +63,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 def get_agent(agent: str, now: Now) -> Op[AgentRecord | None]:
     rows = yield Query("agent_get", (agent,))
-    return _agent(rows[0]) if rows else None
+    return agent_record(rows[0]) if rows else None
 
 
 def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
@@ -67,7 +75,27 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
             wanted.capability, wanted.limit + 1,
         ),
     )  # fmt: skip
-    return page(rows, wanted.limit, _agent, lambda agent: agent.id)
+    return page(rows, wanted.limit, agent_record, lambda agent: agent.id)
+
+
+def last_seen(agents: Sequence[AgentRecord], now: Now) -> Op[dict[str, Seen]]:
+    """When each of these last showed life, by its id: it called, or its process beat. Only for those that are alive:
+    what was noted before the last boot counts in another time."""
+    beats: dict[int, int] = {}
+    if any(agent.kind == "resident" and agent.process is not None for agent in agents):
+        rows = yield Query("process_others", (0,))
+        beats = {row[0]: row[6] for row in rows}
+    found: dict[str, Seen] = {}
+    for agent in agents:
+        live = agent.status in LIVE
+        beat = beats.get(agent.process or 0, 0) if agent.kind == "resident" else 0
+        # After a reboot the last call is 0.
+        called = max(agent.last_call or 0, beat) if live else 0
+        found[agent.id] = Seen(
+            now.wall - max(0, now.awake - called) if called else None,
+            now.wall + agent.busy_until - now.awake if live and agent.busy_until else None,
+        )
+    return found
 
 
 def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
@@ -78,11 +106,12 @@ def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
 
 def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
     kind, name = wanted.mailbox or (None, None)
+    status = None if wanted.status is None else f",{','.join(wanted.status)},"
     rows = yield Query(
         "message_list",
         (
-            wanted.cursor, wanted.status, wanted.type, wanted.sender, wanted.session,
-            wanted.correlation, kind, name, wanted.limit + 1,
+            wanted.cursor, status, wanted.type, wanted.sender, wanted.session,
+            wanted.correlation, kind, name, wanted.limit + 1, wanted.holder,
         ),
     )  # fmt: skip
     return page(rows, wanted.limit, _message, lambda message: str(message.id))
@@ -130,6 +159,9 @@ def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:
         rows = yield Query("agent_names")
     else:
         rows = yield Query("mailbox_names", (kind,))
+    # Imported only here, where something went wrong: the command line should start without it.
+    from difflib import get_close_matches
+
     return get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)
 
 
@@ -140,7 +172,7 @@ def recipient(kind: str, name: str, owner: str) -> str:
     return name if kind == "agent" else f"{'topic' if kind == 'subscription' else kind}:{name}"
 
 
-def _agent(row: Row) -> AgentRecord:
+def agent_record(row: Row) -> AgentRecord:
     values: list[Any] = list(row)
     values[7] = decode(row[7])
     values[11] = None if row[11] is None else row[11] / 1000

@@ -8,13 +8,13 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
-from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, UnknownSession, WrongState
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, SessionIdTaken, UnknownSession, WrongState
+from agentbus.operations import Op, Outcome, Query, carry_out, operation
+from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import RollbackRequest, roll_back
-from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.prospects import Basis, outline, refusal
-from agentbus.operations.sessions import ENDED, BeginRequest, ChangeRequest, begin_session, change_session
+from agentbus.operations.sessions import BeginRequest, ChangeRequest, begin_session, change_session, standing_of
 from agentbus.records import Recovered, RecoveryRecord, Rollback
 
 _NAMED = 100
@@ -25,7 +25,8 @@ class RecoverRequest(msgspec.Struct, frozen=True):
     """Something to be done with a session, if it is still what the plan was made of.
 
     ``reason`` belongs to an abandonment, ``rollback`` to a rollback, ``follow_on`` to a new session, whose milestone
-    and metadata are completed here.
+    and metadata are completed here. After a resumption or a rollback somebody must come ``within`` so many
+    milliseconds; None: whenever they like.
     """
 
     session: str
@@ -34,6 +35,7 @@ class RecoverRequest(msgspec.Struct, frozen=True):
     reason: str | None = None
     rollback: RollbackRequest | None = None
     follow_on: BeginRequest | None = None
+    within: int | None = None
 
     @property
     def weight(self) -> int:
@@ -65,18 +67,16 @@ def _cannot(request: RecoverRequest, standing: RecoveryRecord, present: Basis) -
     reason = request.basis.difference(present)
     if reason is not None:
         return PlanOutdated(session=request.session, reason=reason)
-    action = refusal(standing, request.action)
-    if action is not None:
+    refused = refusal(standing, request.action)
+    if refused is not None:
+        action, advice = refused
         status = standing.session.status
-        error = SessionEnded if status in ENDED else WrongState
-        return error(what="session", name=request.session, status=status, action=action)
+        error = SessionEnded if status in ENDED and request.action != "follow_on" else WrongState
+        return error(what="session", name=request.session, status=status, action=action, advice=advice)
     if request.follow_on is not None:
-        rows = yield Query("session_status", (request.follow_on.session,))
-        if rows:
-            name = request.follow_on.session
-            return WrongState(
-                what="session", name=name, status=rows[0][0], action="start it: the id is taken, choose another"
-            )  # fmt: skip
+        other = yield from standing_of(request.follow_on.session)
+        if other is not None:
+            return SessionIdTaken(session=request.follow_on.session, operation=other.operation, status=other.status)
     return None
 
 
@@ -90,7 +90,7 @@ def _recover(request: RecoverRequest, standing: RecoveryRecord, now: Now) -> Op[
             return outcome
         rolled_back = outcome
     if request.action in {"resume", "rollback"}:
-        agents = yield from _resume(standing, now)
+        agents = yield from _resume(standing, request.within, now)
     elif request.action == "complete":
         agents = yield from _close(standing, "completed", None, now)
     elif request.action == "abandon":
@@ -106,22 +106,22 @@ def _recover(request: RecoverRequest, standing: RecoveryRecord, now: Now) -> Op[
     return done
 
 
-def _resume(standing: RecoveryRecord, now: Now) -> Op[list[str]]:
-    """The session goes on, and waits for its agents whose life was cut off."""
+def _resume(standing: RecoveryRecord, within: int | None, now: Now) -> Op[list[str]]:
+    """The session goes on, and waits for its agents whose life was cut off; if it had none, for anybody."""
     session = standing.session
     if session.status != "active":
-        yield from _change(ChangeRequest(session.id, "active"), now)
-    rows = yield Query("agent_expect_again", (now.wall, session.id))
+        yield from carry_out(change_session, ChangeRequest(session.id, "active"), now)
+    deadline = None if within is None else now.awake + within
+    rows = yield Query("agent_expect_again", (now.wall, session.id, now.awake, deadline))
+    if not rows and deadline is not None:
+        yield Query("session_await", (deadline, session.id))
     return sorted(id for (id,) in rows)
 
 
 def _close(standing: RecoveryRecord, status: str, reason: str | None, now: Now) -> Op[list[str]]:
-    """The session ends; nobody waits any more for its agents that did not come."""
-    session = standing.session
-    yield from _change(ChangeRequest(session.id, status, reason), now)
-    pending = [agent.id for agent in standing.agents if agent.status == "pending"]
-    yield from end(pending, "stopped", f"its session {status}", None, now)
-    return pending
+    """The session ends, and with it the wait for its agents that did not come."""
+    yield from carry_out(change_session, ChangeRequest(standing.session.id, status, reason), now)
+    return [agent.id for agent in standing.agents if agent.status in {"pending", "spawning"}]
 
 
 def _follow_on(request: BeginRequest, standing: RecoveryRecord, now: Now) -> Op[str]:
@@ -135,17 +135,9 @@ def _follow_on(request: BeginRequest, standing: RecoveryRecord, now: Now) -> Op[
     metadata = plain({**decode(request.metadata or "{}"), "follows": origin})
     milestone = request.milestone or session.milestone
     new = msgspec.structs.replace(request, milestone=milestone, metadata=metadata)
-    for outcome in (yield from begin_session.run([new], now)):
-        if isinstance(outcome, AgentBusError):
-            raise outcome
+    yield from carry_out(begin_session, new, now)
     yield Query("document_copy", (request.session, now.wall, session.id))
     return request.session
-
-
-def _change(request: ChangeRequest, now: Now) -> Op[None]:
-    for outcome in (yield from change_session.run([request], now)):
-        if isinstance(outcome, AgentBusError):
-            raise outcome
 
 
 def _note(request: RecoverRequest, standing: RecoveryRecord, done: Recovered, now: Now) -> Op[None]:

@@ -94,7 +94,7 @@ def _remove_checkpoints(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]
 
 
 def _has_ended(kind: object, owner: object) -> Op[bool]:
-    if kind == "session":
+    if kind in {"session", "composite"}:
         rows = yield Query("session_ended", (owner,))
         return bool(rows) and rows[0][0] is not None
     found = yield from standings([str(owner)])
@@ -118,9 +118,9 @@ def _remove_agents(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]:
     going: list[Piece] = []
     for piece in pieces:
         mark = marks.get(piece.key)
-        if mark is None or mark.status in LIVE or (mark.epoch, mark.ended, mark.change) != piece.mark[:3]:
+        if mark is None or mark.status in LIVE or mark.as_it_is != piece.mark[1:]:
             continue
-        alone = piece.mark[3]
+        alone = piece.mark[0]
         if mark.checkpoints or (alone and mark.needed):
             continue
         yield from step.clear(piece.key)

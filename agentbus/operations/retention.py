@@ -130,7 +130,7 @@ def find_sessions(wanted: Wanted, now: Now) -> Op[Found]:
     pieces: list[Piece] = []
     if not LIVE & {status for _, status in members}:
         marks = yield from read_marks(agents)
-        for kind, owners in (("agent", agents), ("session", [session])):
+        for kind, owners in (("agent", agents), ("session", [session]), ("composite", [session])):
             rows = yield Query("checkpoint_sizes", (kind, owners))
             pieces += [Piece("checkpoint", id, bytes, (kind, owner)) for id, owner, bytes in rows]
         rows = yield Query("document_sizes", (session,))
@@ -141,9 +141,10 @@ def find_sessions(wanted: Wanted, now: Now) -> Op[Found]:
 
 
 def find_events(wanted: Wanted, now: Now) -> Op[Found]:
+    """Events of long ago; each says whether retention itself wrote it."""
     limit = before(now, wanted.policy.events)
     rows = yield Query("event_ages", (wanted.cursor or 0, _PAGE))
-    pieces = [Piece("event", id, size) for id, at, size in rows if at <= limit]
+    pieces = [Piece("event", id, size, (kind == "retention_applied",)) for id, at, size, kind in rows if at <= limit]
     return Found(pieces, rows[-1][0] if pieces and len(rows) == _PAGE else None)
 
 
@@ -186,6 +187,7 @@ class AgentMark(msgspec.Struct, frozen=True):
     status: str
     epoch: int
     ended: int | None
+    updated: int
     change: int
     """The last change of its state."""
     checkpoints: bool
@@ -194,6 +196,10 @@ class AgentMark(msgspec.Struct, frozen=True):
     """Whether its session has one, which may speak of it."""
     awaited: bool = False
     """Whether a message waits for it."""
+
+    @property
+    def as_it_is(self) -> tuple[Any, ...]:
+        return self.epoch, self.ended, self.updated, self.change
 
     @property
     def needed(self) -> bool:
@@ -213,10 +219,7 @@ def _agent_pieces(marks: Iterable[AgentMark], alone: bool) -> Op[list[Piece]]:
     going = list(marks)
     rows = yield Query("state_sizes", ([mark.id for mark in going],))
     sizes: dict[str, int] = dict(rows)
-    return [
-        Piece("agent", mark.id, 500 + sizes.get(mark.id, 0), (mark.epoch, mark.ended, mark.change, alone))
-        for mark in going
-    ]
+    return [Piece("agent", mark.id, 500 + sizes.get(mark.id, 0), (alone, *mark.as_it_is)) for mark in going]
 
 
 def _excess(most: int | None) -> Op[list[int]]:

@@ -20,12 +20,15 @@ from agentbus.errors import (
 )
 from agentbus.limits import MAX_ID
 from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations.closed import ENDED, not_open
+from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.paging import page
 from agentbus.operations.processes import Neighbour
-from agentbus.records import Page, SessionRecord
+from agentbus.records import CutOffSession, Page, SessionRecord
 
-ENDED = frozenset({"completed", "failed"})
+_NAMED = 100
+"""Agents that an event names."""
 _ACTIONS = {
     # The new status: from which it may come, and what that is called.
     "active": (frozenset({"paused", "interrupted"}), "continue it"),
@@ -168,15 +171,6 @@ def advance_session(requests: Sequence[SessionProgressRequest], now: Now) -> Op[
     return outcomes
 
 
-def not_open(session: str, action: str) -> Op[AgentBusError | None]:
-    """Why nothing can be done in this session, or None while it goes on."""
-    rows = yield Query("session_status", (session,))
-    if not rows:
-        return UnknownSession(session=session)
-    status = rows[0][0]
-    return SessionEnded(what="session", name=session, status=status, action=action) if status in ENDED else None
-
-
 # Questions
 
 
@@ -193,6 +187,24 @@ def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
     else:
         rows = yield Query("session_list_open", values)
     return page(rows, wanted.limit, _record, lambda session: f"{session.created}.{session.id}")
+
+
+def cut_off_sessions(_: None, now: Now) -> Op[list[CutOffSession]]:
+    """Sessions that were interrupted, those that go on without an agent that failed, and those in which nobody is left
+    while work waits."""
+    rows = yield Query("session_cut_off")
+    found: list[CutOffSession] = []
+    for id, milestone, what, status, error, agents, live, failed, *noted, called in rows:
+        inactive = now.wall - max(at for at in noted if at is not None)
+        if called is not None:
+            # What agents do is measured in awake time: a machine that slept makes nobody silent.
+            inactive = min(inactive, now.awake - called)
+        standing = status if status != "active" else "degraded" if failed else "deserted"
+        # The wall clock may have been set back meanwhile.
+        found.append(
+            CutOffSession(id, milestone, what, standing, max(0, inactive), agents, live, failed, error)
+        )  # fmt: skip
+    return found
 
 
 def stale_sessions(silent: int, now: Now) -> Op[list[SessionRecord]]:
@@ -272,7 +284,13 @@ def _change(request: ChangeRequest, standing: Standing, now: Now) -> Op[None]:
     facts: dict[str, Any] = {"before": standing.status}
     if request.reason is not None:
         facts["error" if request.status == "failed" else "reason"] = request.reason
+    expected = (yield Query("session_expected", (request.session,))) if request.status in ENDED else []
+    stopped = [agent for (agent,) in expected]
+    if stopped:
+        facts["stopped"] = stopped[:_NAMED]
     yield from record([event(now.wall, kind, ("session", request.session), None, **facts)])
+    # Nobody waits any more for those that did not come. After the session, so that their end does not interrupt it.
+    yield from end(stopped, "stopped", f"its session {request.status}", None, now)
 
 
 def _record(row: Row) -> SessionRecord:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,10 +18,12 @@ from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, Wron
 from agentbus.limits import scope_session
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
 from agentbus.operations.budget import Budget
+from agentbus.operations.closed import not_open
 from agentbus.operations.fencing import fence
 from agentbus.operations.paging import page
-from agentbus.operations.sessions import not_open
-from agentbus.records import Page, StateEntry
+
+if TYPE_CHECKING:
+    from agentbus.records import Page, StateEntry
 
 Place = tuple[str, str]
 """A scope and a key."""
@@ -35,7 +37,8 @@ _LOOK = 50
 class ChangeRequest(msgspec.Struct, frozen=True):
     """A new value (JSON and its checksum) for an entry, a number to add to it, or (with neither) its deletion.
 
-    ``if_version`` is the version that it must have, 0 if it must not be there. An ``actor`` is fenced.
+    ``if_version`` is the version that it must have, 0 if it must not be there. An ``actor`` is fenced. The
+    ``author`` is the actor, unless said otherwise.
     """
 
     scope: str
@@ -46,6 +49,7 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     ttl: int | None = None
     if_version: int | None = None
     actor: Actor | None = None
+    author: str | None = None
 
     @property
     def touches(self) -> int:
@@ -261,7 +265,7 @@ def _apply(request: ChangeRequest, entry: _Entry, now: Now) -> Outcome[Changed]:
         entry.created = entry.created if existed else now.wall
         entry.version += 1
         entry.value, entry.checksum = value
-    entry.author = None if request.actor is None else request.actor.agent
+    entry.author = request.author if request.actor is None else request.actor.agent
     entry.updated = now.wall
     entry.changed = True
     return Changed(entry.version, existed, number)
@@ -362,6 +366,8 @@ def _entry(row: Row) -> StateEntry:
         except DamagedPayload as damage:
             # One damaged value must not hide the others of a page.
             error = str(damage)
+    from agentbus.records import StateEntry
+
     return StateEntry(
         scope, key, value, type, version, change, expires, author, created, updated, text is None, error
     )  # fmt: skip

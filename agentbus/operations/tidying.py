@@ -9,7 +9,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.operations import Op, Outcome, Query, operation
 from agentbus.operations.leases import Held, take_back
-from agentbus.operations.liveness import Rules, absent_agents, overdue_agents, silent_agents
+from agentbus.operations.liveness import Rules, absent_agents, overdue_agents, patience, silent_agents
 from agentbus.operations.processes import Neighbour
 from agentbus.operations.reading import recipient
 
@@ -18,19 +18,25 @@ _MOST = 100
 
 
 class SurveyRequest(msgspec.Struct, frozen=True):
-    """Who looks around, by which rules; ``deep`` is how many messages may wait in a mailbox."""
+    """Who looks around, by which rules. ``deep`` is how many messages may wait in a mailbox; None if nobody asks now:
+    that is the one part that looks at every mailbox with mail."""
 
     process: int
     rules: Rules
-    deep: int
+    deep: int | None
 
 
 class Other(msgspec.Struct, frozen=True):
-    """Another process that counts as live, and when it last beat. One that is only ``watched`` never does."""
+    """Another process that counts as live, when it last beat and how often it does. One that is only ``watched`` never
+    does."""
 
     neighbour: Neighbour
     watched: bool
     beat: int
+    every: int
+
+    def silent(self, rules: Rules, now: Now) -> bool:
+        return not self.watched and now.awake - self.beat > patience(rules.suspect_after, self.every)
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -40,6 +46,8 @@ class Trouble(msgspec.Struct, frozen=True):
     live: int
     failed: int
     abandoned: bool
+    awaited: int = 0
+    """Of the live, those that are only expected to come."""
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -76,20 +84,20 @@ class Tidied(msgspec.Struct, frozen=True):
 def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
     """Look around. Each part is found by an index, so that it costs by what is wrong and not by how much there is."""
     rows = yield Query("process_others", (wanted.process,))
-    others = [Other(Neighbour(*row[:5]), bool(row[5]), row[6]) for row in rows]
+    others = [Other(Neighbour(*row[:5]), bool(row[5]), *row[6:]) for row in rows]
     suspicious = yield from _speaks_against("running", wanted.rules, now)
     guilty = yield from _speaks_against("suspect", wanted.rules, now)
-    sessions = yield Query("session_troubles")
+    sessions = yield Query("session_troubles", (now.awake,))
     lapsed = yield Query("message_lapsed_anywhere", (now.awake, 1))
     expiring = yield Query("mailbox_expiring", (now.wall, _MOST))
-    unattended = yield Query("mailbox_unattended", (_MOST,))
-    deep = yield Query("mailbox_deep", (wanted.deep, _MOST))
+    unattended = yield Query("mailbox_unattended", (now.wall, _MOST))
+    deep = [] if wanted.deep is None else (yield Query("mailbox_deep", (wanted.deep, now.wall, _MOST)))
     return Survey(
         now,
         others,
         suspicious,
         guilty or bool((yield from absent_agents(1, now))),
-        [Trouble(id, live, failed, bool(abandoned)) for id, live, failed, abandoned in sessions],
+        [Trouble(id, live, failed, bool(abandoned), awaited) for id, live, failed, abandoned, awaited in sessions],
         bool(lapsed),
         tuple(mailbox for (mailbox,) in expiring),
         [name for (name,) in unattended],

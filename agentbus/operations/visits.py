@@ -11,7 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import decode
 from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
 from agentbus.operations.fencing import fence
-from agentbus.operations.processes import recover
+from agentbus.operations.returning import acquit
 
 
 class VisitRequest(msgspec.Struct, frozen=True):
@@ -32,5 +32,5 @@ def visit(requests: Sequence[VisitRequest], now: Now) -> Op[list[Outcome[None]]]
     agents = list(dict.fromkeys(request.actor.agent for request in callers))
     suspects = yield Query("agent_suspected", (agents,))
     if suspects:
-        yield from recover({agent: decode(evidence) for agent, evidence in suspects}, now)
+        yield from acquit({agent: decode(evidence) for agent, evidence in suspects}, now)
     return [refused.get(request.actor) for request in requests]

@@ -6,6 +6,7 @@ Whether a payload fits is found out before, by whoever sends it: a check may tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,7 +15,9 @@ from agentbus.codec import decode
 from agentbus.errors import AgentBusError, BuiltInType
 from agentbus.operations import Op, Outcome, Query, operation
 from agentbus.operations.events import event, record
-from agentbus.records import TypeRecord
+
+if TYPE_CHECKING:
+    from agentbus.records import TypeRecord
 
 
 class DefineRequest(msgspec.Struct, frozen=True):
@@ -73,6 +76,8 @@ def _define(request: DefineRequest, now: Now) -> Op[AgentBusError | None]:
 
 
 def list_types(kind: str | None, now: Now) -> Op[list[TypeRecord]]:
+    from agentbus.records import TypeRecord
+
     rows = yield Query("type_list", (kind,))
     return [
         TypeRecord(kind, name, bool(builtin), description, None if schema is None else decode(schema), created)

@@ -5,41 +5,48 @@
 
 from __future__ import annotations
 
-from agentbus.records.bus import (
-    AgentRecord,
-    Checkpoint,
-    CheckpointSummary,
-    DocumentRecord,
-    DocumentSummary,
-    EventRecord,
-    FileCheck,
-    FileReference,
-    MessageRecord,
-    Page,
-    QueueDepth,
-    SessionRecord,
-    StateEntry,
-    Stats,
-    TypeRecord,
-)
-from agentbus.records.recovery import (
-    Recovered,
-    RecoveryAgent,
-    RecoveryOption,
-    RecoveryRecord,
-    RecoverySummary,
-    Rollback,
-)
-from agentbus.records.upkeep import (
-    BackupRecord,
-    Check,
-    Finding,
-    ImportReport,
-    RefusedLine,
-    RetentionPolicy,
-    RetentionReport,
-    Sweep,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentbus.records.bus import (
+        AgentRecord,
+        Checkpoint,
+        CheckpointSummary,
+        DocumentRecord,
+        DocumentSummary,
+        EventRecord,
+        FileCheck,
+        FileReference,
+        MessageRecord,
+        Page,
+        QueueDepth,
+        SessionRecord,
+        StateEntry,
+        Stats,
+        TypeRecord,
+    )
+    from agentbus.records.recovery import (
+        CutOffSession,
+        Recovered,
+        RecoveryAgent,
+        RecoveryOption,
+        RecoveryRecord,
+        RecoverySummary,
+        Rollback,
+    )
+    from agentbus.records.upkeep import (
+        BackupRecord,
+        Check,
+        ExportReport,
+        Finding,
+        ImportedFile,
+        ImportProblem,
+        ImportReport,
+        RetentionPolicy,
+        RetentionReport,
+        Sweep,
+    )
 
 __all__ = [
     "AgentRecord",
@@ -47,13 +54,17 @@ __all__ = [
     "Check",
     "Checkpoint",
     "CheckpointSummary",
+    "CutOffSession",
     "DocumentRecord",
     "DocumentSummary",
     "EventRecord",
+    "ExportReport",
     "FileCheck",
     "FileReference",
     "Finding",
+    "ImportProblem",
     "ImportReport",
+    "ImportedFile",
     "MessageRecord",
     "Page",
     "QueueDepth",
@@ -62,7 +73,6 @@ __all__ = [
     "RecoveryOption",
     "RecoveryRecord",
     "RecoverySummary",
-    "RefusedLine",
     "RetentionPolicy",
     "RetentionReport",
     "Rollback",
@@ -72,3 +82,14 @@ __all__ = [
     "Sweep",
     "TypeRecord",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Records are made when they are first asked for: most calls of the command line need one kind, or none."""
+    if name in __all__:
+        for home in ("bus", "recovery", "upkeep"):
+            module = import_module(f"agentbus.records.{home}")
+            if hasattr(module, name):
+                globals()[name] = value = getattr(module, name)
+                return value
+    raise AttributeError(f"module 'agentbus.records' has no attribute {name!r}")

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from agentbus.records.bus import CheckpointSummary, DocumentSummary, SessionRecord
 
+_SHOWN = 10
+"""Agents and documents that the text of a plan shows."""
+
+
+def named(names: Sequence[str]) -> str:
+    """Some names, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _counts(numbers: dict[str, int]) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(numbers.items()))
+    return f" ({counts})" if counts else ""
+
 
 class RecoverySummary(msgspec.Struct, frozen=True):
-    """What was cut off, and how recovery went so far. Times are milliseconds.
+    """What was cut off, and how recovery went so far. Times are milliseconds. ``print(summary)`` is a text for people.
 
-    An agent is incomplete that has not ended, and one that failed or stopped while its session goes on or is
-    interrupted. ``recoveries`` are the interruptions after which a session went on, or was ended, as far back as the
-    audit trail is kept; one succeeded if the session then completed, and failed if it failed or was cut off again.
+    ``incomplete``, ``by_status``, ``by_type``, ``by_session``: agents that have not ended, and those that failed or
+    stopped while their session goes on or is interrupted. ``oldest``: the age of the oldest of them.
+    ``interrupted``: the sessions that are, the one that was cut off last first; the first 100.
+    ``dead_holders``: agents that failed while work waits for them, in a session that has not ended or in none; the
+    first 100.
+    ``database_bytes``: the size of the database.
+    ``recoveries``: the interruptions after which a session went on, or was ended, as far back as the audit trail is
+    kept. ``success_rate``: from 0 to 1, of those whose outcome is known; one succeeded if the session then completed,
+    and failed if it failed or was cut off again. ``mean_time``, ``median_time``: from interruption to recovery.
 
     >>> summary = await bus.recovery.summary()                                        # doctest: +SKIP
     >>> summary.interrupted, summary.by_status                                        # doctest: +SKIP
@@ -24,22 +45,56 @@ class RecoverySummary(msgspec.Struct, frozen=True):
     by_type: dict[str, int]
     by_session: dict[str, int]
     oldest: int | None
-    """The age of the oldest incomplete agent."""
     interrupted: list[str]
-    """The sessions that are interrupted, the one that was cut off last first; the first 100."""
     dead_holders: list[str]
-    """Agents that failed while work waits for them; the first 100."""
     database_bytes: int
     recoveries: int
     success_rate: float | None
-    """From 0 to 1, of the recoveries whose outcome is known."""
     mean_time: int | None
-    """From the interruption to the recovery."""
     median_time: int | None
+
+    def __str__(self) -> str:
+        lines = [
+            f"interrupted sessions: {named(self.interrupted) or 'none'}",
+            f"failed while work waits for them: {named(self.dead_holders) or 'none'}",
+            f"agents that have not completed: {self.incomplete}{_counts(self.by_status)}",
+        ]
+        recovered = f"recoveries so far: {self.recoveries}"
+        if self.success_rate is not None:
+            recovered += f", {self.success_rate:.0%} of those known succeeded"
+        if self.median_time is not None:
+            recovered += f", after {self.median_time / 1000:g} s in the median"
+        return "\n".join([*lines, recovered])
+
+
+class CutOffSession(msgspec.Struct, frozen=True):
+    """A session that was interrupted, or that is ``degraded``: it goes on, though agents of it failed; or ``deserted``:
+    nobody is left in it, and work waits for its agents.
+
+    >>> [(cut.session, cut.inactive // 60_000) for cut in await bus.sessions.cut_off()]   # doctest: +SKIP
+    [('planning-001', 25)]
+    """
+
+    session: str
+    milestone: str | None
+    operation: str
+    status: str
+    inactive: int
+    """Milliseconds since anything was noted of it."""
+    agents: int
+    active: int
+    """Those of its agents that are live."""
+    failed: int
+    error: str | None
+    """Why it was interrupted."""
 
 
 class RecoveryAgent(msgspec.Struct, frozen=True):
     """An agent of a session that is to be recovered: how far it came, and what waits for it.
+
+    ``checkpoint``: its newest one of this session, which it would go on from. ``waiting``: messages that wait in its
+    mailboxes, or will. ``held``: messages from its mailboxes that are in somebody's hands. ``tasks``: its open tasks.
+    ``cut_off``: whether it failed, or stopped though nobody meant it to, so that a resumption expects it again.
 
     >>> [(agent.id, agent.checkpoint.name, agent.waiting) for agent in plan.agents if agent.checkpoint]
     ...                                                                               # doctest: +SKIP
@@ -53,17 +108,27 @@ class RecoveryAgent(msgspec.Struct, frozen=True):
     note: str | None
     error: str | None
     checkpoint: CheckpointSummary | None
-    """Its newest one."""
     waiting: int
-    """Messages that wait in its mailboxes, or will."""
     held: int
-    """Messages from its mailboxes that are in somebody's hands."""
     tasks: list[str]
-    """Its open tasks."""
+    cut_off: bool
+
+    def __str__(self) -> str:
+        parts = [f"{self.id} ({self.type}) {self.status} at {self.progress} %"]
+        if self.error:
+            parts.append(self.error)
+        if self.checkpoint is not None:
+            parts.append(f"checkpoint {self.checkpoint.id} {self.checkpoint.name!r}")
+        unfinished = self.waiting + self.held
+        if unfinished:
+            parts.append(f"{unfinished} message{'s' * (unfinished > 1)} unfinished")
+        return "; ".join(parts)
 
 
 class RecoveryOption(msgspec.Struct, frozen=True):
     """Something that can be done with a session: resume, complete, abandon, rollback or follow_on.
+
+    ``does`` says what it would do. ``checkpoint``: for a rollback, the newest one that it could go to.
 
     >>> for option in plan.options:                                                   # doctest: +SKIP
     ...     print(option.action, "–", option.does)
@@ -72,11 +137,15 @@ class RecoveryOption(msgspec.Struct, frozen=True):
     action: str
     does: str
     checkpoint: int | None = None
-    """For a rollback: the newest checkpoint that it could go to."""
 
 
 class RecoveryRecord(msgspec.Struct, frozen=True):
     """A session that is to be recovered: what it came to, and what can be done, the likeliest first.
+
+    ``present``, ``missing``: which expected documents are there, and which not, by their producers. ``documents``: all
+    that it has. ``checkpoints``: its composite checkpoints, newest first; the first 20. ``at_work``: its agents that
+    are live. ``owned``: whether a live process is in its block. ``follow_ons``: the sessions that were started from it
+    by ``follow_on``, newest first.
 
     >>> (await bus.recovery.plan("planning-001")).record.missing                      # doctest: +SKIP
     {'scope-analyzer': 'planning-scope'}
@@ -85,20 +154,45 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     session: SessionRecord
     agents: list[RecoveryAgent]
     present: dict[str, str]
-    """Which expected documents are there, by their producers."""
     missing: dict[str, str]
     documents: list[DocumentSummary]
     checkpoints: list[CheckpointSummary]
-    """Its composite checkpoints, newest first; the first 20."""
     at_work: list[str]
-    """Its agents that are live."""
     owned: bool
-    """Whether a live process is in its block."""
     options: list[RecoveryOption]
+    follow_ons: list[str]
+
+    def __str__(self) -> str:
+        session = self.session
+        lines = [
+            f"session {session.id} ({session.operation}, {session.progress} %) is {session.status}"
+            + (f": {session.error}" if session.error else ""),
+            *(f"  {agent}" for agent in self.agents[:_SHOWN]),
+        ]
+        if len(self.agents) > _SHOWN:
+            lines.append(f"  and {len(self.agents) - _SHOWN} more agents")
+        for words, documents in (("there", self.present), ("missing", self.missing)):
+            if documents:
+                owed = ", ".join(f"{name} of {producer}" for producer, name in list(documents.items())[:_SHOWN])
+                lines.append(f"{words}: {owed}")
+        if self.follow_ons:
+            lines.append(f"started from it: {named(self.follow_ons)}")
+        if not self.options:
+            lines.append("nothing to do" + (": somebody is at work in it" if self.owned or self.at_work else ""))
+        return "\n".join([*lines, *(f"{option.action}: {option.does}" for option in self.options)])
 
 
 class Rollback(msgspec.Struct, frozen=True):
     """What a rollback changed.
+
+    ``checkpoint``: where it went back to. ``saved``: a composite checkpoint of what was there before, the way back.
+    ``documents``: those that have a new version with their value of then. ``removed``: documents that were not there
+    then. ``state``: the keys that were set or deleted, by their scope. ``participants``: the members who have not
+    finished again, or finished, came or went, by their meeting. ``checkpoints``: the agents whose checkpoint of then
+    was saved again, as their newest (its id). ``ahead``: agents whose newest checkpoint is from later: they had none
+    then, or it is gone. ``left``: agents of then that do not belong to the session any more, and were left alone.
+    ``live``: agents that are at work; what they have in memory was not rolled back. ``handled``: messages that waited
+    then and have been handled since; they do not come again.
 
     >>> rollback = await session.rollback(checkpoint.id)                              # doctest: +SKIP
     >>> rollback.documents, rollback.removed, rollback.state                          # doctest: +SKIP
@@ -107,31 +201,23 @@ class Rollback(msgspec.Struct, frozen=True):
 
     session: str
     checkpoint: int
-    """Where it went back to."""
     saved: int
-    """A composite checkpoint of what was there before: the way back."""
     documents: list[str]
-    """Those that have a new version with their value of then."""
     removed: list[str]
-    """Documents that were not there then."""
     state: dict[str, list[str]]
-    """The keys that were set or deleted, by their scope."""
     participants: dict[str, list[str]]
-    """The members who have not finished again, or finished, came or went, by their meeting."""
     checkpoints: dict[str, int]
-    """The agents whose checkpoint of then was saved again, as their newest."""
     ahead: list[str]
-    """Agents whose newest checkpoint is from later: they had none then, or it is gone."""
     left: list[str]
-    """Agents of then that do not belong to the session any more, and were left alone."""
     live: list[str]
-    """Agents that are at work; what they have in memory was not rolled back."""
     handled: list[str]
-    """Messages that waited then and have been handled since; they do not come again."""
 
 
 class Recovered(msgspec.Struct, frozen=True):
     """What a recovery did. ``changed`` is False if there was nothing to do: somebody had resumed the session before.
+
+    ``agents``: after a resumption or a rollback those that are expected again, else those that were stopped.
+    ``follow_on``: the session that was started. ``rollback``: what a rollback changed.
 
     >>> done = await plan.resume()                                                    # doctest: +SKIP
     >>> done.changed, done.agents                                                     # doctest: +SKIP
@@ -142,7 +228,5 @@ class Recovered(msgspec.Struct, frozen=True):
     session: str
     changed: bool
     agents: list[str]
-    """After a resumption or a rollback those that are expected again, else those that were stopped."""
     follow_on: str | None = None
-    """The session that was started."""
     rollback: Rollback | None = None

@@ -13,33 +13,38 @@ MOST_KEPT = 1_000_000_000
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """What is kept, and for how many seconds; None keeps it for ever. What goes is archived first.
+    """What is kept, and for how long; what goes is archived first.
+
+    ``checkpoints_last`` and ``messages_most`` are counts, ``checkpoints_daily`` is days, all others are seconds. None
+    keeps things for ever (``messages_most``: any number of them); but for ``failed_sessions``, where it means "no
+    earlier than other sessions". 0 keeps nothing that has ended.
 
     >>> RetentionPolicy(messages=24 * 3600, events=None).checkpoints_last
     24
     """
 
     checkpoints_last: int = 24
-    """Of each owner and name, the newest so many stay, however old."""
+    """A count, at least 1: of each owner and name, the newest so many stay, however old."""
     checkpoints_daily: int | None = 30
-    """Of those before them, the last one of each day (UTC) stays for so many days."""
+    """Days: of the checkpoints before those, the last one of each day (UTC) stays for so many days."""
     messages: float | None = 7 * DAY
-    """Messages that were acknowledged or expired, since then."""
+    """Seconds since a message was acknowledged or expired."""
     dead_letters: float | None = 7 * DAY
-    """Dead letters, since they died."""
+    """Seconds since a message became a dead letter."""
     messages_most: int | None = 100_000
-    """Finished messages that stay at most, oldest first; dead letters are counted by themselves."""
+    """A count: so many finished messages stay at most, the newest; and as many dead letters."""
     agents: float | None = 7 * DAY
-    """Ended agents whose session has ended, and to which no checkpoint and no open message refers."""
+    """Seconds since an agent ended, if its session has ended too and no checkpoint and no open message refers to it."""
     sessions: float | None = 30 * DAY
-    """Ended sessions, with their documents, participants, state and checkpoints, and their agents."""
+    """Seconds since a session ended; it goes with its documents, participants, state, checkpoints and agents."""
     failed_sessions: float | None = None
-    """Failed sessions that shall go earlier than others, for example after a day."""
+    """Seconds since a session failed, if those shall go earlier than others, for example after a day."""
     events: float | None = 90 * DAY
+    """Seconds since an event of the audit trail."""
     processes: float | None = 7 * DAY
-    """Processes that left or died, once no agent and no session names them."""
+    """Seconds since a process left or died, once no agent and no session names it."""
     tombstones: float | None = 30 * DAY
-    """What is left of deleted and expired state: whoever watches from a change before that misses deletions."""
+    """Seconds since an entry of state was deleted or expired: whoever watches from a change before that misses it."""
 
     def __post_init__(self) -> None:
         check_range(self.checkpoints_last, "checkpoints_last", 1, MOST_KEPT)
@@ -72,31 +77,67 @@ class RetentionReport(msgspec.Struct, frozen=True):
     archive_bytes: int
 
 
-class RefusedLine(msgspec.Struct, frozen=True):
-    """A line of an archive that was not imported, and why. Line 0 stands for lines that nobody can read.
+class ImportProblem(msgspec.Struct, frozen=True):
+    """Something that was not imported, or (``taken``) not as it was, and why. ``file`` is the path below what was
+    imported, empty for itself; ``line`` a line of an archive, an entry of a list or a row of a table, and 0 stands for
+    all of it.
 
-    >>> RefusedLine(3, "the stored bytes of message 7 do not match their checksum").line
-    3
+    >>> ImportProblem("agents/a b.json", 0, "the agent id 'a b' became 'a-b'", taken=True).file
+    'agents/a b.json'
     """
 
+    file: str
     line: int
     reason: str
+    taken: bool = False
+
+
+class ImportedFile(msgspec.Struct, frozen=True):
+    """What became of one file: what it was taken for, how many of each kind it brought, how many were there already,
+    and how many were refused.
+
+    >>> ImportedFile("agents/planner-1.json", "agent", {"agent": 1}, 0, 0).format
+    'agent'
+    """
+
+    path: str
+    format: str
+    imported: dict[str, int]
+    present: int
+    refused: int
 
 
 class ImportReport(msgspec.Struct, frozen=True):
-    """What became of the lines of an archive: how many of each kind were put back, how many were there already, and the
-    first hundred that were refused.
+    """What an import brought: how many of each kind, how many were there already, how many were refused, and how many
+    were taken otherwise than they were, the first hundred of both with the reason; and the first thousand of the files
+    that something was found in.
 
-    >>> report = await bus.import_archive("archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")    # doctest: +SKIP
+    >>> report = await bus.import_path("old/state")                                   # doctest: +SKIP
     >>> report.imported, report.present, report.refused                               # doctest: +SKIP
-    ({'message': 1200}, 0, 0)
+    ({'agent': 12, 'state': 3, 'session': 1, 'document': 2}, 0, 0)
     """
 
     path: str
     imported: dict[str, int]
     present: int
     refused: int
-    problems: list[RefusedLine]
+    changed: int
+    problems: list[ImportProblem]
+    files: list[ImportedFile]
+    file_count: int
+
+
+class ExportReport(msgspec.Struct, frozen=True):
+    """An archive of the bus, or of a session: where it is, its bytes, and how many of each kind it has.
+
+    >>> (await bus.export("bus.jsonl.gz")).exported                                   # doctest: +SKIP
+    {'type': 23, 'session': 2, 'agent': 7, 'message': 120, 'event': 48}
+    """
+
+    path: str
+    size: int
+    exported: dict[str, int]
+    created: int
 
 
 class BackupRecord(msgspec.Struct, frozen=True):
@@ -146,7 +187,7 @@ class Sweep(msgspec.Struct, frozen=True):
     struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
 
     >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
-    >>> sweep.counts["failed"], [finding.text for finding in sweep.findings]          # doctest: +SKIP
+    >>> sweep.counts["agents_failed"], [finding.text for finding in sweep.findings]   # doctest: +SKIP
     (1, ['planner-1 failed: its process died'])
     """
 

@@ -65,6 +65,20 @@ def compiled(text: str) -> Schema:
         raise InvalidSchema(path=problem.place, reason=problem.reason) from None
 
 
+def misfit(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
+    """Why this JSON cannot be the payload of a type with this schema, or None."""
+    try:
+        problem = compiled(schema).problem(decode(payload))
+    except InvalidSchema as error:
+        # Someone wrote it into the database by other means.
+        return InvalidSchema(**{**error.facts, "type": type})
+    if problem is None:
+        return None
+    path, reason = problem
+    rule = f"the last definition of {type!r} counts, whoever made it: look at its schema"
+    return InvalidPayload(type=type, path=path, reason=f"for {type!r}, {path} {reason}", rule=rule)
+
+
 def schema_text(schema: object, type: str) -> str:
     """A schema as it is kept: JSON with sorted keys, so that the same schema is the same text. Or InvalidSchema."""
     if not isinstance(schema, dict):

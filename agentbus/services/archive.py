@@ -1,4 +1,4 @@
-"""Archives on disk: compressed JSON lines, one file for each run of retention.
+"""Archives on disk: compressed JSON lines, one file for each run of retention, or for an export.
 
 A file is a row of gzip members, one for each portion, each complete in itself: a crash can only tear the last one,
 whose rows are still in the database. Everything here blocks: callers with an event loop use a thread.
@@ -16,45 +16,78 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from agentbus.codec import check
-from agentbus.disk import make_private, refusal, stamp, sync
-from agentbus.errors import DamagedArchive, DamagedPayload
+from agentbus.codec import check, decode, decode_as, recheck
+from agentbus.disk import make_held, make_private, refusal, require_file, stamp, sync
+from agentbus.errors import DamagedArchive, DamagedPayload, InvalidInput, PayloadTooLarge, SnapshotTooLarge
 from agentbus.operations.archives import (
     FORMAT,
+    ArchivedAgent,
     ArchivedCheckpoint,
     ArchivedDocument,
+    ArchivedEvent,
     ArchivedMessage,
     ArchivedParticipant,
+    ArchivedSession,
     ArchivedState,
+    ArchivedType,
     Header,
     Line,
 )
+from agentbus.records import FileReference
+from agentbus.schema import schema_text
 
 FOLDER = "archive"
 _MAGIC = b"\x1f\x8b\x08"
 _CHUNK = 1024 * 1024
+_FIRST_CHUNK = 256
+"""Enough to see that it is no member; zlib copies what it did not take."""
 _MOST = 2 * 1024 * 1024 * 1024
 """Bytes of one portion; more than that is a trap."""
+_MOST_UNREADABLE = 1000
+"""Lines of one portion; after that many, nobody learns anything from the rest."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Header | Line).decode
 
 
-class ArchiveWriter:
-    """A new archive, made when the first portion is written to it."""
+class Limits(msgspec.Struct, frozen=True):
+    """Bytes that a payload, and a snapshot or document, may have on this bus."""
 
-    def __init__(self, directory: Path, now: int) -> None:
-        self.path = directory / FOLDER / f"{stamp(now)}-{secrets.token_hex(4)}.jsonl.gz"
+    payload: int
+    snapshot: int
+
+
+class Read(msgspec.Struct, frozen=True):
+    """A line of an archive: its number, what it says or what is wrong with it, its size, and the bus that it is of."""
+
+    number: int
+    line: Line | str
+    size: int
+    bus: str | None = None
+
+
+def archive_in(directory: Path, now: int) -> Path:
+    """Where the next archive of a bus goes."""
+    return directory / FOLDER / f"{stamp(now)}-{secrets.token_hex(4)}.jsonl.gz"
+
+
+class ArchiveWriter:
+    """A new archive, made when the first portion is written to it. ``bus`` is the name of the bus that it is of."""
+
+    def __init__(self, path: Path, now: int, bus: str | None = None) -> None:
+        self.path = path
+        self.bus = bus
         self.size = 0
         self._created = now
         self._file = -1
 
     def write(self, lines: Iterable[Line]) -> None:
         """Add a portion. It is on the disk when this returns; when it raises, nothing of it is there."""
-        text = b"\n".join(_encode(line) for line in (Header(FORMAT, self._created), *lines)) + b"\n"
+        text = b"\n".join(_encode(line) for line in (Header(FORMAT, self._created, self.bus), *lines)) + b"\n"
         portion = memoryview(gzip.compress(text, compresslevel=6, mtime=0))
         try:
             if self._file < 0:
@@ -82,43 +115,55 @@ class ArchiveWriter:
     def _make(self) -> int:
         directory = self.path.parent
         make_private(directory)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(self.path, flags, 0o600)
+        descriptor = make_held(self.path)
         # The name of the file must outlive a power cut as well as what is in it.
         sync(directory)
         return descriptor
 
 
-def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, Line | str, int], None, None]:
-    """The lines of an archive: their number, what they say or what is wrong with them, and their size.
+def read(
+    path: Path, holds: Callable[[int, int], bool], limits: Limits, at: Callable[[float], None] = lambda share: None
+) -> Generator[Read, None, None]:
+    """The lines of an archive; ``at`` hears which part of it was read.
 
     A file that is no archive raises DamagedArchive before the first.
     """
     number = 0
     readable = False
-    with _opened(path, holds) as data:
-        for member in _members(data):
-            if member is None:
-                yield 0, "a part of the file is damaged or cut off, its lines cannot be read", 0
+    bus: str | None = None
+    most = 2 * max(limits.payload, limits.snapshot) + _MOST_FILES
+    with _opened(path, holds) as data, memoryview(data) as view:
+        for start, end in _members(data, view):
+            at(end / len(data))
+            if start is None:
+                yield Read(0, "a part of the file is damaged or cut off, its lines cannot be read", 0)
                 continue
-            for text in member.splitlines():
+            unreadable = 0
+            for text in _lines(view, start, most):
                 number += 1
                 try:
+                    if text is None:
+                        raise InvalidInput(reason=f"it is longer than {most} bytes")
                     line = _decode(text)
                     if isinstance(line, Header):
                         if line.format > FORMAT:
                             raise DamagedArchive(path=str(path), reason="a newer agentbus wrote it")
-                        readable = True
+                        readable, bus = True, line.bus
                         continue
-                    _verify(line)
-                except (msgspec.DecodeError, UnicodeDecodeError, DamagedPayload) as error:
+                    _verify(line, limits)
+                except _DAMAGED as error:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one") from None
-                    yield number, str(error), len(text)
+                    unreadable += 1
+                    if unreadable > _MOST_UNREADABLE:
+                        yield Read(number, "so many lines are damaged that the rest of this part is left out", 0)
+                        break
+                    reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+                    yield Read(number, reason, len(text or b""))
                 else:
                     if not readable:
                         raise DamagedArchive(path=str(path), reason="it does not begin as one")
-                    yield number, line, len(text)
+                    yield Read(number, line, len(text), bus)
     if not readable:
         raise DamagedArchive(path=str(path), reason="nothing in it can be read")
 
@@ -127,7 +172,7 @@ def read(path: Path, holds: Callable[[int, int], bool]) -> Generator[tuple[int, 
 def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap]:
     """An archive as bytes."""
     try:
-        found = os.stat(path)
+        found = require_file(path)
         if holds(found.st_dev, found.st_ino):
             # Closing any descriptor of a database would drop the locks that SQLite has on it in this process.
             raise DamagedArchive(path=str(path), reason="it is part of a bus that is open")
@@ -144,40 +189,100 @@ def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap
         yield data
 
 
-def _members(data: mmap.mmap) -> Iterator[bytes | None]:
-    """The gzip members of a file, each whole and with the right checksum; None for one that is not."""
+def _members(data: mmap.mmap, view: memoryview) -> Iterator[tuple[int | None, int]]:
+    """Where the gzip members of a file begin that are whole and have the right checksum, or None for a stretch that has
+    none; and where the next begins."""
     start = 0
-    while start < len(data):
-        member, end = _member(data, start)
-        yield member
-        if member is None:
-            end = data.find(_MAGIC, start + 1)
-            if end < 0:
-                return
+    damaged = False
+    while 0 <= start < len(data):
+        found = _end(view, start)
+        end = data.find(_MAGIC, start + 1) if found is None else found
+        if found is not None or not damaged:
+            yield start if found is not None else None, len(data) if end < 0 else end
+        damaged = found is None
         start = end
 
 
-def _member(data: mmap.mmap, start: int) -> tuple[bytes | None, int]:
+def _end(data: memoryview, start: int) -> int | None:
+    """Where a member ends; None if it is damaged, cut off or a trap."""
+    parts = _inflated(data, start)
+    try:
+        while True:
+            next(parts)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _lines(data: memoryview, start: int, most: int) -> Iterator[bytes | None]:
+    """The lines of a member, of which no more than one is in memory; None for one that is longer than ``most``."""
+    kept: list[bytes] = []
+    size = 0
+    for part in _inflated(data, start):
+        for place, piece in enumerate(part.split(b"\n")):
+            if place:
+                yield b"".join(kept) if size <= most else None
+                kept, size = [], 0
+            size += len(piece)
+            if size <= most:
+                kept.append(piece)
+            else:
+                kept.clear()
+    if size:
+        yield b"".join(kept) if size <= most else None
+
+
+def _inflated(data: memoryview, start: int) -> Generator[bytes, None, int | None]:
+    """What a member holds, in parts; and where it ends, or None if it is damaged, cut off or a trap."""
     inflater = zlib.decompressobj(wbits=31)
-    parts: list[bytes] = []
-    size, place = 0, start
+    size, place, step = 0, start, _FIRST_CHUNK
     try:
         while not inflater.eof:
-            chunk = inflater.unconsumed_tail or data[place : place + _CHUNK]
+            chunk = inflater.unconsumed_tail or data[place : place + step]
             place += 0 if inflater.unconsumed_tail else len(chunk)
+            step = _CHUNK
             part = inflater.decompress(chunk, _CHUNK)
             size += len(part)
             if (not chunk and not part) or size > _MOST:
-                return None, start
-            parts.append(part)
+                return None
+            yield part
     except zlib.error:
-        return None, start
-    return b"".join(parts), place - len(inflater.unused_data)
+        return None
+    return place - len(inflater.unused_data)
 
 
-def _verify(line: Line) -> None:
-    """Payload bytes must match the checksum that they were stored with."""
-    if isinstance(line, ArchivedMessage):
+_DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DamagedPayload, InvalidInput)
+_KINDS: dict[type[Line], dict[str, Any]] = {
+    ArchivedAgent: {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]},
+    ArchivedSession: {"expected": dict[str, str], "metadata": dict[str, Any]},
+    ArchivedCheckpoint: {"files": list[FileReference]},
+    ArchivedEvent: {"facts": dict[str, Any]},
+    ArchivedType: {"schema": dict[str, Any]},
+}
+"""What the texts of a line must be when they are read as JSON."""
+_PAYLOADS = ("payload", "value", "result", "snapshot")
+_MOST_TEXT = 1024 * 1024
+"""Bytes of any other text; more than the bus takes of one."""
+_MOST_FILES = 64 * 1024 * 1024
+"""Bytes of the list of a checkpoint's files; more than the bus takes."""
+
+
+def _verify(line: Line, limits: Limits) -> None:
+    """A line must be what the bus itself could have written; payload bytes must match their checksums."""
+    for name in line.__struct_fields__:
+        text = getattr(line, name)
+        if not isinstance(text, str):
+            continue
+        _verify_size(line, name, len(text.encode()), limits)
+        if "\0" in text:
+            raise InvalidInput(reason=f"there is a NUL in its {name}")
+        if name in _PAYLOADS:
+            recheck(text)
+        elif (kind := _KINDS.get(type(line), {}).get(name)) is not None:
+            recheck(text)
+            decode_as(text, kind, name)
+    if isinstance(line, ArchivedType):
+        _verify_schema(line)
+    elif isinstance(line, ArchivedMessage):
         check(line.payload, line.checksum, f"message {line.id}")
     elif isinstance(line, ArchivedState) and line.value is not None and line.checksum is not None:
         check(line.value, line.checksum, f"state {line.key!r} of {line.scope}")
@@ -188,6 +293,22 @@ def _verify(line: Line) -> None:
     elif isinstance(line, ArchivedDocument):
         what = f"version {line.version} of document {line.name} of session {line.session}"
         _verify_hash(line.value, line.checksum, what)
+
+
+def _verify_size(line: Line, name: str, size: int, limits: Limits) -> None:
+    if name == "snapshot" or (name == "value" and isinstance(line, ArchivedDocument)):
+        if size > limits.snapshot:
+            raise SnapshotTooLarge(size=size, limit=limits.snapshot)
+    elif name in _PAYLOADS or name == "metadata":
+        if size > limits.payload:
+            raise PayloadTooLarge(size=size, limit=limits.payload)
+    elif size > (_MOST_FILES if name == "files" else _MOST_TEXT):
+        raise InvalidInput(reason=f"its {name} has {size} bytes")
+
+
+def _verify_schema(line: ArchivedType) -> None:
+    if line.schema is not None and schema_text(decode(line.schema), line.name) != line.schema:
+        raise InvalidInput(reason=f"the schema of {line.name} is not as the bus keeps it")
 
 
 def _verify_hash(text: str, expected: str, what: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-import anyio.to_thread
 import msgspec
 
+from agentbus.aside import aside
 from agentbus.codec import LARGE, digest
 from agentbus.engine.interface import Engine
 from agentbus.errors import (
@@ -79,6 +78,9 @@ class Composites:
 
     @asynccontextmanager
     async def _running(self, seconds: float, name: str, keep: int) -> AsyncIterator[None]:
+        # Imported only here: the command line makes composites without.
+        import asyncio
+
         saver = _Saver(self, name, keep)
         # A task of its own, not a task group: that would wrap the exceptions of the caller's block.
         task = asyncio.create_task(saver.run(self._engine, seconds), name="agentbus composites")
@@ -141,10 +143,13 @@ async def read_composite(engine: Engine, session: str, checkpoint: int, limit: i
             id=id, owner_kind=stored.owner_kind, owner=stored.owner, session=session, wanted=f"session {session!r}"
         )
     if stored.owner_kind != KIND:
-        action = "roll a session back to it; one made by session.checkpoint_all() is needed"
-        raise WrongState(what="checkpoint", name=id, status="a snapshot of your own", action=action)
+        advice = "take one made by session.checkpoint_all(); session.composites() lists them"
+        raise WrongState(
+            what="checkpoint", name=id, status="a snapshot of your own", action="roll a session back to it",
+            advice=advice,
+        )  # fmt: skip
     if len(stored.snapshot) > LARGE:
-        composite = await anyio.to_thread.run_sync(_open, stored)
+        composite = await aside(_open, stored)
     else:
         composite = _open(stored)
     return RollbackRequest(session, id, composite, limit)

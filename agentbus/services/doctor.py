@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
 import anyio.to_thread
 
+from agentbus.clock import Now
 from agentbus.engine import presence
-from agentbus.engine.interface import Engine
-from agentbus.errors import AgentBusError
-from agentbus.operations import examining
+from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError
+from agentbus.operations import Op, examining
+from agentbus.operations.examining import Unseen
 from agentbus.records import Check
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 _MOST_ROWS = 10_000
 _MOST_BYTES = 64 * 1024 * 1024
@@ -23,82 +27,134 @@ _PAYLOADS: dict[str, tuple[Callable[[int, Any], Any], Callable[[bytes], int | st
     "messages": (examining.message_payloads, crc32),
     "state": (examining.state_payloads, crc32),
     "documents": (examining.document_payloads, lambda text: sha256(text).hexdigest()),
+    "participants": (examining.participant_payloads, crc32),
     "checkpoints": (examining.checkpoint_payloads, lambda text: sha256(text).hexdigest()),
 }
 
 
-async def examine(engine: Engine) -> list[Check]:
+class Patient(Protocol):
+    """A store that can be looked at, be it open or not."""
+
+    @property
+    def process(self) -> int: ...
+
+    async def examine(self) -> list[Check | Unseen]: ...
+
+    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T: ...
+
+
+async def examine(store: Patient) -> list[Check]:
     """Every check there is, in the order in which people want to read them."""
-    checks = await engine.examine()
-    for kind in _PAYLOADS:
-        checks.append(await _looked(f"payloads of {kind}", _payloads(engine, kind)))
-    checks.append(await _looked("processes", _processes(engine)))
-    checks.append(await _looked("leases", _leases(engine)))
-    checks.append(await _looked("clock", _clock(engine)))
-    checks.append(await _looked("expected documents", _expected(engine)))
-    return checks
+    found = await store.examine()
+    if "integrity" in {one.name for one in found}:
+        for kind in _PAYLOADS:
+            found.append(await _looked(f"payloads of {kind}", _payloads(store, kind)))
+        found.append(await _looked("processes", _processes(store)))
+        found.append(await _looked("leases", _leases(store)))
+        found.append(await _looked("clock", _clock(store)))
+        found.append(await _looked("expected documents", _expected(store)))
+    return told(found)
 
 
-async def _looked(name: str, look: Awaitable[tuple[str, str, str | None]]) -> Check:
+def told(found: Sequence[Check | Unseen]) -> list[Check]:
+    """One sentence for each cause: what could not be looked at for a reason that another check tells, or that was told
+    before, is only named there."""
+    ill = {check.name: check for check in found if isinstance(check, Check) and check.status == "error"}
+    checks: dict[str, Check] = {}
+    causes: dict[str, str] = {}
+    spared: dict[str, list[str]] = {}
+    for one in found:
+        if isinstance(one, Check):
+            checks[one.name] = one
+            continue
+        text = str(one.error.args[0])
+        cause = _TOLD_BY.get(type(one.error), "")
+        cause = cause if cause in ill else causes.setdefault(text, one.name)
+        if cause == one.name:
+            checks[one.name] = Check(one.name, "error", text, one.fix or one.error.fix)
+        else:
+            spared.setdefault(cause, []).append(one.name)
+    for cause, names in spared.items():
+        check = checks[cause]
+        text = f"{check.text}; for the same reason nothing can be said of: {', '.join(names)}"
+        checks[cause] = Check(check.name, check.status, text, check.fix)
+    return list(checks.values())
+
+
+_TOLD_BY: dict[type[AgentBusError], str] = {
+    NotADatabase: "integrity",
+    StoreError: "schema",
+    NotWritable: "permissions",
+}
+"""Which check tells the cause of an error that others run into."""
+
+
+async def _looked(name: str, look: Awaitable[tuple[str, str, str | None]]) -> Check | Unseen:
     try:
         return Check(name, *(await look))
+    except NotADatabase as error:
+        return Unseen(name, error, "restore a backup: agentbus.restore_backup(…)")
     except AgentBusError as error:
-        return Check(name, "error", str(error.args[0]), error.fix)
+        return Unseen(name, error)
 
 
-async def _payloads(engine: Engine, kind: str) -> tuple[str, str, str | None]:
+async def _payloads(store: Patient, kind: str) -> tuple[str, str, str | None]:
     question, hashed = _PAYLOADS[kind]
     cursor: int | None = examining.NEWEST
     count = size = 0
     damaged: list[str] = []
     while cursor is not None and count < _MOST_ROWS and size < _MOST_BYTES:
-        page: examining.Page = await engine.read(question, cursor)
+        page: examining.Page = await store.inspect(question, cursor)
         found, bytes = await anyio.to_thread.run_sync(_compare, page, hashed)
         damaged += found
         size += bytes
         count += len(page.rows)
         cursor = page.cursor
-    whole = "all" if cursor is None else "the newest"
+    whole = f"all {count}" if cursor is None else f"the newest {count}"
     if damaged:
-        text = f"{len(damaged)} of {whole} {count} do not match their checksums: {', '.join(damaged[:5])}"
+        match = "does not match its checksum" if len(damaged) == 1 else "do not match their checksums"
+        text = f"{len(damaged)} of {whole.removeprefix('all ')} {match}: {', '.join(damaged[:5])}"
         return "error", text, "check the disk, and restore what is missing from a backup"
-    return "ok", f"{whole} {count} match their checksums", None
+    rest = "" if cursor is None else "; older ones were not looked at"
+    return "ok", f"{whole} match their checksums{rest}" if count else "there are none", None
 
 
 def _compare(page: examining.Page, hashed: Callable[[bytes], int | str]) -> tuple[list[str], int]:
     damaged: list[str] = []
     size = 0
     for what, checksum, text in page.rows:
-        encoded = text.encode()
+        encoded = text.encode(errors="surrogateescape")
         size += len(encoded)
         if hashed(encoded) != checksum:
             damaged.append(what)
     return damaged, size
 
 
-async def _processes(engine: Engine) -> tuple[str, str, str | None]:
-    live = await engine.read(examining.live_processes, None)
+async def _processes(store: Patient) -> tuple[str, str, str | None]:
+    live = await store.inspect(examining.live_processes, None)
     host = presence.host_key()
-    ours = [process for process in live if process.host == host and process.process != engine.process]
+    ours = [process for process in live if process.host == host and process.process != store.process]
     gone = await anyio.to_thread.run_sync(
         lambda: [other.pid for other in ours if presence.is_gone(other.pid, other.started, other.bell)]
     )
     if gone:
-        text = f"{len(gone)} of {len(live)} that count as live are gone: {', '.join(map(str, gone[:5]))}"
-        return "warning", text, "nothing: the next beat of any process strikes them off"
-    return "ok", f"{len(live)} have the bus open", None
+        are = "counts as live and is gone" if len(gone) == 1 else "count as live and are gone"
+        text = f"{len(gone)} of {len(live)} {are}: {', '.join(map(str, gone[:5]))}"
+        return "warning", text, "nothing: the next beat of any process, or the next opening, strikes them off"
+    return "ok", "one has the bus open" if len(live) == 1 else f"{len(live) or 'none'} have the bus open", None
 
 
-async def _leases(engine: Engine) -> tuple[str, str, str | None]:
-    stuck = await engine.read(examining.stuck_leases, None)
+async def _leases(store: Patient) -> tuple[str, str, str | None]:
+    stuck = await store.inspect(examining.stuck_leases, None)
     if stuck:
-        text = f"{stuck} leases ran out more than a minute ago, and nobody has taken the messages back"
+        messages = "lease ran out" if stuck == 1 else "leases ran out"
+        text = f"{stuck} {messages} more than a minute ago, and nobody has taken back what it was for"
         return "warning", text, "run a monitor, or let an agent receive from those mailboxes"
     return "ok", "none is overdue", None
 
 
-async def _clock(engine: Engine) -> tuple[str, str, str | None]:
-    ahead = await engine.read(examining.clocks, None)
+async def _clock(store: Patient) -> tuple[str, str, str | None]:
+    ahead = await store.inspect(examining.clocks, None)
     if ahead.awake:
         text = f"a process beat {ahead.awake / 1000:.0f} s in the future of this boot"
         return "error", text, "processes with another clock (another machine?) must not share the bus"
@@ -112,10 +168,13 @@ async def _clock(engine: Engine) -> tuple[str, str, str | None]:
     return "ok", "nothing is from the future", None
 
 
-async def _expected(engine: Engine) -> tuple[str, str, str | None]:
-    missing = await engine.read(examining.missing_documents, None)
+async def _expected(store: Patient) -> tuple[str, str, str | None]:
+    missing = await store.inspect(examining.missing_documents, None)
     if missing:
         some = "; ".join(f"{session}: {', '.join(names)}" for session, names in list(missing.items())[:5])
-        text = f"{len(missing)} sessions that were completed or cut off lack documents that they expected: {some}"
-        return "warning", text, "go on with those sessions, or save the documents"
+        lack = "session was completed or cut off without all documents that it"
+        if len(missing) > 1:
+            lack = "sessions were completed or cut off without all documents that they"
+        text = f"{len(missing)} {lack} expected: {some}"
+        return "warning", text, "go on with what was cut off, or save the documents"
     return "ok", "none is missing", None

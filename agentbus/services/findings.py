@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from agentbus.operations.liveness import Rules
 from agentbus.operations.tidying import Other, Survey
 from agentbus.records import EventRecord, Finding
 
@@ -54,12 +56,16 @@ _TOLD: dict[str, tuple[str, Callable[[EventRecord], str]]] = {
 
 
 def from_events(events: Iterable[EventRecord]) -> list[Finding]:
-    """What is worth telling of these events. Dead letters, of which there may be thousands, are told of together."""
+    """What is worth telling of these events. Dead letters, of which there may be thousands, are told of together, and
+    so are the steps of retention."""
     found: list[Finding] = []
     dead: list[EventRecord] = []
+    gone: list[EventRecord] = []
     for event in events:
         if event.kind == "message_dead":
             dead.append(event)
+        elif event.kind == "retention_applied":
+            gone.append(event)
         elif event.kind in _TOLD:
             severity, words = _TOLD[event.kind]
             subject = f"{event.subject_kind}:{event.subject}"
@@ -71,6 +77,15 @@ def from_events(events: Iterable[EventRecord]) -> list[Finding]:
         named = {event.subject: event.facts.get("error") for event in dead[:_NAMED]}
         facts = {"count": len(dead), "errors": named}
         found.append(Finding("messages_dead", "bus:messages", "warning", text, facts, dead[-1].at))
+    if gone:
+        counts: Counter[str] = Counter()
+        for event in gone:
+            counts.update(event.facts["counts"])
+        archives = list(dict.fromkeys(event.facts["archive"] for event in gone))
+        removed = ", ".join(f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items())
+        text = f"old enough, and gone: {removed}; archived in {', '.join(archives)}"
+        facts = {"counts": dict(counts), "archives": archives}
+        found.append(Finding("retention_applied", "bus:retention", "info", text, facts, gone[-1].at))
     return found
 
 
@@ -94,13 +109,15 @@ def conditions(survey: Survey, thresholds: Thresholds, log: int, free: int | Non
     at = survey.now.wall
     found = [
         Condition(
-            (trouble.failed, trouble.live),
+            (trouble.failed, trouble.live, trouble.awaited),
             Finding(
                 "session_degraded",
                 f"session:{trouble.session}",
                 "warning",
-                f"session {trouble.session} goes on, but {trouble.failed} of its agents failed; {trouble.live} live",
-                {"failed": trouble.failed, "live": trouble.live},
+                f"session {trouble.session} goes on, but {trouble.failed} of its agents failed;"
+                f" {trouble.live - trouble.awaited} live" + (f", {trouble.awaited} awaited" if trouble.awaited else ""),
+                {"failed": trouble.failed, "live": trouble.live - trouble.awaited}
+                | ({"awaited": trouble.awaited} if trouble.awaited else {}),
                 at,
             ),
         )
@@ -123,17 +140,16 @@ def conditions(survey: Survey, thresholds: Thresholds, log: int, free: int | Non
     return found
 
 
-def silent_hosts(survey: Survey, longest: int, own: str) -> list[Condition]:
-    """Other machines of which no process has beaten for so many milliseconds: then it is the machine, or the way to
-    it."""
+def silent_hosts(survey: Survey, rules: Rules) -> list[Condition]:
+    """Other machines of which every process is silent: then it is the machine, or the way to it."""
     hosts: dict[str, list[Other]] = {}
     for other in survey.others:
-        if not other.watched and other.neighbour.host != own:
+        if not other.watched and other.neighbour.host != rules.host:
             hosts.setdefault(other.neighbour.host, []).append(other)
     found: list[Condition] = []
     for host, others in hosts.items():
-        silence = survey.now.awake - max(other.beat for other in others)
-        if silence > longest:
+        if all(other.silent(rules, survey.now) for other in others):
+            silence = survey.now.awake - max(other.beat for other in others)
             facts = {"processes": len(others), "silent": round(silence / 1000, 1)}
             text = f"the host {host} is silent: none of its {len(others)} processes beat for {facts['silent']} s"
             found.append(Condition(None, Finding("host_silent", f"host:{host}", "error", text, facts, survey.now.wall)))

@@ -6,19 +6,21 @@ import asyncio
 import inspect
 import logging
 import os
+import stat
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TextIO
 
 import anyio
 import msgspec
 
+from agentbus.disk import check_path, refusal
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, BusClosed, InvalidInput, Misuse, NotWritable
 from agentbus.records import Finding, Sweep
+from agentbus.services.callbacks import being_cancelled
 from agentbus.services.sweeping import Sweeper
 
 log = logging.getLogger("agentbus.monitor")
@@ -31,7 +33,8 @@ Callback = Callable[[Finding], object]
 
 
 class Chore(msgspec.Struct, frozen=True):
-    """Something that is done now and then while a monitor runs: with its first sweep, then every so many seconds."""
+    """Something that is done now and then while a monitor runs: once its first interval is over, then every so many
+    seconds."""
 
     name: str
     every: float
@@ -67,15 +70,17 @@ class Monitor:
         self._on_finding = on_finding
         self._chores = chores
         self._task: asyncio.Task[None] | None = None
-        self._file: TextIO | None = None
+        self._entered = False
+        self._file: int | None = None
         self._found: deque[Finding] = deque(maxlen=_KEPT)
         self._total = 0
         self._news = asyncio.Event()
         self._over = False
 
     async def __aenter__(self) -> Monitor:
-        if self._task is not None:
+        if self._entered:
             raise Misuse(reason="this monitor ran before; call bus.monitor() again")
+        self._entered = True
         await self._sweeper.begin()
         if self._log_file is not None:
             self._file = open_log(self._engine, self._log_file)
@@ -94,7 +99,8 @@ class Monitor:
                     log.error("the monitor had ended", exc_info=ending)
         finally:
             if self._file is not None:
-                self._file.close()
+                os.close(self._file)
+                self._file = None
 
     async def findings(self) -> AsyncIterator[Finding]:
         """What it found since it began, then what it finds, until its block is left. Each who asks gets all of it; of
@@ -149,6 +155,7 @@ class Monitor:
 
     async def _do_now_and_then(self, chore: Chore) -> None:
         pause = self._engine.hub.listen(())
+        await pause.wait(self._interval)
         while True:
             try:
                 await chore.do()
@@ -165,6 +172,10 @@ class Monitor:
                 answer = callback(finding)
                 if inspect.isawaitable(answer):
                     await answer
+            except asyncio.CancelledError:
+                if being_cancelled():
+                    raise
+                log.warning("the callback was cancelled on %s", finding.kind)
             except Exception:
                 log.exception("the callback failed on %s", finding.kind)
 
@@ -175,8 +186,8 @@ class Monitor:
             self._total += 1
             if self._file is not None:
                 try:
-                    self._file.write(_line(finding))
-                except (OSError, ValueError) as error:
+                    os.write(self._file, _line(finding))
+                except OSError as error:
                     log.warning("the log file takes no more: %s", error)
         if findings:
             self._ring()
@@ -186,35 +197,36 @@ class Monitor:
         news.set()
 
 
-def check_callback(callback: object) -> None:
-    """A callback that cannot be called with a finding would fail on every one."""
-    if not callable(callback):
-        raise InvalidInput(reason="on_finding is not callable")
-    try:
-        inspect.signature(callback).bind(None)
-    except TypeError:
-        raise InvalidInput(reason="on_finding must take one argument: on_finding(finding)") from None
-    except ValueError:
-        return  # not everything that can be called says how
-
-
-def open_log(engine: Engine, path: str | os.PathLike[str]) -> TextIO:
-    """The file to add lines to, made for this user only. Never a file of the store: closing it would drop its locks."""
+def open_log(engine: Engine, path: str | os.PathLike[str]) -> int:
+    """The file to add lines to, made for this user only. Never a file of the store: closing it would drop its locks.
+    Nothing that could make the event loop wait either, as a pipe does."""
+    place = check_path(path)
     try:
         with suppress(FileNotFoundError):
-            there = os.stat(path)
+            there = place.stat()
             if engine.holds(there.st_dev, there.st_ino):
-                raise InvalidInput(reason=f"{os.fspath(path)} is part of the bus; give the log a file of its own")
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except (OSError, TypeError, ValueError) as error:
-        if isinstance(error, AgentBusError):
-            raise
-        raise NotWritable(path=str(path), reason=getattr(error, "strerror", None) or str(error)) from None
-    return open(descriptor, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
+                raise InvalidInput(reason=f"{place} is part of the bus; give the log a file of its own")
+            if not stat.S_ISREG(there.st_mode):
+                raise NotWritable(path=str(place), reason="it is not a plain file")
+        return os.open(place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise refusal(place, error) from None
 
 
-def _line(finding: Finding) -> str:
+def write_log(engine: Engine, path: str | os.PathLike[str], findings: Sequence[Finding]) -> None:
+    """Add findings to a log file, as a monitor does."""
+    descriptor = open_log(engine, path)
+    try:
+        os.write(descriptor, b"".join(_line(finding) for finding in findings))
+    except OSError as error:
+        raise refusal(check_path(path), error) from None
+    finally:
+        os.close(descriptor)
+
+
+def _line(finding: Finding) -> bytes:
     """One line, whatever an error text has in it."""
     text = finding.text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     at = datetime.fromtimestamp(finding.at / 1000, UTC).isoformat(timespec="milliseconds")
-    return f"{at} {finding.severity} {finding.kind} {finding.subject} {text}\n"
+    line = f"{at} {finding.severity} {finding.kind} {finding.subject} {text}\n"
+    return line.encode("utf-8", "backslashreplace")

@@ -1,25 +1,35 @@
-"""``bus.recovery``: what was cut off, what can be done with it, and doing it; and what happens when a bus is opened."""
+"""``bus.recovery``: what was cut off, what can be done with it, and doing it; and what an opened bus says of it."""
 
 from __future__ import annotations
 
 import logging
-import secrets
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
 import msgspec
 
 from agentbus.codec import encode_metadata
 from agentbus.engine.interface import Engine
-from agentbus.errors import AgentBusError, InvalidInput, OutOfRange, UnknownSession
-from agentbus.limits import check_expected, check_name, check_text, name_or_none
+from agentbus.errors import AgentBusError, InvalidInput, UnknownSession
+from agentbus.limits import (
+    MAX_PAGE,
+    check_expected,
+    check_name,
+    check_range,
+    check_seconds,
+    check_text,
+    name_or_none,
+)
+from agentbus.operations.clearing import ClearRequest, IncompleteFilter, clear_agents, incomplete_agents
+from agentbus.operations.liveness import convict, overstayed
 from agentbus.operations.prospects import Basis, is_little, prospect, recovery_needed, summarize
 from agentbus.operations.recovery import RecoverRequest, recover
 from agentbus.operations.sessions import BeginRequest
 from agentbus.records import (
+    AgentRecord,
     CheckpointSummary,
+    Page,
     Recovered,
     RecoveryAgent,
     RecoveryOption,
@@ -27,15 +37,16 @@ from agentbus.records import (
     RecoverySummary,
     SessionRecord,
 )
+from agentbus.records.recovery import named
 from agentbus.services.composites import read_composite
-from agentbus.settings import switched_on
+
+if TYPE_CHECKING:
+    from agentbus.services.asking import Ask
 
 log = logging.getLogger("agentbus.recovery")
 
-AUTO_RESUME = "AGENTBUS_AUTO_RESUME"
-
-Ask = Callable[[RecoveryRecord], bool]
-"""Decides whether a session shall be resumed. Runs on a thread, so that it may wait for a person."""
+WITHIN = 300.0
+"""Seconds in which somebody must come to a session that was resumed, unless told otherwise."""
 
 
 class Recovery:
@@ -78,32 +89,70 @@ class Recovery:
             raise UnknownSession(session=session)
         return RecoveryPlan(self._engine, *found, max_payload=self._max_payload, max_snapshot=self._max_snapshot)
 
-    async def at_start(self, ask: Ask | None) -> None:
+    async def agents(self, *, cursor: str | None = None, limit: int = 100) -> Page[AgentRecord]:
+        """The incomplete agents: those that have not ended, and those that failed or stopped in a session that goes on
+        or is interrupted; in the order of their ids.
+
+        >>> [(agent.id, agent.status) for agent in (await bus.recovery.agents()).items]   # doctest: +SKIP
+        [('executor-1', 'running'), ('planner-1', 'failed')]
+        """
+        after = name_or_none(cursor, "cursor") or ""
+        wanted = IncompleteFilter(after, check_range(limit, "limit", 1, MAX_PAGE))
+        return await self._engine.read(incomplete_agents, wanted)
+
+    async def clear(self, agent: str | None = None) -> list[str]:
+        """Set aside the agents that are suspect, and those that failed in a session that has not ended: they are
+        stopped, what they held goes back, their work waits for nobody. Nothing is deleted. An ``agent`` that is named
+        is set aside whatever it does; if it is at work, its next call is refused. Says who was set aside.
+
+        >>> await bus.recovery.clear()                                                # doctest: +SKIP
+        ['planner-1']
+        """
+        request = ClearRequest(name_or_none(agent, "agent"))
+        cleared: list[str] = []
+        more = True
+        while more:
+            done = await self._engine.write(clear_agents, request)
+            cleared += done.agents
+            more = done.more
+        return cleared
+
+    async def _at_start(self, ask: Ask | None) -> None:
         """A bus was opened: say what was cut off, and resume what shall be. Nothing of this keeps it from opening."""
         try:
+            await self._give_up_waiting()
             if not await self._engine.read(recovery_needed, None):
                 return
             summary = await self.summary()
             log.warning("%s", describe(summary))
-            for session in summary.interrupted if ask is not None else ():
-                await self._resume(session, ask)
+            if ask is not None:
+                for session in summary.interrupted:
+                    await self._resume(session, ask)
         except AgentBusError as error:
             log.warning("what was cut off could not be looked at: %s", error)
 
-    async def _resume(self, session: str, ask: Ask | None) -> None:
+    async def _give_up_waiting(self) -> None:
+        """Interrupt again what was resumed and nobody came for: perhaps nobody sweeps this bus."""
+        request = await self._engine.read(overstayed, None)
+        while request is not None:
+            convicted = await self._engine.write(convict, request)
+            request = msgspec.structs.replace(request, sessions=()) if convicted.more else None
+
+    async def _resume(self, session: str, ask: Ask) -> None:
         """Where something else is the likeliest, or somebody is there who could decide, it is not for us to do."""
         try:
             plan = await self.plan(session)
             if plan.record.owned or plan.record.at_work or plan.options[:1] != _first(plan.options, "resume"):
                 return
-            if ask is not None and await anyio.to_thread.run_sync(ask, plan.record, abandon_on_cancel=True):
+            # Only here: the command line plans without an event loop.
+            from agentbus.services.asking import answer
+
+            if await answer(ask, plan.record):
                 done = await plan.resume()
                 if done.changed:
-                    log.warning("%s was resumed; it waits for %s", session, _names(done.agents) or "nobody")
+                    log.warning("%s was resumed; it waits for %s", session, named(done.agents) or "anybody")
         except AgentBusError as error:
             log.warning("%s was not resumed: %s", session, error)
-        except Exception:
-            log.exception("%s was not resumed", session)
 
 
 class RecoveryPlan:
@@ -112,8 +161,11 @@ class RecoveryPlan:
     Each of its actions is one commit. If the session has changed meanwhile it raises PlanOutdated, and does nothing.
 
     >>> plan = await bus.recovery.plan("planning-001")                                # doctest: +SKIP
-    >>> for option in plan.options:                                                   # doctest: +SKIP
-    ...     print(option.action, "–", option.does)
+    >>> print(plan)                                                                   # doctest: +SKIP
+    session planning-001 (planning, 40 %) is interrupted: planner-1 failed: its process died
+      planner-1 (planner) failed at 40 %; its process died; checkpoint 12 'half'; 3 messages unfinished
+    resume: goes on with it and expects planner-1 again; each goes on with its state, checkpoint and mailbox
+    abandon: ends it as failed, with your reason
     """
 
     def __init__(
@@ -129,12 +181,15 @@ class RecoveryPlan:
         actions = ", ".join(option.action for option in self.options)
         return f"<RecoveryPlan {self.session.id}: {actions or 'nothing to do'}>"
 
+    def __str__(self) -> str:
+        return str(self.record)
+
     @property
     def session(self) -> SessionRecord:
         """The session.
 
         >>> plan.session.status, plan.session.error                                   # doctest: +SKIP
-        ('interrupted', 'its process died')
+        ('interrupted', 'planner-1 failed: its process died')
         """
         return self.record.session
 
@@ -175,6 +230,15 @@ class RecoveryPlan:
         return self.record.checkpoints
 
     @property
+    def follow_ons(self) -> Sequence[str]:
+        """The sessions that were started from it by ``follow_on``, newest first.
+
+        >>> plan.follow_ons                                                           # doctest: +SKIP
+        ['planning-001-execution']
+        """
+        return self.record.follow_ons
+
+    @property
     def options(self) -> Sequence[RecoveryOption]:
         """What makes sense, the likeliest first; nothing while somebody is at work in the session.
 
@@ -183,14 +247,17 @@ class RecoveryPlan:
         """
         return self.record.options
 
-    async def resume(self) -> Recovered:
+    async def resume(self, *, within: float | None = WITHIN) -> Recovered:
         """Go on with it. Its agents whose life was cut off are expected again: one that registers under the same id
         continues with its state, checkpoint and mailbox. If it goes on already, nothing is done (``changed`` is False).
 
-        >>> (await plan.resume()).agents                                              # doctest: +SKIP
+        This starts nobody: that is up to you, ``within`` so many seconds. Whoever has not registered by then fails with
+        the next sweep (or opening of the bus), and the session is interrupted again. With None there is no hurry.
+
+        >>> (await plan.resume(within=60)).agents                                     # doctest: +SKIP
         ['executor-1', 'planner-1']
         """
-        return await self._recover(self._request("resume"))
+        return await self._recover(self._request("resume", within=_within(within)))
 
     async def complete(self) -> Recovered:
         """End it as completed. Refused while an expected document is missing.
@@ -206,19 +273,20 @@ class RecoveryPlan:
         """
         return await self._recover(self._request("abandon", reason=check_text(reason, "reason", low=1)))
 
-    async def rollback(self, checkpoint: int | None = None) -> Recovered:
+    async def rollback(self, checkpoint: int | None = None, *, within: float | None = WITHIN) -> Recovered:
         """Take documents, state and participants back to a composite checkpoint (by default the newest), then go on
         as after ``resume``. What was there before is saved as a composite too; ``rollback`` says what changed.
 
         >>> (await plan.rollback(17)).rollback.documents                              # doctest: +SKIP
         ['plan']
         """
+        deadline = _within(within)
         if checkpoint is None:
             if not self.checkpoints:
                 raise InvalidInput(reason=f"session {self.session.id!r} has no composite checkpoint to go back to")
             checkpoint = self.checkpoints[0].id
         back = await read_composite(self._engine, self.session.id, checkpoint, self._max_snapshot)
-        return await self._recover(self._request("rollback", rollback=back))
+        return await self._recover(self._request("rollback", rollback=back, within=deadline))
 
     async def follow_on(
         self,
@@ -232,8 +300,9 @@ class RecoveryPlan:
         """Start a new session with copies of this one's documents: a plan becomes an execution. This one is completed,
         unless an expected document is missing.
 
-        ``metadata["follows"]`` of the new session says where it came from. Nobody is in it yet: go on with it by
-        ``bus.session(operation, id=done.follow_on)``.
+        Without an ``id`` it is named after this session and the operation, so that a second call says that it is there
+        (SessionIdTaken). ``metadata["follows"]`` of the new session says where it came from. Nobody is in it yet: go on
+        with it by ``bus.session(operation, id=done.follow_on)``.
 
         >>> done = await plan.follow_on("execution", expects={"executor-1": "results"})   # doctest: +SKIP
         >>> async with bus.session("execution", id=done.follow_on) as session:        # doctest: +SKIP
@@ -241,7 +310,7 @@ class RecoveryPlan:
         """
         check_name(operation, "operation")
         request = BeginRequest(
-            f"{operation[:115]}-{secrets.token_hex(6)}" if id is None else check_name(id, "session"),
+            _follow_on_id(self.session.id, operation) if id is None else check_name(id, "session"),
             operation,
             None,
             name_or_none(milestone, "milestone"),
@@ -257,48 +326,31 @@ class RecoveryPlan:
         return await self._engine.write(recover, request)
 
 
-def asking(auto_resume: object) -> Ask | None:
-    """What ``connect(auto_resume=…)`` means: who decides, or None if nothing is to be resumed.
-
-    True asks on a terminal, and resumes without a question where there is none; a function is asked instead.
-    """
-    if auto_resume is None:
-        auto_resume = switched_on(AUTO_RESUME)
-    if auto_resume is True:
-        return ask_on_terminal
-    if auto_resume is False:
-        return None
-    if not callable(auto_resume):
-        raise OutOfRange(what="auto_resume", value=auto_resume, allowed="True, False, or a function that decides")
-    return auto_resume
+def _within(seconds: float | None) -> int | None:
+    return None if seconds is None else check_seconds(seconds, "within")
 
 
-def ask_on_terminal(record: RecoveryRecord) -> bool:
-    """Ask whoever sits there; yes where nobody does."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    session = record.session
-    print(f"Session {session.id} ({session.operation}, {session.progress} %) was interrupted.", file=sys.stderr)
-    print("Resume it? [Y/n] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    # Without a line the terminal is gone, or somebody pressed Ctrl-D: that is no yes.
-    return answer.strip().lower() in {"", "y", "yes"} if answer else False
+def _follow_on_id(session: str, operation: str) -> str:
+    """A name that is always the same for the two."""
+    name = f"{session}-{operation}"
+    if len(name) <= 128:
+        return name
+    return f"{session[:55]}-{operation[:55]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def describe(summary: RecoverySummary) -> str:
-    """A summary as one line."""
+    """What a bus that is opened has to say, as one line: nothing of those who are at work."""
     parts: list[str] = []
     if summary.interrupted:
-        parts.append(f"interrupted: {_names(summary.interrupted)}")
+        sessions = [
+            f"{session} ({counted} of its agents did not complete)" if counted else session
+            for session in summary.interrupted
+            for counted in (summary.by_session.get(session, 0),)
+        ]
+        parts.append(f"interrupted: {named(sessions)}; bus.recovery.plan(session) says what can be done")
     if summary.dead_holders:
-        parts.append(f"failed while work waits for them: {_names(summary.dead_holders)}")
-    statuses = ", ".join(f"{count} {status}" for status, count in sorted(summary.by_status.items()))
-    parts.append(f"incomplete agents: {statuses or 'none'}")
-    return f"{'; '.join(parts)}. bus.recovery.plan(session) says what can be done"
-
-
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        parts.append(f"failed, and work waits until they register again: {named(summary.dead_holders)}")
+    return "; ".join(parts)
 
 
 def _first(options: Sequence[RecoveryOption], action: str) -> Sequence[RecoveryOption]:

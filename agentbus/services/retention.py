@@ -1,4 +1,4 @@
-"""Retention: archive what is old enough, then let it go; and read archives again.
+"""Retention: archive what is old enough, then let it go.
 
 Rows are archived and on the disk before they are deleted, and only those are deleted that are still as they were
 archived. A crash in between repeats lines in a later archive and loses none; reading them again changes nothing twice.
@@ -7,43 +7,40 @@ Two that run at once do no harm for the same reasons.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import anyio.to_thread
-
-from agentbus.disk import check_path
-from agentbus.engine.interface import Engine
-from agentbus.errors import ArchiveDiffers, FormatRefused, InvalidInput, UnknownSession, UnknownType, WrongState
+from agentbus.engine.interface import Engine, Progress
+from agentbus.errors import InvalidInput
+from agentbus.limits import check_options
 from agentbus.operations import archives
-from agentbus.operations.archives import (
-    ArchivedSession,
-    ImportedRequest,
-    Line,
-    RestoreRequest,
-    kind_of,
-    note_import,
-    restore,
-)
+from agentbus.operations.archives import Line, bus_name
 from agentbus.operations.deletion import Rest
+from agentbus.operations.policy import (
+    ChangePolicyRequest,
+    TurnRequest,
+    change_policy,
+    is_due,
+    read_policy,
+    take_turn,
+)
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
-from agentbus.records import ImportReport, RefusedLine, RetentionPolicy, RetentionReport
-from agentbus.services.archive import ArchiveWriter, read
+from agentbus.operations.state import last_change
+from agentbus.records import RetentionPolicy, RetentionReport
+from agentbus.services.archive import ArchiveWriter, archive_in
+from agentbus.services.threads import to_its_end
 
 log = logging.getLogger("agentbus.retention")
 
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
-_WEIGHTS = {"agent": 5, "session": 50, "process": 50}
+_WITH_STATE = ("agent", "session")
+_WEIGHTS = {"agent": 5, "session": 50}
 """What takes longer to remove than a row."""
-_SHOWN = 100
-_TOGETHER = 200
-"""Lines that are imported in one transaction."""
+EVERY = 3600 * 1000
+"""Milliseconds after which the policy is applied again, if a monitor runs."""
 
 _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
     "checkpoint": archives.load_checkpoints,
@@ -58,68 +55,105 @@ _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
 
 
 class Retention:
-    """``bus.retention``: how long things are kept. The monitor applies it now and then; anybody may.
+    """``bus.retention``: how long things are kept. Every monitor sees to it that the policy is applied about once an
+    hour; anybody may apply it. Without either, nothing goes.
 
-    >>> bus.retention.policy = RetentionPolicy(messages=24 * 3600)                    # doctest: +SKIP
+    >>> await bus.retention.change(messages=24 * 3600, events=None)                   # doctest: +SKIP
     """
 
-    def __init__(self, engine: Engine, policy: RetentionPolicy | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.policy = RetentionPolicy() if policy is None else policy
 
-    @property
-    def policy(self) -> RetentionPolicy:
-        """What is kept, and for how long.
+    async def policy(self) -> RetentionPolicy:
+        """What is kept, and for how long, on this bus: the defaults, but for what was changed.
 
-        >>> bus.retention.policy.checkpoints_last                                     # doctest: +SKIP
+        >>> (await bus.retention.policy()).checkpoints_last                           # doctest: +SKIP
         24
         """
-        return self._policy
+        return await self._engine.read(read_policy, None)
 
-    @policy.setter
-    def policy(self, policy: RetentionPolicy) -> None:
-        self._policy = _checked(policy)
+    async def change(self, **changes: Any) -> RetentionPolicy:
+        """Keep some things for another time, from now on and for every process; what is not named stays as it is. The
+        names are those of ``RetentionPolicy``; gives the policy that holds then.
 
-    async def apply(self, *, dry_run: bool = False, policy: RetentionPolicy | None = None) -> RetentionReport:
+        >>> await bus.retention.change(messages=3 * 24 * 3600, events=None)           # doctest: +SKIP
+        """
+        check_options(changes, RetentionPolicy.__struct_fields__)
+        RetentionPolicy(**changes)
+        return await self._engine.write(change_policy, ChangePolicyRequest(changes))
+
+    async def apply(
+        self, *, dry_run: bool = False, policy: RetentionPolicy | None = None, progress: Progress | None = None
+    ) -> RetentionReport:
         """Archive what is old enough in ``archive/`` of the bus, then remove it; ``dry_run`` only says what would go.
 
-        In small steps, so that nobody waits long for the lock. ``policy`` is one for this time only.
+        In small steps, so that nobody waits long for the lock. ``policy`` is one for this time only. ``progress``
+        is told how many rows are gone, and of how many.
 
         >>> report = await bus.retention.apply(dry_run=True)                          # doctest: +SKIP
         >>> report.removed                                                            # doctest: +SKIP
         {'message': 1200, 'event': 310}
         """
-        run = _Run(self._engine, self._policy if policy is None else _checked(policy), dry_run)
-        try:
-            for find in TIERS:
-                await run.tier(find)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(run.archive.close)
-        report = run.report()
-        if report.removed and not dry_run:
-            counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
-            log.info("removed what was old enough: %s; archived in %s", counts, report.archive)
-        return report
+        if policy is not None and not isinstance(policy, RetentionPolicy):
+            raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
+        if policy is None and not dry_run:
+            await self._engine.write(take_turn, TurnRequest(0))
+        wanted = await self.policy() if policy is None else policy
+        return await _apply(self._engine, wanted, dry_run, None if dry_run else progress)
+
+
+async def apply_when_due(engine: Engine) -> None:
+    """Apply the policy of the bus, unless somebody did within the last hour: of all monitors, one does."""
+    if await engine.look(is_due, EVERY) and await engine.write(take_turn, TurnRequest(EVERY)):
+        await _apply(engine, await engine.read(read_policy, None), dry_run=False)
+
+
+async def _apply(
+    engine: Engine, policy: RetentionPolicy, dry_run: bool, progress: Progress | None = None
+) -> RetentionReport:
+    # Whoever wants to hear of the progress must know of how many.
+    going = {} if progress is None else (await _apply(engine, policy, dry_run=True)).removed
+    run = _Run(engine, policy, dry_run, progress, sum(going.values()))
+    run.archive.bus = await engine.read(bus_name, None)
+    try:
+        for find in TIERS:
+            await run.tier(find)
+    finally:
+        await to_its_end(run.archive.close)
+    report = run.report()
+    if report.removed and not dry_run:
+        counts = ", ".join(f"{count} {kind}" for kind, count in report.removed.items())
+        log.info("removed what was old enough: %s; archived in %s", counts, report.archive)
+    return report
 
 
 class _Run:
     """One application of a policy."""
 
-    def __init__(self, engine: Engine, policy: RetentionPolicy, dry_run: bool) -> None:
+    def __init__(
+        self, engine: Engine, policy: RetentionPolicy, dry_run: bool, progress: Progress | None = None, total: int = 0
+    ) -> None:
         self._engine = engine
         self._policy = policy
         self._dry_run = dry_run
+        self._progress = progress
+        self._total = total
         self._gone: dict[str, set[Any]] = {}
         self._kept: set[tuple[str, Any]] = set()
         self._rest: Rest | None = None
-        self.archive = ArchiveWriter(engine.directory, engine.clock.now().wall)
+        self._archived: dict[tuple[str, str], int] = {}
+        """The change up to which the state of agents and sessions is in the archive."""
+        now = engine.clock.now().wall
+        self.archive = ArchiveWriter(archive_in(engine.directory, now), now)
 
     async def tier(self, find: Callable[[Wanted, Any], Any]) -> None:
         cursor = None
         while True:
             found = await self._engine.read(find, Wanted(self._policy, cursor))
             pieces = [piece for piece in found.pieces if self._may_go(piece)]
+            if not self._gone and all(piece.kind == "event" and piece.mark[0] for piece in pieces):
+                # Events of earlier runs are no reason for another: its own event would be one for the next, for ever.
+                pieces = []
             if self._dry_run:
                 self._note(pieces)
             else:
@@ -156,13 +190,22 @@ class _Run:
 
     async def _let_go(self, portion: tuple[Piece, ...]) -> None:
         lines: list[Line] = []
+        # Before the entries are read: whatever is changed later has a higher number.
+        change = await self._engine.read(last_change, None)
         for kind, load in _LOADING.items():
             keys = [piece.key for piece in portion if piece.kind == kind]
+            if kind in _WITH_STATE:
+                # Of what goes in several steps, the state is archived once.
+                keys = [(key, self._archived.get((kind, key), 0)) for key in keys]
             if keys:
                 lines += await self._engine.read(load, keys)
-        await anyio.to_thread.run_sync(self.archive.write, lines)
+        await to_its_end(self.archive.write, lines)
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
+        self._archived.update({(piece.kind, piece.key): change for piece in portion if piece.kind in _WITH_STATE})
         self._note(removed.pieces)
+        if self._progress is not None:
+            gone = sum(len(keys) for keys in self._gone.values())
+            self._progress(gone, max(gone, self._total))
         self._rest = removed.rest
         if removed.rest is None:
             self._kept |= {(piece.kind, piece.key) for piece in portion} - {
@@ -184,57 +227,3 @@ def portions(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, ...]]:
         size += piece.size
     if portion:
         yield tuple(portion)
-
-
-async def import_archive(engine: Engine, path: str | os.PathLike[str]) -> ImportReport:
-    """Put back what an archive has and the bus has not: first the sessions, to which other lines belong."""
-    place = check_path(path)
-    imported: Counter[str] = Counter()
-    problems: list[tuple[int, str]] = []
-    present = 0
-    for sessions in (True, False):
-        lines = read(place, engine.holds)
-        try:
-            while taken := await anyio.to_thread.run_sync(_take, lines, sessions):
-                wanted = [(number, line, size) for number, line, size in taken if not isinstance(line, str)]
-                problems += [(number, line) for number, line, _ in taken if isinstance(line, str)]
-                # A request each: one that is refused must not hold up its neighbours. The writer puts them together.
-                writes = [engine.write(restore, RestoreRequest(line, size)) for _, line, size in wanted]
-                outcomes = await asyncio.gather(*writes, return_exceptions=True)
-                for (number, line, _), outcome in zip(wanted, outcomes, strict=True):
-                    if isinstance(outcome, _REFUSALS):
-                        problems.append((number, str(outcome)))
-                    elif isinstance(outcome, BaseException):
-                        raise outcome
-                    else:
-                        imported[kind_of(line)] += outcome
-                        present += not outcome
-        finally:
-            lines.close()
-    counts = {kind: count for kind, count in imported.items() if count}
-    if counts:
-        await engine.write(note_import, ImportedRequest(place.name, counts))
-    shown = [RefusedLine(number, reason) for number, reason in sorted(problems)[:_SHOWN]]
-    return ImportReport(str(place), counts, present, len(problems), shown)
-
-
-_REFUSALS = (ArchiveDiffers, FormatRefused, UnknownSession, UnknownType, WrongState)
-
-
-def _take(lines: Iterator[tuple[int, Line | str, int]], sessions: bool) -> list[tuple[int, Line | str, int]]:
-    """The next lines that are sessions, or those that are none."""
-    taken: list[tuple[int, Line | str, int]] = []
-    size = 0
-    for item in lines:
-        if isinstance(item[1], ArchivedSession) == sessions:
-            taken.append(item)
-            size += item[2]
-            if len(taken) == _TOGETHER or size > _BYTES:
-                break
-    return taken
-
-
-def _checked(policy: object) -> RetentionPolicy:
-    if not isinstance(policy, RetentionPolicy):
-        raise InvalidInput(reason=f"a retention policy is a RetentionPolicy, not {type(policy).__name__}")
-    return policy

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -15,13 +16,15 @@ from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.operations.events import EventFilter, last_event, read_events
 from agentbus.operations.liveness import JudgeRequest, Rules, convict, suspect
-from agentbus.operations.state import ExpireRequest, expire, next_expiry
 from agentbus.operations.tidying import Survey, SurveyRequest, TidyRequest, survey, tidy
 from agentbus.records import EventRecord, Finding, Sweep
+from agentbus.services.expiry import expire_state
 from agentbus.services.findings import Memory, Thresholds, conditions, from_events, silent_hosts
 from agentbus.services.presence import is_gone
 
 _PAGE = 500
+_LOOK_AT_QUEUES_EVERY = 60_000
+"""Milliseconds: how deep queues are costs by how many there are."""
 _COUNTED = (
     "processes_dead", "agents_failed", "agents_suspected", "sessions_interrupted", "leases_freed", "messages_expired",
     "state_expired",
@@ -33,11 +36,15 @@ class Sweeper:
 
     def __init__(self, engine: Engine, rules: Rules, thresholds: Thresholds) -> None:
         self._engine = engine
-        self._rules = rules
+        self._host = presence.host_key()
+        self._rules = msgspec.structs.replace(rules, host=self._host)
         self._thresholds = thresholds
         self._told = Memory()
         self._seen: int | None = None
         """The last event that was looked at."""
+        self._looked: int | None = None
+        """When it last looked at the depth of queues (awake)."""
+        self._deep: Sequence[str] = ()
 
     async def begin(self) -> None:
         """Whatever happens from now on is told of."""
@@ -50,7 +57,7 @@ class Sweeper:
             await self.begin()
         counts = Counter(dict.fromkeys(_COUNTED, 0))
         around = await self._look_around()
-        hosts = silent_hosts(around, self._rules.suspect_after, presence.host_key())
+        hosts = silent_hosts(around, self._rules)
         if await self._judge(around, counts):
             around = await self._look_around()
         await self._tidy(around, counts)
@@ -61,17 +68,21 @@ class Sweeper:
         return Sweep(around.now.wall, time.perf_counter() - begun, dict(counts), findings)
 
     async def _look_around(self) -> Survey:
-        request = SurveyRequest(self._engine.process, self._rules, self._thresholds.queue)
-        return await self._engine.read(survey, request)
+        awake = self._engine.clock.now().awake
+        looking = self._looked is None or awake - self._looked >= _LOOK_AT_QUEUES_EVERY
+        request = SurveyRequest(self._engine.process, self._rules, self._thresholds.queue if looking else None)
+        around = await self._engine.read(survey, request)
+        if looking:
+            self._looked, self._deep = awake, around.deep
+        return msgspec.structs.replace(around, deep=self._deep)
 
     async def _judge(self, around: Survey, counts: Counter[str]) -> bool:
         """Gather evidence of processes, and let it and what was seen be judged; whether there was anything to judge."""
         engine = self._engine
-        host = presence.host_key()
         gone, stalled, unseen = [], [], []
         for other in around.others:
-            silent = not other.watched and around.now.awake - other.beat > self._rules.suspect_after
-            if other.neighbour.host != host:
+            silent = other.silent(self._rules, around.now)
+            if other.neighbour.host != self._host:
                 if silent:
                     unseen.append(other.neighbour)
             elif is_gone(other.neighbour):
@@ -111,8 +122,7 @@ class Sweeper:
             counts["leases_freed"] += tidied.freed
             counts["messages_expired"] += tidied.expired
             more = tidied.more
-        while (expiry := await engine.look(next_expiry, None)) is not None and expiry <= engine.clock.now().wall:
-            counts["state_expired"] += await engine.write(expire, ExpireRequest())
+        counts["state_expired"] += await expire_state(engine)
 
     async def _news(self) -> list[Finding]:
         """What happened since the last sweep, whoever did it: another monitor, a neighbour, an agent itself."""

@@ -1,18 +1,23 @@
 -- The tables of agentbus, version 1.
 --
 -- Times are integer milliseconds: wall time in columns that people read (created, due, expires …), awake time
--- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until and lease_until.
+-- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until, resume_by and lease_until.
 -- Formats are enforced here, so that they hold even against someone writing with the sqlite3 shell.
 --
 -- length() and GLOB stop at a NUL, hence the instr().
 -- Tables written all the time say `x = 'a' OR x = 'b'`, most frequent first: for three constants or more SQLite builds a
 -- b-tree of `x IN ('a', 'b', 'c')` anew for every statement, which cost 4 of 12 microseconds of an insert.
 
--- Facts about the bus itself: the boot in which it was last opened.
+-- Facts about the bus itself: a name of its own, by which an archive knows whether it comes home; when it was first opened,
+-- and the boot in which it was last; what was changed of the retention policy, and when that was last applied (wall time).
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
-    value TEXT NOT NULL
+    value TEXT NOT NULL,
+    CHECK (key <> 'retention' OR (json_valid(value) AND json_type(value) = 'object')),
+    CHECK (key NOT IN ('created', 'retention_applied') OR value NOT GLOB '*[^0-9]*' AND value <> '')
 ) STRICT, WITHOUT ROWID;
+
+INSERT INTO meta (key, value) VALUES ('bus', lower(hex(randomblob(8))));
 
 -- Numbers that only grow. message: the last message id given out (ids are never reused, even after a purge).
 -- topology: changes whenever a process starts or stops listening, so that others may cache whom to ring.
@@ -25,7 +30,8 @@ CREATE TABLE counters (
 INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
 
 -- An operating-system process that has the bus open. One beat serves all its agents. A `watched` one has not: a visiting
--- agent named its pid, and it never beats.
+-- agent named its pid, and it never beats. `every`: how long
+-- it is between its beats. `silent`: a sweep found it so since its last beat.
 CREATE TABLE processes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     host    TEXT    NOT NULL CHECK (host <> ''),
@@ -36,6 +42,8 @@ CREATE TABLE processes (
     watched INTEGER NOT NULL DEFAULT 0 CHECK (watched IN (0, 1)),
     status  TEXT    NOT NULL DEFAULT 'live' CHECK (status IN ('live', 'ended', 'dead')),
     beat    INTEGER NOT NULL CHECK (beat >= 0),
+    every   INTEGER NOT NULL DEFAULT 5000 CHECK (every > 0),
+    silent  INTEGER NOT NULL DEFAULT 0 CHECK (silent IN (0, 1)),
     created INTEGER NOT NULL CHECK (created >= 0),
     ended   INTEGER CHECK (ended >= 0),
     CHECK ((status = 'live') = (ended IS NULL))
@@ -67,7 +75,8 @@ CREATE TABLE vocabulary (
 ) STRICT, WITHOUT ROWID;
 
 -- One coordinated operation, owned by the process that is in its block. `expected` maps a producer to the document it
--- owes. `troubled`: an agent of it failed since it was started or last continued.
+-- owes. `troubled`: an agent of it failed since it was started or last continued. `resume_by`: it was resumed with nobody in
+-- it, and until then (awake time) somebody must come.
 CREATE TABLE sessions (
     id        TEXT    NOT NULL PRIMARY KEY
               CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -83,6 +92,7 @@ CREATE TABLE sessions (
     progress  INTEGER NOT NULL DEFAULT 0 CHECK (progress BETWEEN 0 AND 100),
     process   INTEGER REFERENCES processes (id),
     troubled  INTEGER NOT NULL DEFAULT 0 CHECK (troubled IN (0, 1)),
+    resume_by INTEGER CHECK (resume_by >= 0),
     expected  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(expected) AND json_type(expected) = 'object'),
     metadata  TEXT    NOT NULL DEFAULT '{}' CHECK (json_valid(metadata) AND json_type(metadata) = 'object'),
     error     TEXT,
@@ -94,6 +104,8 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_open ON sessions (status, updated) WHERE ended IS NULL;
 CREATE INDEX sessions_by_process ON sessions (process) WHERE ended IS NULL;
+-- For retention: whether a process may go, which SQLite asks too, is not to be found by looking at every session.
+CREATE INDEX sessions_naming ON sessions (process) WHERE process IS NOT NULL;
 CREATE INDEX sessions_by_age ON sessions (created, id);
 
 -- Who of a list has finished, so that a meeting that was cut off goes on with the remaining ones. A row for each member:
@@ -129,8 +141,9 @@ CREATE TABLE mailboxes (
     CHECK ((owner = '') = (kind IN ('pool', 'topic')))
 ) STRICT;
 
--- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: it is expected
--- again after a life that did not complete, and goes on from its newest checkpoint.
+-- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: its last
+-- life had begun and did not complete, so that the next one goes on from a checkpoint (2: it was stopped on purpose, and
+-- nobody expects it again).
 CREATE TABLE agents (
     id           TEXT    NOT NULL PRIMARY KEY
                  CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -155,7 +168,7 @@ CREATE TABLE agents (
     note         TEXT,
     process      INTEGER REFERENCES processes (id),
     epoch        INTEGER NOT NULL DEFAULT 0 CHECK (epoch >= 0),
-    cut_off      INTEGER NOT NULL DEFAULT 0 CHECK (cut_off IN (0, 1)),
+    cut_off      INTEGER NOT NULL DEFAULT 0 CHECK (cut_off IN (0, 1, 2)),
     patience     INTEGER CHECK (patience > 0),
     last_call    INTEGER CHECK (last_call >= 0),
     busy_until   INTEGER CHECK (busy_until >= 0),
@@ -174,6 +187,8 @@ CREATE TABLE agents (
 -- Every call is fenced: this index alone answers whether it may act, and where its mailboxes are.
 CREATE INDEX agents_standing ON agents (id, status, epoch, mailbox, replies);
 CREATE INDEX agents_by_process ON agents (process, status) WHERE ended IS NULL;
+-- For retention, as for sessions.
+CREATE INDEX agents_naming ON agents (process) WHERE process IS NOT NULL;
 -- For the sweep, which must not look at every agent: those that were silent for longest, and whose patience is over.
 CREATE INDEX agents_by_call ON agents (status, last_call, busy_until) WHERE ended IS NULL;
 CREATE INDEX agents_visiting ON agents (last_call + patience) WHERE kind = 'visiting' AND ended IS NULL;
@@ -239,6 +254,8 @@ CREATE INDEX messages_due ON messages (mailbox, due) WHERE status = 'scheduled';
 CREATE INDEX messages_leased ON messages (mailbox, lease_until, holder) WHERE status = 'leased';
 CREATE INDEX messages_expiring ON messages (mailbox, expires)
     WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
+-- For the sweep: what is too old, in whichever mailbox.
+CREATE INDEX messages_by_expiry ON messages (expires) WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
 -- The copies of one publication share their message_id, one per mailbox.
 CREATE UNIQUE INDEX messages_by_message_id ON messages (message_id, mailbox) WHERE message_id IS NOT NULL;
 -- Also replies that were read: whoever sends its request again after a crash gets the same reply again.
@@ -359,6 +376,14 @@ CREATE TABLE documents (
     value    TEXT    NOT NULL CHECK (json_valid(value)),
     UNIQUE (session, name, version)
 ) STRICT;
+
+-- A document that a rollback removed keeps its last version: should it be saved again, versions go on counting.
+CREATE TABLE document_floors (
+    session TEXT    NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
+    name    TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128),
+    version INTEGER NOT NULL CHECK (version >= 1),
+    PRIMARY KEY (session, name)
+) STRICT, WITHOUT ROWID;
 
 -- The audit trail: who changed what, when. Not one per message.
 CREATE TABLE events (

@@ -91,7 +91,7 @@ class Story:
                 self.now("agent_registered", "agent:c", "c", type="worker", epoch=1, before=None)
                 await c.fail("the model is gone")
                 self.now("agent_failed", "agent:c", "c", error="the model is gone")
-                self.now("session_interrupted", "session:s", before="active", reason="the model is gone")
+                self.now("session_interrupted", "session:s", before="active", reason="c failed: the model is gone")
                 c = await worker(self.bus, "c")
                 self.now("session_continued", "session:s", "c", before="interrupted")
                 self.now("agent_registered", "agent:c", "c", type="worker", epoch=2, before="failed")

@@ -8,7 +8,8 @@ from typing import Any
 from agentbus import Bus
 from agentbus.engine import presence
 from agentbus.operations import Actor
-from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
+from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.lives import Registration
 from agentbus.operations.processes import BeatRequest, EnterRequest, beat, enter
 from agentbus.operations.visits import VisitRequest, visit
 
@@ -18,14 +19,20 @@ ELSEWHERE = "another-machine/pid:[1]"
 
 
 async def stranger(
-    bus: Bus, *, pid: int | None = None, started: str | None = None, host: str | None = None, watched: bool = False
+    bus: Bus,
+    *,
+    pid: int | None = None,
+    started: str | None = None,
+    host: str | None = None,
+    watched: bool = False,
+    every: int = 5,
 ) -> int:
     """Another process that opened the bus just now. Unless told otherwise, it is there to be seen (it has our own pid);
-    it beats only when it is made to."""
+    it beats only when it is made to, whatever it says of how often."""
     number = os.getpid() if pid is None else pid
     since = presence.start_time(number) if started is None else started
     place = presence.host_key() if host is None else host
-    entry = await bus.engine.write(enter, EnterRequest(place, number, since, None, watched))
+    entry = await bus.engine.write(enter, EnterRequest(place, number, since, None, watched, every * 1000))
     return entry.process
 
 

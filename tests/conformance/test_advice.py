@@ -16,12 +16,14 @@ from agentbus.errors import (
     InvalidName,
     InvalidPayload,
     NotWritable,
+    OutOfRange,
     UnknownAgent,
     UnknownCheckpoint,
     UnknownMessage,
     UnreadableFile,
     WrongState,
 )
+from agentbus.limits import check_text
 from tests.conformance.helpers import refusing, worker
 
 
@@ -107,7 +109,7 @@ async def test_a_payload_that_does_not_fit_is_told_whose_word_counts(bus: Bus, a
     await a.send("a", "note")
     async with refusing(bus, a, InvalidPayload) as refused:
         await a.send("a", "plan", {"files": 1})
-    assert refused.value.fix == "the last definition of 'plan' counts, whoever made it; bus.types() shows it"
+    assert refused.value.fix == "the last definition of 'plan' counts, whoever made it: look at its schema"
 
 
 async def test_other_payloads_are_told_what_the_bus_takes(bus: Bus, a: Agent) -> None:
@@ -140,3 +142,19 @@ async def test_a_session_that_cannot_be_paused_says_when_it_can(bus: Bus) -> Non
         with pytest.raises(WrongState) as refused:
             await session.pause()
         assert refused.value.fix == "that takes one that is active"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "error is ''"),
+        (None, "error is None"),
+        (7, "error is 7"),
+        (["x"], "error is 'list'"),
+        ("x" * 100_001, f"error is '{'x' * 60}… (100001 characters)'"),
+    ],
+)
+def test_a_text_that_is_refused_is_shown(text: Any, said: str) -> None:
+    with pytest.raises(OutOfRange) as refused:
+        check_text(text, "error", low=1)
+    assert str(refused.value) == f"{said}, it must be a text of 1 to 100000 characters"

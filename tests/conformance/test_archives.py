@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import agentbus
 from agentbus import Bus, RetentionPolicy
-from agentbus.errors import DamagedArchive, InvalidInput, NotWritable
+from agentbus.errors import DamagedArchive, InvalidInput, NoSuchFile, NotWritable
 from tests.conformance.helpers import held, known, stored, take, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -134,6 +138,62 @@ async def test_what_lives_is_never_overwritten(bus: Bus, clock: FakeClock) -> No
     await again.progress(50)
 
 
+async def test_nothing_of_an_earlier_session_comes_into_a_later_one_of_the_same_name(
+    bus: Bus, clock: FakeClock
+) -> None:
+    async with bus.session("planning", id="s1") as session:
+        for number in range(3):
+            await session.document("plan").save({"old": number})
+        await session.document("other").save("old")
+        await session.state.set("k", "old")
+        await (await session.participants(["x"])).finish("x", "old")
+        await session.checkpoint("half", "old")
+        await session.checkpoint_all("half")
+    clock.advance(100 * DAY)
+    archive = (await bus.retention.apply()).archive
+    assert archive is not None
+    async with bus.session("execution", id="s1") as session:
+        await session.document("plan").save({"new": 1})
+        meeting = await session.participants(["n"])
+        report = await bus.import_archive(archive)
+        assert set(report.imported) <= {"event", "process"}
+        assert report.refused == 9, "the session, 4 documents, an entry, a participant, 2 checkpoints"
+        assert await session.document("plan").latest() == {"new": 1}
+        assert [document.name for document in await session.documents()] == ["plan"]
+        assert await session.state.get("k") is None
+        assert await session.restore("half") is None
+        assert (await bus.checkpoints.list(kind="composite")).items == []
+        await meeting.refresh()
+        assert (meeting.remaining, meeting.finished) == (("n",), ())
+
+
+async def test_no_state_of_an_earlier_life_comes_to_an_agent_that_is_alive(bus: Bus, clock: FakeClock) -> None:
+    archive = await full(bus, clock)
+    again = await worker(bus, "a")
+    report = await bus.import_archive(archive)
+    assert [problem.reason for problem in report.problems if "agent a" in problem.reason]
+    assert (await again.state.list()).items == []
+    await again.complete()
+    assert (await bus.import_archive(archive)).imported == {"state": 1}, "it has ended: this is its state"
+
+
+async def test_versions_of_state_never_repeat_after_an_import(bus: Bus, clock: FakeClock) -> None:
+    """A holder of ``if_version`` from before must not win."""
+    archives = []
+    policy = RetentionPolicy(agents=0, tombstones=0)
+    for life in range(3):
+        a = await worker(bus, "a")
+        await a.state.set("k", life)
+        await a.complete()
+        clock.advance(10)
+        archives.append((await bus.retention.apply(policy=policy)).archive)
+    await bus.import_archive(archives[0] or "")
+    entry = await bus.state("a").entry("k")
+    assert entry is not None
+    assert (entry.value, entry.version) == (0, 4)
+    assert await bus.state("a").set("k", "new") == 5
+
+
 async def test_an_agent_that_comes_back_from_an_archive_has_no_epoch_of_another_life(
     bus: Bus, clock: FakeClock
 ) -> None:
@@ -214,7 +274,7 @@ def of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         ("message", {"payload": "{"}),
         ("message", {"priority": 99}),
         ("message", {"status": "queued"}),
-        ("message", {"type": "unheard-of"}),
+        ("message", {"type": "not a name"}),
         ("message", {"id": "1"}),
         ("message", {"finished": None}),
         ("message", {"mailbox_kind": "letterbox"}),
@@ -223,14 +283,31 @@ def of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
         ("checkpoint", {"owner_kind": "nobody"}),
         ("document", {"value": "[]"}),
         ("document", {"session": "s2"}),
-        ("agent", {"status": "running", "ended": None}),
-        ("agent", {"type": "unheard-of"}),
+        ("agent", {"status": "running"}),
+        ("agent", {"ended": None}),
+        ("agent", {"type": "not a name"}),
         ("agent", {"id": "not a name"}),
         ("state", {"value": "3"}),
         ("state", {"version": 0, "key": "other"}),
         ("participant", {"result": "{}"}),
         ("event", {"facts": "no json"}),
         ("event", {"record": "unheard-of"}),
+        # Numbers that would leave none for what comes after, or that no row can have.
+        ("message", {"id": 2**63 - 1}),
+        ("message", {"id": 2**70}),
+        ("message", {"id": 0}),
+        ("message", {"id": -7}),
+        ("checkpoint", {"id": 2**63 - 1}),
+        ("event", {"id": 2**63 - 1}),
+        ("agent", {"epoch": 2**63 - 1}),
+        ("state", {"version": 2**63 - 1, "key": "other"}),
+        ("message", {"sender": "a\0b"}),
+        # JSON that is none of what is read there.
+        ("agent", {"metadata": '{"x": ' + "[" * 200 + "]" * 200 + "}"}),
+        ("agent", {"capabilities": "[1]"}),
+        ("agent", {"metadata": "[]"}),
+        ("agent", {"evidence": "[1]"}),
+        ("checkpoint", {"files": '[{"path": 1}]', "file_count": 1}),
     ],
 )
 async def test_a_line_that_was_tampered_with_is_reported_and_the_others_come_back(
@@ -247,6 +324,40 @@ async def test_a_line_that_was_tampered_with_is_reported_and_the_others_come_bac
     assert sum(report.imported.values()) == 15
     a = await worker(bus, "b")
     await a.send("b", "note", "the bus still works")
+    await a.checkpoint("n", "so do checkpoints")
+    assert (await worker(bus, "a")).epoch == 2
+    assert not [check for check in await bus.doctor() if check.status == "error"]
+
+
+async def test_what_is_larger_than_the_bus_takes_is_refused(bus: Bus, clock: FakeClock, tmp_path: Path) -> None:
+    archive = await full(bus, clock)
+    async with agentbus.connect(tmp_path / "other", clock=clock, max_payload=10, max_snapshot=9) as other:
+        report = await other.import_archive(archive)
+        reasons = sorted(problem.reason.partition(" has")[0] for problem in report.problems)
+        assert reasons == ["the payload"] * 2 + ["the snapshot"], "a message, a result, a checkpoint"
+        assert sum(report.imported.values()) == 13
+    endless = rewritten(archive, lambda lines: of(lines, "agent").update(prompt="x" * 2_000_000))
+    report = await bus.import_archive(endless)
+    assert [problem.reason for problem in report.problems] == ["its prompt has 2000000 bytes"]
+
+
+@pytest.mark.parametrize("expected", ['{"a": 1}', "[1]", '{"a": null}'])
+async def test_a_session_that_expects_what_is_no_document_is_refused(bus: Bus, clock: FakeClock, expected: str) -> None:
+    archive = rewritten(await full(bus, clock), lambda lines: of(lines, "session").update(expected=expected))
+    assert (await bus.import_archive(archive)).refused == 5
+    assert not [check for check in await bus.doctor() if check.status == "error"]
+
+
+async def test_types_that_nobody_knows_are_defined_and_who_was_running_failed(bus: Bus, clock: FakeClock) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        of(lines, "message").update(type="unheard-of")
+        of(lines, "agent").update(type="stranger", status="running", ended=None)
+
+    report = await bus.import_archive(rewritten(await full(bus, clock), change))
+    assert (report.refused, sum(report.imported.values())) == (0, 16)
+    agent = await known(bus, "a")
+    assert (agent.status, agent.error, agent.type) == ("failed", "imported", "stranger")
+    assert {("message", "unheard-of"), ("agent", "stranger")} <= {(one.kind, one.name) for one in await bus.types()}
 
 
 async def test_a_session_that_is_refused_takes_what_belongs_to_it_along(bus: Bus, clock: FakeClock) -> None:
@@ -259,10 +370,13 @@ async def test_a_session_that_is_refused_takes_what_belongs_to_it_along(bus: Bus
 
 async def test_garbage_between_the_lines_is_reported(bus: Bus, clock: FakeClock) -> None:
     def garbage(lines: list[dict[str, Any]]) -> list[Any]:
-        return [lines[0], "no json", '{"record": "message"}', "[]", "", '{"record": "\\ud800"}', *lines[1:]]
+        return [
+            lines[0], "no json", '{"record": "message"}', "[]", "", '{"record": "\\ud800"}',
+            '{"a": ' + "[" * 100_000 + "]" * 100_000 + ', "record": "message"}', *lines[1:],
+        ]  # fmt: skip
 
     report = await bus.import_archive(rewritten(await full(bus, clock), garbage))
-    assert [problem.line for problem in report.problems] == [2, 3, 4, 5, 6]
+    assert [problem.line for problem in report.problems] == [2, 3, 4, 5, 6, 7]
     assert sum(report.imported.values()) == 16
 
 
@@ -332,9 +446,13 @@ async def test_a_file_that_is_no_archive_is_refused(bus: Bus, tmp_path: Path, ho
 
 async def test_what_is_no_file_at_all_is_refused(bus: Bus, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "nothing", tmp_path / "pipe", Path("/dev/null")):
+    for path in (tmp_path / "pipe", Path("/dev/null")):
         with pytest.raises(DamagedArchive):
             await bus.import_archive(path)
+    with pytest.raises(NoSuchFile, match="that is a directory"):
+        await bus.import_archive(tmp_path)
+    with pytest.raises(NoSuchFile, match="there is no such file"):
+        await bus.import_archive(tmp_path / "nothing")
     for wrong in (None, 7, "", "a\0b", b"bytes", "\udcff" * 3 + "\ud800"):
         with pytest.raises((InvalidInput, DamagedArchive)):
             await bus.import_archive(wrong)  # type: ignore[arg-type]
@@ -352,3 +470,62 @@ async def test_an_archive_that_cannot_be_written_keeps_everything(bus: Bus, cloc
     assert (await stored(bus, "m-1")).status == "acked"
     (bus.engine.directory / "archive").unlink()
     assert (await bus.retention.apply(policy=RetentionPolicy())).removed == {"message": 1}
+
+
+# Cancelling, and traps
+
+
+async def test_a_cancelled_import_is_cancelled_and_can_be_repeated(bus: Bus, clock: FakeClock) -> None:
+    archive = await portions(bus, clock)
+    for delay in range(10):
+        task = asyncio.create_task(bus.import_archive(archive))
+        await asyncio.sleep(0.001 * delay)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await bus.import_archive(archive)
+    assert (await bus.stats()).messages == {"acked": 1500}
+
+
+async def test_a_cancelled_retention_leaves_no_file_open(bus: Bus, clock: FakeClock) -> None:
+    def archives() -> list[str]:
+        opened = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+        return [path for path in (os.readlink(link) for link in opened if os.path.lexists(link)) if ".jsonl" in path]
+
+    a = await worker(bus, "a")
+    for number in range(10):
+        await a.send_many([("a", "note", n) for n in range(100)])
+        await a.ack(await a.receive_many(100, timeout=0))
+        task = asyncio.create_task(bus.retention.apply(policy=RetentionPolicy(messages=0)))
+        await asyncio.sleep(0.001 * number)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    assert archives() == []
+    await bus.retention.apply(policy=RetentionPolicy(messages=0))
+    stored = set()
+    for file in (bus.engine.directory / "archive").iterdir():
+        assert file.stat().st_size
+        with gzip.open(file, "rt", encoding="utf-8") as text:
+            stored |= {line["id"] for line in map(json.loads, text) if line["record"] == "message"}
+    assert len(stored) == 1000
+
+
+@pytest.mark.parametrize("trap", ["lines", "members", "one line"])
+async def test_a_small_file_that_would_be_endless_is_soon_given_up(bus: Bus, tmp_path: Path, trap: str) -> None:
+    path = tmp_path / "trap.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b'{"record": "archive", "format": 1, "created": 1}\n')
+        for _ in range(0 if trap == "members" else 200):
+            file.write((b"\n" if trap == "lines" else b"0") * 1_000_000)
+    if trap == "members":
+        path.write_bytes(path.read_bytes() + b"\x1f\x8b\x08\0" * 50_000)
+    tracemalloc.start()
+    try:
+        with anyio.fail_after(40):
+            report = await bus.import_archive(path)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()
+    assert report.imported == {}
+    assert 1 <= report.refused <= 1001

@@ -16,8 +16,7 @@ from agentbus import Agent, Bus
 from agentbus.checking import Checker, Problems
 from agentbus.errors import InvalidPayload, TypeChanging
 from agentbus.operations.messages import Draft
-from agentbus.schema import Schema
-from agentbus.vocabulary import misfit
+from agentbus.schema import Schema, misfit
 from tests.conformance.helpers import count, known, nothing_for, refusing, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 

@@ -183,6 +183,63 @@ async def test_a_rollback_to_what_is_there_changes_nothing(bus: Bus, session: Se
     assert [one.version for one in await session.documents()] == [1]
 
 
+async def test_a_session_lists_its_composites_and_restores_only_its_own_snapshots(bus: Bus, session: Session) -> None:
+    await session.checkpoint("half", {"step": 3})
+    first = await session.checkpoint_all("first")
+    async with session.before("deploy") as second:
+        await session.document("d").save(1)
+    await session.rollback(first.id)
+    assert [point.name for point in (await session.composites()).items] == ["before-rollback", "before-deploy", "first"]
+    assert [point.id for point in (await session.composites("before-deploy")).items] == [second.id]
+    page = await session.composites(limit=1)
+    assert page.cursor is not None
+    assert len((await session.composites(cursor=page.cursor)).items) == 2
+    assert await session.restore("first") is None, "that is another kind"
+    snapshot = await session.restore()
+    assert snapshot is not None
+    assert snapshot.name == "half"
+
+
+async def test_versions_of_a_document_that_a_rollback_removed_go_on_counting(bus: Bus, session: Session) -> None:
+    point = await session.checkpoint_all("p")
+    for value in range(2):
+        await session.document("d").save(value)
+    assert (await session.rollback(point.id)).removed == ["d"]
+    assert await session.document("d").latest() is None
+    assert (await session.document("d").save("again")).version == 3
+    await session.rollback(point.id)
+    assert (await session.document("d").save("once more")).version == 4
+
+
+async def test_restored_state_has_the_author_that_it_had(bus: Bus, session: Session) -> None:
+    a = await member(bus, "a")
+    await a.state.set("k", 1)
+    await session.state.set("shared", 1)
+    point = await session.checkpoint_all("p")
+    await bus.state("a").set("k", 2)
+    await session.state.set("shared", 2)
+    await session.rollback(point.id)
+    entry, other = await bus.state("a").entry("k"), await session.state.entry("shared")
+    assert entry is not None
+    assert other is not None
+    assert (entry.value, entry.author, other.value, other.author) == (1, "a", 1, None)
+
+
+async def test_what_is_too_large_is_refused_before_it_is_composed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with engine.connect(max_snapshot=1000) as bus, bus.session("execution", id="s") as session:
+        a = await member(bus, "a")
+        await a.state.set("k", "x" * 600)
+        point = await session.checkpoint_all("p")
+        await session.state.set("k", "y" * 600, ttl=60)
+        monkeypatch.setattr("agentbus.operations.composites._compose", None)
+        for action in (session.checkpoint_all("q"), session.rollback(point.id)):
+            with pytest.raises(SnapshotTooLarge) as refused:
+                await action
+            assert refused.value.size == 1204
+
+
 async def test_what_has_expired_since_is_not_restored(bus: Bus, session: Session, clock: FakeClock) -> None:
     a = await member(bus, "a")
     await a.state.set("short", 1, ttl=5)

@@ -42,7 +42,7 @@ async def test_a_session_whose_only_agent_failed_is_interrupted_with_its_error(b
     a = await member(bus, "a")
     await a.fail("no tests")
     record = await session.record()
-    assert (record.status, record.error, record.ended) == ("interrupted", "no tests", None)
+    assert (record.status, record.error, record.ended) == ("interrupted", "a failed: no tests", None)
     assert record.process == bus.engine.process
 
 
@@ -59,6 +59,7 @@ async def test_a_session_is_only_degraded_while_one_of_its_agents_is_live(bus: B
     assert await session.counts() == {"failed": 1, "running": 1}
     await b.complete()
     assert await status(bus) == "interrupted", "none is live, and one failed"
+    assert (await session.record()).error == "a failed: crashed", "b did not"
 
 
 async def test_an_expected_agent_is_not_live(bus: Bus, session: Session) -> None:
@@ -171,7 +172,13 @@ async def test_a_session_without_an_owner_goes_on_while_somebody_is_at_work_in_i
         a = await member(bus, "a")
     assert await status(bus) == "active", "a is at work in it"
     await (a.fail("crashed") if end == "fail" else getattr(a, end)())
-    assert await status(bus) == "interrupted", "nobody is left who could end it"
+    record = await held(bus, "s")
+    assert record.status == "interrupted", "nobody is left who could end it"
+    assert record.error == (
+        "a failed: crashed; its own process is gone too"
+        if end == "fail"
+        else "its own process is gone, and none of its agents is live any more"
+    )
 
 
 async def test_an_agent_back_at_work_in_an_abandoned_session_lets_it_go_on_until_it_ends(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import stat
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentbus import Bus, pool
+from agentbus.engine import presence
 from agentbus.errors import InvalidInput, Misuse, NotWritable, OutOfRange, StoreError
 from agentbus.operations.liveness import Rules
+from agentbus.operations.processes import EnterRequest, enter
 from agentbus.records import Finding
 from agentbus.services.findings import Thresholds
 from agentbus.services.monitor import Chore, Monitor
@@ -175,10 +180,71 @@ async def test_bad_options_are_refused_at_once(bus: Bus, options: dict[str, Any]
 
 
 async def test_a_log_file_that_cannot_be_written_is_refused_when_it_begins(bus: Bus, tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "none" / "x.log", "with\0nul", 5):
-        with pytest.raises(NotWritable):
-            await bus.monitor(log_file=path).__aenter__()  # type: ignore[arg-type]
+    os.mkfifo(tmp_path / "pipe")
+    refused: list[tuple[Any, type[Exception]]] = [
+        (tmp_path, NotWritable), (tmp_path / "none" / "x.log", NotWritable), ("with\0nul", InvalidInput),
+        (5, InvalidInput), (tmp_path / "pipe", NotWritable), ("/dev/full", NotWritable),
+    ]  # fmt: skip
+    for path, error in refused:
+        with pytest.raises(error):
+            await soon(bus.monitor(log_file=path).__aenter__())
     assert (await bus.sweep()).findings == []
+
+
+async def test_a_log_file_that_takes_no_more_is_a_line_in_the_log_and_no_more(
+    bus: Bus, clock: FakeClock, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with bus.monitor(log_file=tmp_path / "x.log") as monitor:
+        monkeypatch.setattr("agentbus.services.monitor.os.write", full)
+        await (await worker(bus, "a")).fail("crashed")
+        await clock.pass_time(5)
+        monkeypatch.undo()
+        assert [finding.kind async for finding in _some(monitor, 1)] == ["agent_failed"]
+    assert "the log file takes no more: [Errno 28] No space left on device" in caplog.text
+
+
+async def _some(monitor: Monitor, count: int) -> AsyncIterator[Finding]:
+    findings = monitor.findings()
+    for _ in range(count):
+        yield await soon(anext(findings))
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_callback_that_raises_cancelled_error_does_not_end_the_monitor(
+    bus: Bus, clock: FakeClock, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    heard: list[str] = []
+
+    def tell(finding: Finding) -> None:
+        heard.append(finding.subject)
+        raise asyncio.CancelledError
+
+    async def tell_later(finding: Finding) -> None:
+        await asyncio.sleep(0)
+        tell(finding)
+
+    async with bus.monitor(on_finding=tell_later if is_async else tell) as monitor:
+        for agent in ("a", "b"):
+            await (await worker(bus, agent)).fail("crashed")
+            await clock.pass_time(5)
+        swept = monitor.sweeps
+        await clock.pass_time(5)
+        assert monitor.sweeps > swept
+        assert heard == ["agent:a", "agent:b"]
+    assert "the callback was cancelled on agent_failed" in caplog.text
+
+
+async def test_a_monitor_that_is_entered_twice_at_once_is_entered_once(bus: Bus, clock: FakeClock) -> None:
+    monitor = bus.monitor()
+    entered = await asyncio.gather(monitor.__aenter__(), monitor.__aenter__(), return_exceptions=True)
+    assert [type(outcome) for outcome in entered] == [Monitor, Misuse]
+    await monitor.__aexit__(None, None, None)
+    swept = monitor.sweeps
+    await clock.pass_time(60)
+    assert monitor.sweeps == swept, "nobody sweeps any more"
 
 
 async def test_a_monitor_runs_once(bus: Bus) -> None:
@@ -231,7 +297,7 @@ async def test_an_exception_of_the_block_comes_through_as_it_is(bus: Bus) -> Non
             raise ZeroDivisionError
 
 
-async def test_chores_are_done_with_the_first_sweep_and_now_and_then(bus: Bus, clock: FakeClock) -> None:
+async def test_chores_are_done_after_the_first_interval_and_now_and_then(bus: Bus, clock: FakeClock) -> None:
     done: list[str] = []
 
     async def tidy() -> None:
@@ -243,7 +309,8 @@ async def test_chores_are_done_with_the_first_sweep_and_now_and_then(bus: Bus, c
 
     chores = (Chore("tidying", 60, tidy), Chore("failing", 30, fail))
     async with Monitor(bus.engine, Sweeper(bus.engine, RULES, Thresholds()), interval=5, chores=chores):
-        await eventually(clock, lambda: len(done) == 2)
+        await clock.pass_time(4)
+        assert done == []
         await clock.pass_time(61)
         assert Counter(done) == {"tidy": 2, "fail": 3}
 
@@ -271,6 +338,16 @@ async def test_a_quiet_sweep_writes_nothing(bus: Bus, clock: FakeClock, monkeypa
 
 
 # Several monitors, and one that is cut off
+
+
+async def test_the_bells_of_the_dead_are_removed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str | None] = []
+    monkeypatch.setattr(bus.engine, "remove_bells", removed.extend)
+    host = presence.host_key()
+    await bus.engine.write(enter, EnterRequest(host, NOBODY, "1", "/tmp/no-such-bell"))
+    await stranger(bus)
+    await bus.sweep()
+    assert removed == ["/tmp/no-such-bell"]
 
 
 async def test_monitors_that_race_judge_everybody_once(bus: Bus, engine: Engine, clock: FakeClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,7 +151,7 @@ async def test_after_a_resumption_an_agent_continues_with_its_state_checkpoint_a
     done = await (await bus.recovery.plan("s")).resume()
     assert done == Recovered("resume", "s", True, ["a", "b"])
     assert (await held(bus, "s")).status == "active"
-    assert [(await known(bus, agent)).status for agent in ("a", "b")] == ["pending", "pending"]
+    assert [(await known(bus, agent)).status for agent in ("a", "b")] == ["spawning", "spawning"]
     back = await bus.register("a", type="worker")
     assert (back.session, back.epoch) == ("s", 2)
     assert back.restored is not None
@@ -325,8 +326,7 @@ async def test_a_follow_on_has_copies_of_the_documents_and_says_where_they_came_
         await session.document("risks").save(["time"])
     plan = await bus.recovery.plan("s")
     done = await plan.follow_on("execution", expects={"e": "results"}, metadata={"mine": 1})
-    assert done.follow_on is not None
-    assert done.follow_on.startswith("execution-")
+    assert done.follow_on == "s-execution"
     assert (await held(bus, "s")).status == "completed"
     record = await held(bus, done.follow_on)
     assert (record.operation, record.milestone, record.status, record.process) == ("execution", "ms-1", "active", None)
@@ -396,6 +396,63 @@ async def test_a_session_that_somebody_is_at_work_in_cannot_be_ended(bus: Bus, e
             await (await bus.recovery.plan("s")).complete()
 
 
+async def test_an_interrupted_session_whose_owner_is_in_its_block_is_not_ended_under_it(bus: Bus) -> None:
+    async with bus.session("execution", id="s") as session:
+        await session.document("d").save(1)
+        point = await session.checkpoint_all("p")
+        await (await member(bus, "a")).fail("crashed")
+        assert (await session.record()).status == "interrupted"
+        plan = await bus.recovery.plan("s")
+        assert actions(plan) == ["resume"]
+        for action in (plan.complete, lambda: plan.abandon("x"), lambda: plan.rollback(point.id)):
+            with pytest.raises(WrongState, match="a live process is in its block"):
+                await action()
+
+
+async def test_one_that_was_stopped_on_purpose_is_not_expected_again(bus: Bus, engine: Engine) -> None:
+    async with cut_off(engine) as (owner, _):
+        await (await member(owner, "meant")).stop("no longer needed")
+        await (await member(owner, "broken")).fail("crashed")
+        await member(owner, "cut")
+        with pytest.raises(KeyboardInterrupt):
+            async with owner.agent("pressed", type="worker", session="s"):
+                raise KeyboardInterrupt
+    plan = await bus.recovery.plan("s")
+    assert [agent.id for agent in plan.agents if not agent.cut_off] == ["meant"]
+    assert "expects broken, cut, pressed again" in plan.options[0].does
+    assert (await plan.resume()).agents == ["broken", "cut", "pressed"]
+    assert [(await known(bus, agent)).error for agent in ("meant", "broken")] == ["no longer needed", None]
+
+
+async def test_every_refusal_says_what_to_do(bus: Bus, engine: Engine) -> None:
+    async with cut_off(engine, "missing", expects={"x": "scope"}) as (_, session):
+        own = await session.checkpoint("own", 1)
+    async with bus.session("execution", id="ended"):
+        pass
+    async with bus.session("execution", id="owned") as owned:
+        await owned.document("d").save(1)
+        await interrupted(engine, "working", "w")
+        await member(bus, "w", "working")
+        attempts = {
+            name: await bus.recovery.plan(name) for name in ("missing", "ended", "owned", "working")
+        }  # fmt: skip
+        calls: list[Callable[[], Any]] = [
+            attempts["missing"].complete,
+            lambda: attempts["missing"].follow_on("o"),
+            lambda: attempts["missing"].rollback(own.id),
+            lambda: attempts["ended"].abandon("x"),
+            lambda: attempts["ended"].follow_on("o"),
+            attempts["ended"].resume,
+            lambda: attempts["owned"].abandon("x"),
+            attempts["working"].complete,
+        ]
+        for call in calls:
+            with pytest.raises(WrongState) as refused:
+                await call()
+            assert refused.value.fix, str(refused.value)
+            assert "?" not in refused.value.fix
+
+
 @pytest.mark.parametrize("change", ["agent", "document", "progress", "ended", "abandoned", "expected"])
 async def test_a_plan_that_is_out_of_date_does_nothing(bus: Bus, engine: Engine, clock: FakeClock, change: str) -> None:
     await interrupted(engine)
@@ -449,7 +506,10 @@ async def test_bad_arguments_are_refused_before_anything_is_written(bus: Bus, en
         (plan.follow_on("o", expects=["x"]), errors.InvalidInput),  # type: ignore[arg-type]
         (plan.follow_on("o", metadata=[1]), errors.InvalidInput),  # type: ignore[arg-type]
         (plan.follow_on("o", metadata={"x": float("nan")}), errors.InvalidPayload),
-        (plan.follow_on("o", id="s"), errors.WrongState),
+        (plan.follow_on("o", id="s"), errors.SessionIdTaken),
+        (plan.resume(within=0), errors.OutOfRange),
+        (plan.resume(within="soon"), errors.OutOfRange),  # type: ignore[arg-type]
+        (plan.rollback(1, within=-1), errors.OutOfRange),
         (plan.rollback(), errors.InvalidInput),
     ]:
         with pytest.raises(expected):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import agentbus
 from agentbus import Bus, errors
 from agentbus.records import RecoveryRecord
-from agentbus.services import recovery
+from agentbus.services.asking import ask_on_terminal
 from tests.conformance.cut_off import cut_off, interrupted, kinds, member
 from tests.conformance.helpers import held, known, running, take, worker
+from tests.conformance.strangers import ELSEWHERE, resident, stranger
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -74,6 +76,43 @@ async def test_agents_that_failed_while_work_waits_are_named(bus: Bus) -> None:
     assert (await bus.recovery.summary()).dead_holders == ["b", "c"]
 
 
+@pytest.mark.parametrize("way", ["complete", "fail", "abandon", "follow_on"])
+async def test_of_ended_sessions_nobody_is_named(
+    bus: Bus, engine: Engine, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    async with cut_off(engine) as (owner, session):
+        a = await member(owner, "a")
+        await a.send("a", "note", 1)
+        await a.fail("crashed")
+        await session.document("d").save(1)
+    assert (await bus.recovery.summary()).dead_holders == ["a"]
+    plan, session = await bus.recovery.plan("s"), await bus.sessions.open("s")
+    actions: dict[str, Any] = {
+        "complete": session.complete, "fail": lambda: session.fail("no"), "abandon": lambda: plan.abandon("no"),
+        "follow_on": lambda: plan.follow_on("next"),
+    }  # fmt: skip
+    await actions[way]()
+    assert (await bus.recovery.summary()).dead_holders == []
+    async with engine.connect():
+        assert said(caplog) == []
+
+
+async def test_a_summary_is_a_text_for_people(bus: Bus, engine: Engine, clock: FakeClock) -> None:
+    assert str(await bus.recovery.summary()) == (
+        "interrupted sessions: none\nfailed while work waits for them: none\n"
+        "agents that have not completed: 0\nrecoveries so far: 0"
+    )
+    await interrupted(engine, "s", "a", "b")
+    await interrupted(engine, "t", "c")
+    clock.advance(90)
+    await (await bus.recovery.plan("t")).complete()
+    assert str(await bus.recovery.summary()) == (
+        "interrupted sessions: s\nfailed while work waits for them: none\n"
+        "agents that have not completed: 2 (2 stopped)\n"
+        "recoveries so far: 1, 100% of those known succeeded, after 90 s in the median"
+    )
+
+
 async def test_the_time_to_recovery_and_its_success_come_from_the_trail(
     bus: Bus, engine: Engine, clock: FakeClock
 ) -> None:
@@ -120,7 +159,7 @@ async def test_a_bus_that_is_opened_says_what_was_cut_off(engine: Engine, caplog
     assert said(caplog) == []
     async with engine.connect():
         assert said(caplog) == [
-            "interrupted: s; incomplete agents: 2 stopped. bus.recovery.plan(session) says what can be done"
+            "interrupted: s (2 of its agents did not complete); bus.recovery.plan(session) says what can be done"
         ]
 
 
@@ -131,10 +170,19 @@ async def test_a_bus_that_is_opened_says_who_is_dead_while_work_waits(
     await a.send("a", "note", 1)
     await a.fail("crashed")
     async with engine.connect():
-        assert said(caplog) == [
-            "failed while work waits for them: a; incomplete agents: none."
-            " bus.recovery.plan(session) says what can be done"
-        ]
+        assert said(caplog) == ["failed, and work waits until they register again: a"]
+
+
+async def test_those_who_are_at_work_are_not_counted(
+    bus: Bus, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    await interrupted(engine, "s", "a")
+    async with bus.session("execution", id="healthy"):
+        await member(bus, "b", "healthy")
+        async with engine.connect():
+            (line,) = said(caplog)
+    assert line.startswith("interrupted: s (1 of its agents did not complete);")
+    assert "running" not in line
 
 
 async def test_of_healthy_agents_nothing_is_said(bus: Bus, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,7 +219,7 @@ async def test_sessions_are_resumed_on_opening_if_asked_for(
         monkeypatch.setenv("AGENTBUS_AUTO_RESUME", "Yes")
     async with engine.connect(**({"auto_resume": True} if how == "argument" else {})) as bus:
         assert [(await held(bus, name)).status for name in "st"] == ["active", "active"]
-        assert (await known(bus, "a")).status == "pending"
+        assert (await known(bus, "a")).status == "spawning"
         assert (await held(bus, "plan")).status == "interrupted", "it had better be completed, which is for people"
     assert "s was resumed; it waits for a" in said(caplog)
 
@@ -200,7 +248,80 @@ async def test_a_function_that_fails_does_not_keep_the_bus_from_opening(
 
     async with engine.connect(auto_resume=decide) as bus:
         assert (await held(bus, "s")).status == "interrupted"
-    assert "s was not resumed" in said(caplog)
+    assert "s was not resumed: auto_resume raised ZeroDivisionError:" in said(caplog)
+    assert all(record.exc_info is None for record in caplog.records if record.levelname != "DEBUG"), "one line"
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_an_async_function_is_awaited_on_the_loop(engine: Engine, answer: bool) -> None:
+    await interrupted(engine)
+    loops: list[object] = []
+
+    async def decide(record: RecoveryRecord) -> bool:
+        await asyncio.sleep(0)
+        loops.append((record.session.id, asyncio.get_running_loop()))
+        return answer
+
+    async with engine.connect(auto_resume=decide) as bus:
+        assert loops == [("s", asyncio.get_running_loop())]
+        assert (await held(bus, "s")).status == ("active" if answer else "interrupted")
+
+
+@pytest.mark.parametrize("answer", [None, 1, "yes", [True]])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_is_neither_true_nor_false_resumes_nothing(
+    engine: Engine, caplog: pytest.LogCaptureFixture, answer: Any, is_async: bool
+) -> None:
+    await interrupted(engine)
+
+    async def later(_: RecoveryRecord) -> Any:
+        return answer
+
+    async with engine.connect(auto_resume=later if is_async else lambda _: answer) as bus:
+        assert (await held(bus, "s")).status == "interrupted"
+    assert f"s was not resumed: auto_resume answered {answer!r}, it must be True or False" in said(caplog)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no\nway"), asyncio.CancelledError()])
+async def test_an_async_function_that_fails_does_not_keep_the_bus_from_opening(
+    engine: Engine, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    await interrupted(engine)
+
+    async def decide(_: RecoveryRecord) -> bool:
+        raise error
+
+    async with engine.connect(auto_resume=decide) as bus:
+        assert (await held(bus, "s")).status == "interrupted"
+    assert any(
+        line.startswith(f"s was not resumed: auto_resume raised {type(error).__name__}") for line in said(caplog)
+    )
+    assert not [line for line in said(caplog) if "\n" in line]
+
+
+async def test_whoever_is_cancelled_while_a_function_decides_is_cancelled(engine: Engine) -> None:
+    await interrupted(engine)
+    asked = asyncio.Event()
+
+    async def decide(_: RecoveryRecord) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    async def opening() -> None:
+        async with engine.connect(auto_resume=decide):
+            raise AssertionError
+
+    task = asyncio.create_task(opening())
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_function_that_cannot_be_called_with_a_record_is_refused_at_once() -> None:
+    with pytest.raises(errors.InvalidInput, match=r"auto_resume must take one argument: auto_resume\(record\)"):
+        agentbus.connect("anywhere", auto_resume=lambda: True)  # type: ignore[arg-type,misc]
 
 
 async def test_a_session_whose_owner_is_still_in_its_block_is_not_resumed_by_others(bus: Bus, engine: Engine) -> None:
@@ -261,7 +382,7 @@ async def test_on_a_terminal_it_asks(
     terminal = Terminal(answer, terminal=True)
     monkeypatch.setattr("sys.stdin", terminal)
     monkeypatch.setattr("sys.stderr", terminal)
-    assert recovery.ask_on_terminal(record) is yes
+    assert ask_on_terminal(record) is yes
     assert "Session s (execution, 0 %) was interrupted." in "".join(terminal.written)
 
 
@@ -275,7 +396,7 @@ async def test_where_there_is_no_terminal_nobody_is_asked(
     loud: Any = type("Loud", (), {"isatty": lambda self: True})()
     monkeypatch.setattr("sys.stdin", loud if input else silent)
     monkeypatch.setattr("sys.stderr", loud if output else silent)
-    assert recovery.ask_on_terminal(record)
+    assert ask_on_terminal(record)
 
 
 # Silence
@@ -328,6 +449,17 @@ async def test_whatever_happens_in_a_session_breaks_the_silence(bus: Bus, clock:
         assert await stale(bus) == []
 
 
+async def test_that_an_agent_is_suspected_or_judged_is_nothing_that_it_did(bus: Bus, clock: FakeClock) -> None:
+    async with bus.session("execution", id="s"):
+        await resident(bus, "a", await stranger(bus, host=ELSEWHERE), session="s")
+        await member(bus, "b")
+        clock.stall(1200)
+        for statuses in (["suspect", "running"], ["failed", "running"]):
+            await bus.sweep()
+            assert [(await known(bus, agent)).status for agent in "ab"] == statuses
+            assert await stale(bus) == ["s"]
+
+
 async def test_an_agent_that_waits_for_a_message_is_no_silence(bus: Bus, clock: FakeClock) -> None:
     async with bus.session("execution", id="s"):
         a = await member(bus, "a")
@@ -353,8 +485,9 @@ async def test_a_machine_that_sleeps_makes_no_silence(bus: Bus, clock: FakeClock
 
 @pytest.mark.parametrize("bad", [-1, "ten", None, True, float("nan")])
 async def test_minutes_must_be_a_number(bus: Bus, bad: Any) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.OutOfRange) as refused:
         await bus.sessions.stale(bad)
+    assert str(refused.value) == f"minutes is {bad!r}, it must be minutes from 0 to 5256000"
 
 
 async def test_pages_of_open_sessions_are_the_same_as_of_all(bus: Bus, engine: Engine, clock: FakeClock) -> None:

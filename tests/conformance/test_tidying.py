@@ -155,17 +155,32 @@ async def test_a_pool_with_work_and_no_live_member_is_told_of_once_until_it_chan
     assert await warnings(sweeps, "pool_unattended") == []
 
 
-async def test_a_deep_queue_is_told_of(bus: Bus) -> None:
+async def test_a_deep_queue_is_told_of(bus: Bus, clock: FakeClock) -> None:
     a, sweeps = await worker(bus, "a"), sweeper(bus, queue=10)
     await bus.expect("b", type="worker")
     await a.send_many([("a", "note")] * 10 + [("b", "note")] * 10)
     assert await warnings(sweeps, "queue_deep") == []
     await a.send("b", "note", priority=9)
+    assert await warnings(sweeps, "queue_deep") == [], "that is looked at once a minute"
+    clock.stall(60)
     (finding,) = await warnings(sweeps, "queue_deep")
     assert (finding.subject, finding.facts) == ("mailbox:b", {"more_than": 10})
     assert await warnings(sweeps, "queue_deep") == []
     await a.send("a", "note")
+    clock.stall(60)
     assert [finding.subject for finding in await warnings(sweeps, "queue_deep")] == ["mailbox:a"]
+
+
+async def test_due_work_that_nobody_came_for_is_told_of_too(bus: Bus, clock: FakeClock) -> None:
+    a, sweeps = await worker(bus, "a"), sweeper(bus, queue=2)
+    await bus.declare(pool("jobs"))
+    await bus.expect("b", type="worker")
+    for to in (pool("jobs"), "b", "b", "b"):
+        await a.send(to, "note", delay=5)
+    assert [finding.kind for finding in (await sweeps.sweep()).findings] == []
+    clock.stall(60)
+    found = [(finding.kind, finding.subject) for finding in (await sweeps.sweep()).findings]
+    assert found == [("pool_unattended", "mailbox:pool:jobs"), ("queue_deep", "mailbox:b")]
 
 
 async def test_a_long_log_and_a_full_disk_are_told_of_and_again_when_they_get_worse(

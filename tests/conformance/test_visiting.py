@@ -146,6 +146,20 @@ async def test_silent_with_a_process_that_is_there_it_is_only_suspect_unless_ask
     assert await status(bus) == "failed"
 
 
+async def test_a_process_that_cannot_be_seen_from_here_speaks_for_nobody(bus: Bus, clock: FakeClock) -> None:
+    process = await stranger(bus, host=ELSEWHERE, watched=True)
+    await visitor(bus, "v", patience=60, process=process)
+    clock.stall(61)
+    await bus.sweep()
+    record = await known(bus, "v")
+    assert record.status == "suspect"
+    assert record.evidence is not None
+    assert "alive" not in record.evidence, "nobody saw it"
+    clock.stall(301)
+    await bus.sweep()
+    assert (await known(bus, "v")).status == "failed"
+
+
 async def test_a_watched_process_that_ends_after_its_agent_is_no_news(bus: Bus, clock: FakeClock) -> None:
     await visitor(bus, "v", process=await stranger(bus, pid=NOBODY, watched=True))
     await worker(bus, "v", takeover=True)

@@ -135,13 +135,22 @@ async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_don
             # Only now does its process die: the watcher finds two hundred agents at once.
             with lock_held(path), closing(sqlite3.connect(path / "bus.db", isolation_level=None)) as connection:
                 connection.execute("UPDATE processes SET pid = ? WHERE id = ?", (NOBODY, process))
-            threading.Event().wait(rng.uniform(0, 0.1))
-            watcher.kill()
+                if round == 0:
+                    watcher.kill()  # certainly before its commit
+            if round == 1:
+                async for event in bus.events(subject=f"agent:{batch[0]}", follow=True):  # certainly after it
+                    if event.kind == "agent_failed":
+                        break
+            elif round > 1:
+                threading.Event().wait(rng.uniform(0, 0.1))
+            if round > 0:
+                watcher.kill()
             failed = rows(path, "SELECT count(*) FROM agents WHERE status = 'failed' AND id LIKE ?", f"r{round}-%")
             assert failed in ([(0,)], [(200,)]), "all of a process, or none"
             unfinished += failed == [(0,)]
         sweep = await bus.sweep(suspect_after=7200, fail_after=7200)
         print(f"seed {SEED}: 6 kills, {unfinished} before the commit, {sweep.counts['agents_failed']} agents left")
+        assert 0 < unfinished < 6
         assert (await bus.sweep(suspect_after=7200, fail_after=7200)).counts["agents_failed"] == 0
         reports = Counter(message.payload["agent"] for message in await boss.receive_many(2000, timeout=0))
         assert reports == Counter(names), "their parent heard of each once"

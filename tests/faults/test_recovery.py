@@ -2,6 +2,9 @@
 
 import asyncio
 import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import agentbus
@@ -142,4 +145,30 @@ def test_a_rollback_and_a_resumption_survive_the_process_that_did_them(short: Pa
     assert done.state == {"session:s": ["k"]}
     assert rows(bus, "SELECT status FROM sessions") == [("active",)]
     assert rows(bus, "SELECT value FROM state WHERE key = 'k'") == [("1",)]
-    assert rows(bus, "SELECT status, cut_off FROM agents WHERE id = 'chair'") == [("pending", 1)]
+    assert rows(bus, "SELECT status, cut_off FROM agents WHERE id = 'chair'") == [("spawning", 1)]
+
+
+ASKS = """
+import asyncio, sys, threading
+import agentbus
+
+async def main(path):
+    async with agentbus.connect(path) as bus:
+        await bus.session("execution", id="s").__aenter__()
+    try:
+        async with asyncio.timeout(0.2):
+            async with agentbus.connect(path, auto_resume=lambda record: threading.Event().wait(30)):
+                print("resumed")
+    except TimeoutError:
+        print("given up")
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_question_that_nobody_answers_keeps_no_process_from_ending(short: Path) -> None:
+    begun = time.monotonic()
+    command = [sys.executable, "-c", ASKS, str(short / "bus")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "given up\n"
+    assert time.monotonic() - begun < 20

@@ -58,7 +58,7 @@ def test_a_meeting_whose_owner_is_killed_goes_on_with_the_remaining_ones(short: 
         history = await (await bus.sessions.open("s")).document("minutes").history()
         return record.status, record.error, len(history)
 
-    assert ask(bus, look) == ("interrupted", "its process died", 9)
+    assert ask(bus, look) == ("interrupted", "its own process died", 9)
     owner = team.start("worker_session", "own", bus)
     assert owner.expect("begun").split() == ["1", *left]
     finish(owner, 3)

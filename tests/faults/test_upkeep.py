@@ -151,12 +151,14 @@ async def test_twenty_backups_while_other_processes_write(short: Path, team: Tea
         for name, worker in workers.items():
             said[name] = int(worker.expect("sent"))
         for _ in range(20):
-            said = {name: last_said(worker, said[name]) for name, worker in workers.items()}
+            for name, worker in workers.items():
+                # However busy the machine is, each of them has written since the last backup.
+                said[name] = last_said(worker, int(worker.expect("sent")))
             record = await bus.backup()
             found = await asyncio.to_thread(highest, record.path)
             assert all(found[name] >= number for name, number in said.items()), (said, found)
         print(f"20 backups, the last of {record.size} bytes with {sum(found.values())} messages")
-        assert min(said.values()) > 20
+        assert min(said.values()) >= 20
         for worker in workers.values():
             worker.kill()
         assert len(os.listdir(path / "backups")) == 10

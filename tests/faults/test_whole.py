@@ -58,20 +58,26 @@ async def test_looks_go_on_while_another_process_holds_the_lock(short: Path, tea
         session.agent("a", type="worker") as a,
     ):
         await a.state.set("k", 1)
+
+        async def looks() -> float:
+            begun = time.perf_counter()
+            for _ in range(500):
+                assert await a.state.get("k") == 1
+                assert await a.pending() is False
+                assert await bus.agents.get("a") is not None
+                assert await bus.sessions.get("s") is not None
+            return time.perf_counter() - begun
+
+        free = await looks()
         holder = team.start("worker_whole", "hold", path)
         await asyncio.to_thread(holder.expect, "held")
         writing = asyncio.create_task(a.state.set("k", 2))
-        begun = time.perf_counter()
-        for _ in range(500):
-            assert await a.state.get("k") == 1
-            assert await a.pending() is False
-            assert await bus.agents.get("a") is not None
-            assert await bus.sessions.get("s") is not None
-        took = time.perf_counter() - begun
+        took = await looks()
         assert not writing.done()
         holder.tell("let go")
         await writing
         assert await a.state.get("k") == 2
         holder.finish()
-    print(f"2,000 looks in {took:.3f} s while another process held the lock")
-    assert took < 5
+    print(f"2,000 looks in {took:.3f} s while another process held the lock, in {free:.3f} s while nobody did")
+    # However busy the machine is: nobody waits for the lock, which is held until all have looked.
+    assert took < 10 * free

@@ -10,7 +10,6 @@ from agentbus.operations.agents import (
     MembershipRequest,
     Profile,
     ProgressRequest,
-    Registration,
     UpdateRequest,
     busy,
     change_membership,
@@ -18,6 +17,7 @@ from agentbus.operations.agents import (
     progress,
     update,
 )
+from agentbus.operations.lives import Registration
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
 FENCED = Actor("a", 7)

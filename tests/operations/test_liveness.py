@@ -20,9 +20,9 @@ FAILING: tuple[Answer, ...] = (("message_held_by", []), LIFE, ("agent_parents", 
 NOBODY: tuple[Answer, ...] = (("agent_overdue", []), ("agent_absent", []))
 
 
-def beat(age: int, process: int = 3) -> Row:
-    """A row of process_beats, of a process that beat so long ago."""
-    return process, 41, NOW.awake - age
+def beat(age: int, process: int = 3, *, silent: bool = True) -> Row:
+    """A row of process_beats, of a process that beat so long ago; and whether an earlier sweep found it silent."""
+    return process, 41, NOW.awake - age, int(silent), 5000
 
 
 def judged(played: Played[Any]) -> dict[str, dict[str, Any]]:
@@ -51,7 +51,7 @@ def test_with_nothing_gone_no_process_is_touched() -> None:
 
 def test_silence_makes_suspect_first() -> None:
     request = JudgeRequest(STRICT, stalled=(3,), unseen=(4,))
-    beats: Answer = ("process_beats", [beat(40_000), beat(40_000, 4)])
+    beats: Answer = ("process_beats", [beat(40_000, silent=False), beat(40_000, 4, silent=False)])
     agents: Answer = ("agent_of_status", [silence("a", 3), silence("b", 4)])
     played = play(suspect.run([request], NOW), beats, agents, ("agent_silent", []), ("agent_overdue", []))
     assert played.outcomes[0].agents == ["a", "b"]
@@ -61,6 +61,13 @@ def test_silence_makes_suspect_first() -> None:
         "b": {"verdict": "unreachable", "process": 4, "pid": 41, "beat_age": 40.0, "call_age": 20.0, "progress": 0},
     }  # fmt: skip
     assert [row[1] for row in played.written("event_insert")] == ["agent_suspected"] * 2
+    assert played.written("process_silent") == [(4,)], "the next sweep may strike it off"
+
+
+def test_what_cannot_be_seen_is_not_struck_off_by_the_first_sweep_that_finds_it_silent() -> None:
+    request = JudgeRequest(RULES, unseen=(4,))
+    beats: Answer = ("process_beats", [beat(3_600_000, 4, silent=False)])
+    assert play(convict.run([request], NOW), beats, *NOBODY).statements == []
 
 
 def test_a_process_that_beat_meanwhile_is_not_judged() -> None:
@@ -103,7 +110,7 @@ def test_what_is_there_but_silent_fails_its_agents_only_if_asked_for_and_never_a
 def test_a_visiting_agent_with_a_process_that_is_there_is_only_stuck(rules: Rules, parameters: tuple[int, int]) -> None:
     answers: list[Answer] = [] if rules is RULES else [("agent_silent", [])]
     played = play(convict.run([JudgeRequest(rules)], NOW), *answers, *NOBODY)
-    assert played.parameters("agent_overdue") == ("suspect", NOW.awake, *parameters, 500)
+    assert played.parameters("agent_overdue") == ("suspect", NOW.awake, *parameters, 500, "")
 
 
 def test_judging_goes_in_bounded_steps() -> None:
@@ -118,9 +125,10 @@ def test_judging_goes_in_bounded_steps() -> None:
 
 def test_sessions_that_nobody_is_in_are_interrupted() -> None:
     request = JudgeRequest(RULES, sessions=("s", "t"))
-    played = play(convict.run([request], NOW), *NOBODY, ("session_interrupt", [("s",)]))
+    causes: Answer = ("session_causes", [("s", 8, "dead", None, None, 0, 0)])
+    played = play(convict.run([request], NOW), *NOBODY, ("session_interrupt", [("s",)]), causes)
     assert played.outcomes[0].sessions == ["s"]
-    assert played.written("session_interrupt")[0][4] == ["s", "t"]
+    assert played.written("session_interrupt")[0][3] == ["s", "t"]
 
 
 def test_a_call_of_a_visiting_agent_is_a_beat_and_extends_what_it_holds() -> None:
@@ -157,7 +165,7 @@ def test_where_nothing_lapsed_and_nothing_is_too_old_tidying_writes_nothing() ->
 
 
 def test_a_survey_of_a_quiet_bus_finds_nothing_and_names_the_other_processes() -> None:
-    other: Row = (4, "host", 41, "77", None, 1, 40_000)
+    other: Row = (4, "host", 41, "77", None, 1, 40_000, 5000)
     played = play(
         survey(SurveyRequest(3, STRICT, 100), NOW),
         ("process_others", [other]), ("agent_silent", []), ("agent_overdue", []), ("agent_silent", []),

@@ -36,13 +36,13 @@ def test_a_process_gets_a_number_and_hears_of_its_neighbours() -> None:
     neighbours: Answer = ("process_neighbours", [(1, "host", 40, "66", None)])
     played = play(enter.run([ME], NOW), SAME_BOOT, ("process_insert", [(3,)]), neighbours)
     assert played.outcomes == [Entry(3, [Neighbour(1, "host", 40, "66", None)])]
-    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", 0, NOW.awake, NOW.wall)]
+    assert played.written("process_insert") == [("host", NOW.boot, 41, "77", "/bell", 0, NOW.awake, NOW.wall, 5000)]
     assert played.parameters("process_neighbours") == (3,)
 
 
 def test_the_first_process_ever_notes_the_boot_and_voids_nothing() -> None:
     played = play(enter.run([ME], NOW), ("meta_get", []), *NUMBER)
-    assert played.written("meta_set") == [("boot", NOW.boot)]
+    assert played.written("meta_set") == [("boot", NOW.boot), ("created", str(NOW.wall))]
     assert played.wrote == ["meta_set", "process_insert"]
 
 

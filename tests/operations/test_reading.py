@@ -6,14 +6,18 @@ import zlib
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from agentbus.clock import Now
 from agentbus.operations import Row
 from agentbus.operations.reading import (
     AgentFilter,
     MessageFilter,
+    Seen,
     count,
     get_agent,
     get_message,
+    last_seen,
     list_agents,
     list_dead,
     list_messages,
@@ -54,6 +58,24 @@ def test_an_agent_is_shown_decoded_and_in_seconds() -> None:
     assert (record.estimate, record.patience) == (1.5, 2.5)
     assert (record.last_call, record.progress, record.epoch) == (900, 40, 1)
     assert record.evidence == {"verdict": "stuck"}
+
+
+def test_an_agent_was_seen_when_it_called_or_its_process_beat() -> None:
+    record = play(get_agent("a", NOW), ("agent_get", [agent("a")])).outcomes
+    assert record is not None
+    now = Now(wall=1_000_000, awake=5_000, boot="b")
+    beats = [(3, "h", 1, 1, None, 0, 4_000, 1)]
+
+    def seen(*answers: tuple[str, list[Row]], **changes: Any) -> Any:
+        return play(last_seen([replace(record, **changes)], now), *answers).outcomes["a"]
+
+    assert seen(("process_others", beats)) == Seen(999_000, None)
+    assert seen(("process_others", [])) == Seen(995_900, None)
+    # A visiting one calls, whatever its process does.
+    assert seen(kind="visiting", busy_until=8_000) == Seen(995_900, 1_003_000)
+    # Since the last boot it has not called, or it has ended.
+    assert seen(kind="visiting", last_call=0) == Seen(None, None)
+    assert seen(kind="visiting", status="stopped") == Seen(None, None)
 
 
 @pytest.mark.parametrize(("rows", "cursor"), [(1, None), (2, None), (3, "b")])
@@ -106,9 +128,10 @@ def test_a_message_that_is_not_there_is_none() -> None:
 
 
 def test_message_filters_reach_the_query() -> None:
-    wanted = MessageFilter("queued", "note", "b", "s-1", "r-1", ("pool", "p"), 50, 5)
+    wanted = MessageFilter(("queued", "dead"), "note", "b", "s-1", "r-1", ("pool", "p"), 50, 5)
     played = play(list_messages(wanted, NOW), ("message_list", []))
-    assert played.parameters("message_list") == (50, "queued", "note", "b", "s-1", "r-1", "pool", "p", 6)
+    expected = (50, ",queued,dead,", "note", "b", "s-1", "r-1", "pool", "p", 6, None)
+    assert played.parameters("message_list") == expected
 
 
 def test_dead_letters_are_paged_like_the_rest() -> None:

@@ -9,7 +9,15 @@ import pytest
 from msgspec import Raw
 
 from agentbus.codec import decode, digest
-from agentbus.errors import PlanOutdated, SessionEnded, SnapshotTooLarge, UnknownCheckpoint, UnknownSession, WrongState
+from agentbus.errors import (
+    PlanOutdated,
+    SessionEnded,
+    SessionIdTaken,
+    SnapshotTooLarge,
+    UnknownCheckpoint,
+    UnknownSession,
+    WrongState,
+)
 from agentbus.operations import Row
 from agentbus.operations.checkpoints import restored
 from agentbus.operations.composites import (
@@ -53,7 +61,7 @@ def found(
 
 
 def agent(id: str = "a", status: str = "failed", epoch: int = 1, checkpoint: int | None = None) -> Row:
-    return id, "worker", status, epoch, 10, None, "crashed", checkpoint
+    return id, "worker", status, epoch, 10, None, "crashed", checkpoint, 0
 
 
 def basis(status: str = "interrupted", agents: tuple[Row, ...] = (), documents: tuple[Row, ...] = ()) -> Basis:
@@ -136,7 +144,8 @@ def test_a_resumption_continues_the_session_and_expects_its_agents() -> None:
     )  # fmt: skip
     assert played.outcomes == [Recovered("resume", "s", True, ["a", "b"])]
     assert played.written("session_change") == [("active", None, NOW.wall, None, None, "s")]
-    assert played.written("agent_expect_again") == [(NOW.wall, "s")]
+    assert played.written("agent_expect_again") == [(NOW.wall, "s", NOW.awake, None)]
+    assert played.written("session_await") == [], "there is no hurry"
     assert trail(played) == ["session_continued", "session_recovered"]
 
 
@@ -153,8 +162,8 @@ def test_the_session_ends_before_those_it_waited_for_so_that_their_end_does_not_
     agents = (agent("late", "pending", 0), agent("a"))
     played = acts(
         "abandon",
-        [*found(agents=agents), changing(), ("message_held_by", []), ("agent_standing", []),
-         ("subscription_delete", [])],
+        [*found(agents=agents), changing(), ("session_expected", [("late",)]), ("message_held_by", []),
+         ("agent_standing", []), ("subscription_delete", [])],
         basis(agents=agents),
         reason="no",
     )  # fmt: skip
@@ -167,7 +176,7 @@ def test_a_follow_on_is_there_before_its_documents_and_says_where_they_came_from
     documents = (("plan", 3, "a", 7),)
     played = acts(
         "follow_on",
-        [*found(documents=documents), ("session_status", []), ("session_standing", []), changing()],
+        [*found(documents=documents), ("session_standing", []), ("session_standing", []), changing()],
         basis(documents=documents),
         follow_on=BeginRequest("t", "execution", None, metadata='{"mine":1}'),
     )  # fmt: skip
@@ -185,11 +194,11 @@ def test_an_id_that_is_taken_starts_no_follow_on() -> None:
     documents = (("plan", 3, "a", 7),)
     played = acts(
         "follow_on",
-        [*found(documents=documents), ("session_status", [("active",)])],
+        [*found(documents=documents), changing("active")],
         basis(documents=documents),
         follow_on=BeginRequest("t", "execution", None),
     )
-    assert isinstance(played.outcomes[0], WrongState)
+    assert isinstance(played.outcomes[0], SessionIdTaken)
     assert played.statements == []
 
 
@@ -198,15 +207,17 @@ def test_an_id_that_is_taken_starts_no_follow_on() -> None:
 CONTENT: list[Answer] = [
     ("agent_of_session", [agent("a", "running", checkpoint=3)]),
     ("document_newest", [("d", 2, None, 7, "new", '{"x": 2}')]),
-    ("state_there", [("a", "k", "user_data", None, 9, "2")]),
+    ("state_there", [("a", "k", "user_data", None, 9, "a", "2")]),
     ("participant_of_session", [("m", "one", 0, 5, 6, 1, '"yes"')]),
     ("message_open_of", [(4, None, "b", "a", "note", "queued")]),
 ]
+SIZE: Answer = ("session_size", [(40,)])
 OPEN: Answer = ("session_status", [("interrupted",)])
 PAST = Composite(
     "s", "execution", 10,
     [KeptDocument("d", 1, "a", 7, "old", Raw(b'{"x": 1}'))],
-    [KeptEntry("a", "k", "user_data", None, 8, Raw(b"1")), KeptEntry("a", "gone", "user_data", NOW.wall, 8, Raw(b"1"))],
+    [KeptEntry("a", "k", "user_data", None, 8, "a", Raw(b"1")),
+     KeptEntry("a", "gone", "user_data", NOW.wall, 8, "a", Raw(b"1"))],
     [], [KeptAgent("a", "worker", "running", 0, None, 2), KeptAgent("moved", "worker", "running", 0, None, 1)], [],
 )  # fmt: skip
 
@@ -217,7 +228,7 @@ def saves(*answers: Answer, **options: Any) -> Played[Any]:
 
 
 def test_a_composite_holds_stored_json_to_the_byte() -> None:
-    played = saves(OPEN, ("session_get", [session_row()]), *CONTENT, ("checkpoint_insert", [(9,)]), notes="why")
+    played = saves(OPEN, SIZE, ("session_get", [session_row()]), *CONTENT, ("checkpoint_insert", [(9,)]), notes="why")
     (row,) = played.written("checkpoint_insert")
     kind, owner, name, session, created, checksum, size, files, notes, _, text = row
     assert (kind, owner, name, session, created, files, notes) == ("composite", "s", "n", "s", NOW.wall, 0, "why")
@@ -225,15 +236,15 @@ def test_a_composite_holds_stored_json_to_the_byte() -> None:
     assert '"value":{"x": 2}' in text, "spaces and all"
     (composed,) = played.outcomes
     assert (composed.id, composed.size) == (9, size)
-    again = saves(OPEN, ("session_get", [session_row()]), *CONTENT, unless=composed.digest)
+    again = saves(OPEN, SIZE, ("session_get", [session_row()]), *CONTENT, unless=composed.digest)
     assert again.outcomes == [type(composed)(composed.digest)]
     assert again.statements == []
     other = [*CONTENT[:4], ("message_open_of", [])]
-    assert saves(OPEN, ("session_get", [session_row()]), *other, unless=composed.digest).statements == []
+    assert saves(OPEN, SIZE, ("session_get", [session_row()]), *other, unless=composed.digest).statements == []
 
 
 def test_a_composite_that_is_too_large_writes_nothing() -> None:
-    played = saves(OPEN, ("session_get", [session_row()]), *CONTENT, limit=50)
+    played = saves(OPEN, SIZE, ("session_get", [session_row()]), *CONTENT, limit=50)
     assert isinstance(played.outcomes[0], SnapshotTooLarge)
     assert played.statements == []
 
@@ -244,7 +255,7 @@ def rolls(*answers: Answer, limit: int = 10_000) -> Played[Any]:
 
 def test_a_rollback_saves_what_is_there_before_it_changes_anything() -> None:
     played = rolls(
-        ("checkpoint_owner", [("composite", "s")]), ("session_get", [session_row()]), *CONTENT,
+        ("checkpoint_owner", [("composite", "s")]), SIZE, ("session_get", [session_row()]), *CONTENT,
         ("checkpoint_insert", [(9,)]), ("document_insert", [(1, 3)]),
         ("state_standing", [("a", "k", 11, "user_data", 4, None, 1, 9)]), ("counter_take", [(20,)]),
         ("checkpoint_again", [(10,)]), ("message_still_open", []),
@@ -260,7 +271,9 @@ def test_a_rollback_saves_what_is_there_before_it_changes_anything() -> None:
 
 
 def test_a_rollback_that_cannot_save_what_is_there_changes_nothing() -> None:
-    played = rolls(("checkpoint_owner", [("composite", "s")]), ("session_get", [session_row()]), *CONTENT, limit=50)
+    played = rolls(
+        ("checkpoint_owner", [("composite", "s")]), SIZE, ("session_get", [session_row()]), *CONTENT, limit=50
+    )
     assert isinstance(played.outcomes[0], SnapshotTooLarge)
     assert played.statements == []
 
@@ -274,20 +287,23 @@ def test_a_checkpoint_that_was_deleted_meanwhile_is_unknown() -> None:
 # What a life goes on from
 
 SUMMARY = CheckpointSummary(4, "agent", "a", "n", "", None, 5, 2, 0)
-NEWEST: Answer = ("checkpoint_history", [msgspec.structs.astuple(SUMMARY)])
+NEWEST: Answer = ("checkpoint_newest_within", [msgspec.structs.astuple(SUMMARY)])
 
 
-@pytest.mark.parametrize("before", ["failed", "stopped", "running", "suspect", "spawning"])
-def test_a_life_after_one_that_did_not_complete_goes_on_from_the_newest_checkpoint(before: str) -> None:
-    assert play(restored("a", before), NEWEST).outcomes == SUMMARY
-    assert play(restored("a", before), ("checkpoint_history", [])).outcomes is None
+@pytest.mark.parametrize("before", ["failed", "stopped", "running", "suspect", "pending", "spawning"])
+def test_a_life_after_one_that_did_not_complete_goes_on_from_the_newest_checkpoint_of_its_session(before: str) -> None:
+    cut_off: list[Answer] = [] if before in {"running", "suspect"} else [("agent_cut_off", [(1,)])]
+    played = play(restored("a", before, "s"), *cut_off, NEWEST)
+    assert played.outcomes == SUMMARY
+    assert played.parameters("checkpoint_newest_within") == ("a", "s")
+    assert play(restored("a", before, None), *cut_off, ("checkpoint_newest_within", [])).outcomes is None
 
 
 def test_other_lives_begin_anew() -> None:
-    for before in (None, "completed"):
-        assert play(restored("a", before)).asked == []
-    assert play(restored("a", "pending"), ("agent_cut_off", [(0,)])).outcomes is None
-    assert play(restored("a", "pending"), ("agent_cut_off", [(1,)]), NEWEST).outcomes == SUMMARY
+    assert play(restored("a", None, "s")).asked == []
+    for before in ("completed", "failed", "pending", "spawning"):
+        played = play(restored("a", before, "s"), ("agent_cut_off", [(0,)]))
+        assert played.outcomes is None
 
 
 # The summary

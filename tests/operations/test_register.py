@@ -9,8 +9,9 @@ import pytest
 from agentbus.codec import decode
 from agentbus.errors import AgentExists, UnknownSession, UnknownType, WrongState
 from agentbus.operations import Row, mailbox_channel
-from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
+from agentbus.operations.agents import Profile, RegisterRequest, register
 from agentbus.operations.fencing import LIVE
+from agentbus.operations.lives import Registration
 from tests.operations.script import ENDED, NOW, Answer, Played, errors, held, play
 
 KNOWN: Answer = ("type_known", [("worker", None)])
@@ -174,9 +175,14 @@ def test_a_new_life_stays_in_the_session_of_the_last_one_while_that_goes_on(stan
 
 
 def test_a_new_life_may_join_another_session() -> None:
-    answers = [KNOWN, ("session_status", [("active",)]), *status("failed", session="old"), *life(epoch=2), TOPOLOGY]
-    played = play(register.run([request(session="new")], NOW), *answers)
-    assert row(played)[3] == "new"
+    answers = [KNOWN, ("session_status", [("active",)]), *status("failed", session="old")]
+    for stands, left in (("interrupted", {"left": "old"}), ("completed", {})):
+        old: Answer = ("session_status", [(stands,)])
+        played = play(register.run([request(session="new")], NOW), *answers, old, *life(epoch=2), TOPOLOGY)
+        assert row(played)[3] == "new"
+        assert trail(played) == [
+            ("agent_registered", {"epoch": 2, "type": "worker", "before": "failed", **left})
+        ]  # fmt: skip
 
 
 def test_an_unknown_session_is_refused() -> None:

@@ -118,17 +118,23 @@ def test_a_checkpoint_of_an_agent_that_came_back_stays() -> None:
 
 
 def marks(
-    status: str = "completed", epoch: int = 1, ended: int | None = 5, change: int = 9, own: int = 0
+    status: str = "completed",
+    epoch: int = 1,
+    ended: int | None = 5,
+    updated: int = 7,
+    change: int = 9,
+    own: int = 0,
 ) -> list[object]:
-    return ["a", status, epoch, ended, change, own, 0]
+    return ["a", status, epoch, ended, updated, change, own, 0]
 
 
 def test_an_agent_stays_when_anything_about_it_changed() -> None:
-    piece = Piece("agent", "a", 1, (1, 5, 9, True))
+    piece = Piece("agent", "a", 1, (True, 1, 5, 7, 9))
     for changed in (
         marks("running", 1, None),
         marks(epoch=2),
         marks(ended=6),
+        marks(updated=8),
         marks(change=10),
         marks(own=1),
     ):

@@ -201,11 +201,30 @@ def test_a_page_ends_with_a_cursor_where_there_is_more() -> None:
 # Interruption
 
 
-def test_what_is_interrupted_is_in_the_trail_with_the_reason() -> None:
-    played = play(interrupt(["a"], [8], "why", NOW), ("session_interrupt", [("s",)]))
-    assert played.written("session_interrupt") == [("why", NOW.wall, ["a"], [8], [])]
-    assert trail(played) == [("session_interrupted", None, {"before": "active", "reason": "why"})]
-    assert play(interrupt(["a"], [], "why", NOW), ("session_interrupt", [])).written("event_insert") == []
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        ((8, "dead", None, None, 0, 0), "its own process died"),
+        ((8, "dead", "a", "why", 0, 0), "its own process died"),
+        ((7, "live", "a", "why", 0, 0), "a failed: why"),
+        ((None, None, "a", None, 0, 0), "a failed: no reason was given"),
+        ((7, "live", "a", "why", 2, 0), "a and 2 more failed: why"),
+        ((7, "dead", "a", "why", 0, 0), "a failed: why; its own process is gone too"),
+        ((7, "ended", None, None, 0, 0), "its own process is gone, and none of its agents is live any more"),
+        ((None, None, None, None, 0, 1), "it was resumed, and nobody came in time"),
+    ],
+)
+def test_what_is_interrupted_is_in_the_trail_with_the_true_reason(cause: Row, reason: str) -> None:
+    answers: list[Answer] = [("session_interrupt", [("s",)]), ("session_causes", [("s", *cause)])]
+    played = play(interrupt(["a"], [8], "its process died", NOW), *answers)
+    assert played.written("session_interrupt") == [(NOW.wall, ["a"], [8], [], NOW.awake)]
+    assert played.written("session_reason") == [(reason, "s")]
+    assert trail(played) == [("session_interrupted", None, {"before": "active", "reason": reason})]
+
+
+def test_what_is_not_interrupted_leaves_no_trace() -> None:
+    played = play(interrupt(["a"], [], "why", NOW), ("session_interrupt", []))
+    assert (played.wrote, played.asked) == (["session_interrupt"], [])
 
 
 def test_an_agent_that_goes_on_with_a_session_is_its_actor_in_the_trail() -> None:
@@ -221,9 +240,8 @@ def test_whenever_an_agent_ends_its_session_is_looked_at_and_a_failure_is_noted(
         ALIVE, ("agent_standing", [standing("a")]), ("message_held_by", []),
         ("agent_parents" if status == "failed" else "subscription_delete", []),
     )  # fmt: skip
-    ((reason, _, agents, processes, sessions),) = played.written("session_interrupt")
+    ((_, agents, processes, sessions, _),) = played.written("session_interrupt")
     assert (agents, processes, sessions) == (["a"], [], [])
-    assert reason == ("why" if status == "failed" else "none of its agents is live any more")
     assert played.written("session_trouble") == ([(["a"],)] if status == "failed" else [])
     # It must have ended before it is asked whether anyone is live.
     assert played.wrote.index("agent_end") < played.wrote.index("session_interrupt")
@@ -233,9 +251,9 @@ def test_a_process_that_leaves_interrupts_what_it_owns_after_it_counts_as_gone()
     played = play(
         leave.run([LeaveRequest((8,), True, "its process died")], NOW),
         ("process_end", [ended(8)]), ("agent_of_processes", []), ("session_interrupt", [("s",)]),
-        ("counter_take", [(1,)]),
+        ("session_causes", [("s", 8, "dead", None, None, 0, 0)]), ("counter_take", [(1,)]),
     )  # fmt: skip
-    assert played.written("session_interrupt") == [("its process died", NOW.wall, [], [8], [])]
+    assert played.written("session_interrupt") == [(NOW.wall, [], [8], [], NOW.awake)]
     assert played.wrote.index("process_end") < played.wrote.index("session_interrupt")
     assert ("session_interrupted", "s") in [(event[1], event[3]) for event in played.written("event_insert")]
 

@@ -14,7 +14,7 @@ import pytest
 
 import agentbus
 from agentbus import Bus
-from agentbus.engine.sqlite import backup
+from agentbus.engine.sqlite import backup, home
 from agentbus.errors import BackupFailed, BusClosed, DiskFull, InvalidInput, NotWritable, OutOfRange
 from tests.conformance.helpers import worker
 from tests.conftest import Engine
@@ -72,6 +72,19 @@ async def test_the_newest_backups_stay(bus: Bus, clock: FakeClock) -> None:
     assert (await bus.backup(keep=1)).path.endswith(made(bus)[0])
 
 
+async def test_a_clock_that_was_set_back_costs_no_new_backup(bus: Bus, clock: FakeClock) -> None:
+    async def named() -> str:
+        clock.advance(1)
+        return Path((await bus.backup(keep=3)).path).name
+
+    old = [await named() for _ in range(3)]
+    clock.jump(-365 * 24 * 3600)
+    new = [await named() for _ in range(2)]
+    assert made(bus) == sorted([*new, old[-1]])
+    new.append(await named())
+    assert made(bus) == sorted(new)
+
+
 async def test_a_backup_can_be_put_anywhere_where_nothing_is(bus: Bus, tmp_path: Path) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", 1)
@@ -107,14 +120,48 @@ async def test_bad_input_is_refused(bus: Bus) -> None:
     assert not (bus.engine.directory / "backups").exists()
 
 
-async def test_what_a_killed_backup_left_is_swept_by_the_next(bus: Bus) -> None:
+@pytest.mark.parametrize("own", [True, False])
+async def test_what_a_killed_backup_left_is_swept_by_the_next_and_nothing_else(
+    bus: Bus, tmp_path: Path, own: bool
+) -> None:
     await bus.backup()
-    folder = bus.engine.directory / "backups"
-    (folder / ".bus-x.db.0123.unfinished").write_text("half")
-    (folder / ".bus-x.db.0123.unfinished-journal").write_text("half")
-    (folder / ".hidden").write_text("not yours to delete")
-    await bus.backup()
-    assert [name for name in made(bus) if name.startswith(".")] == [".hidden"]
+    folder = bus.engine.directory / "backups" if own else tmp_path
+    mark = backup.mark(home.Home(bus.engine.directory))
+    mine = [".hidden", ".thesis.unfinished", ".thesis.unfinished.md", ".agentbus-00000000-01234567.unfinished"]
+    for name in (*mine, f"{mark}01234567.unfinished", f"{mark}01234567.unfinished-journal"):
+        (folder / name).write_text("half")
+    await bus.backup(None if own else tmp_path)
+    assert sorted(name for name in os.listdir(folder) if name.startswith(".")) == sorted(mine)
+
+
+async def test_two_buses_can_be_backed_up_to_one_directory_at_once(bus: Bus, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    async with agentbus.connect(tmp_path / "other") as other:
+        records = await asyncio.gather(*(one.backup(tmp_path / "here") for one in (bus, other) * 8))
+    assert sorted(os.listdir(tmp_path / "here")) == sorted(Path(record.path).name for record in records)
+
+
+async def test_no_backup_is_put_among_the_files_of_a_bus(bus: Bus, tmp_path: Path) -> None:
+    a = await worker(bus, "a")
+    directory = bus.engine.directory
+    async with agentbus.connect(tmp_path / "other"):
+        pass
+    places = ["bus.db-journal", "mine.db", "bells/mine.db", "../bus/mine.db"]
+    for place in (*(directory / name for name in places), directory, tmp_path / "other", tmp_path / "x.db-journal"):
+        before = {*os.listdir(directory)} - {"backup.lock"}
+        with pytest.raises(BackupFailed):
+            await bus.backup(place)
+        assert {*os.listdir(directory)} - {"backup.lock"} == before
+    (directory / "backups").mkdir()
+    await bus.backup(directory / "backups" / "named.db")
+    await a.send("a", "note", "the bus still works")
+    assert (await bus.doctor())[0].status == "ok"
+
+
+async def test_a_name_that_is_too_long_is_a_named_error_and_a_long_one_is_fine(bus: Bus, tmp_path: Path) -> None:
+    with pytest.raises(NotWritable):
+        await bus.backup(tmp_path / ("x" * 300))
+    await bus.backup(tmp_path / ("ä" * 127))
 
 
 async def test_twenty_backups_under_load_each_hold_all_that_was_acknowledged_before(
@@ -235,7 +282,7 @@ _SCRIPT = """
 import asyncio, json, os, shutil, sys
 import agentbus
 from agentbus.errors import AgentBusError
-from agentbus.engine.sqlite import backup
+from agentbus.engine.sqlite import backup, home
 
 place = sys.argv[1]
 told = {}
@@ -280,3 +327,41 @@ async def test_the_file_is_a_bus_of_its_own(bus: Bus, tmp_path: Path) -> None:
     await bus.backup(tmp_path / "copy" / "bus.db")
     async with agentbus.connect(tmp_path / "copy") as copy:
         assert (await copy.stats()).messages == {"queued": 1}
+
+
+async def test_whoever_wants_to_know_is_told_how_far_it_is_while_others_write(bus: Bus) -> None:
+    """The copy goes in steps then, and must not begin anew when somebody writes, nor have half of it."""
+    a = await worker(bus, "a")
+    for number in range(40):
+        await a.send("a", "note", f"{number}" + "x" * 500_000)
+    told: list[tuple[int, int]] = []
+    stop = False
+
+    async def write_on() -> None:
+        while not stop:
+            await a.send("a", "note", "later")
+
+    writing = asyncio.create_task(write_on())
+    try:
+        record = await bus.backup(progress=lambda done, total: told.append((done, total)))
+    finally:
+        stop = True
+        await writing
+    found = payloads(record.path)
+    assert len([text for text in found if text != '"later"']) == 40
+    assert told[-1] == (1, 1)
+    copied = [done / total for done, total in told[:-1]]
+    assert len(copied) > 3
+    assert copied == sorted(copied), "never again from the beginning"
+    assert copied[-1] == 0.5
+
+
+async def test_the_backups_of_a_bus_are_listed_newest_first(bus: Bus, clock: FakeClock) -> None:
+    place = home.Home(bus.engine.directory)
+    assert backup.list_backups(place) == []
+    first = await bus.backup()
+    clock.advance(3600)
+    second = await bus.backup()
+    (bus.engine.directory / "backups" / "notes.txt").write_text("not a backup")
+    (bus.engine.directory / "backups" / "bus-20239999T999999.000Z-00000000.db").write_text("no time")
+    assert backup.list_backups(place) == [second, first]

@@ -48,6 +48,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "file_count": 0, "created": 0,
     },
     "documents": {"session": "s", "name": "n", "version": 1, "value": "1", "checksum": CRC, "created": 0},
+    "document_floors": {"session": "s", "name": "n", "version": 1},
     "events": {"at": 0, "kind": "k", "subject_kind": "agent", "subject": "a"},
 }  # fmt: skip
 
@@ -64,7 +65,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "processes": {
         "host": ["", None], "boot": ["", None], "pid": [0, -1, "x", None], "bell": [""], "beat": [*NO_TIME, None],
         "status": ["alive", "", None, "ended", "dead"], "created": [*NO_TIME, None], "ended": [*NO_TIME, 5],
-        "watched": [2, -1, "x", None],
+        "watched": [2, -1, "x", None], "silent": [2, -1, "x", None], "every": [0, -1, "x", None],
     },
     "listeners": {"channel": ["", None], "process": ["x", None]},
     "vocabulary": {
@@ -75,7 +76,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     },
     "sessions": {
         "id": NO_NAME, "operation": NO_NAME, "milestone": [name for name in NO_NAME if name is not None],
-        "troubled": [2, -1, "x", None],
+        "troubled": [2, -1, "x", None], "resume_by": NO_TIME,
         "status": ["open", "", None, "completed", "failed"], "progress": [-1, 101, 5.5, "x", None],
         "expected": NO_OBJECT, "metadata": NO_OBJECT, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
         "ended": [*NO_TIME, 5],
@@ -92,7 +93,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "milestone": NO_LABEL, "parent": NO_LABEL, "capabilities": NO_LIST, "load": [-1, 101, 5.5, "x"],
         "estimate": [-1, "x"], "metadata": NO_OBJECT, "progress": [-1, 101, 5.5, "x", None],
         "status": ["alive", "", None, "Running", "completed", "failed", "stopped"], "epoch": [-1, "x", None],
-        "cut_off": [-1, 2, "x", None],
+        "cut_off": [-1, 3, "x", None],
         "patience": [0, -1, "x"], "last_call": NO_TIME, "busy_until": NO_TIME, "evidence": NO_JSON,
         "created": [*NO_TIME, None], "started": NO_TIME, "updated": [*NO_TIME, None], "ended": [*NO_TIME, 5],
         "mailbox": ["x", None], "replies": ["x", None],
@@ -114,6 +115,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "expires": NO_TIME, "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
     },
     "state_floors": {"scope": ["", "x" * 137, None], "version": [0, -1, "one", None]},
+    "document_floors": {"name": [*NO_LABEL, None], "version": [0, -1, "one", None]},
     "checkpoints": {
         "owner_kind": ["bus", "", None], "owner": NO_NAME, "name": NO_NAME, "snapshot": [*NO_JSON, None],
         "checksum": ["", "0" * 63, "0" * 65, "G" * 64, None], "size": [0, 3, -1, None], "file_count": [1, -1, None],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import re
 import socket
 import sqlite3
 from pathlib import Path
@@ -19,9 +21,9 @@ from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
 NAMES = [
-    "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "orphans", "lock",
-    "payloads of messages", "payloads of state", "payloads of documents", "payloads of checkpoints", "processes",
-    "leases", "clock", "expected documents",
+    "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "backups", "orphans",
+    "lock", "payloads of messages", "payloads of state", "payloads of documents", "payloads of participants",
+    "payloads of checkpoints", "processes", "leases", "clock", "expected documents",
 ]  # fmt: skip
 
 
@@ -54,6 +56,7 @@ async def busy(bus: Bus) -> None:
             await agent.state.set("k", [1])
             await agent.checkpoint("n", {"step": 1})
         await session.document("plan").save({"v": 1})
+        await (await session.participants(["x"])).finish("x", {"agrees": True})
 
 
 async def test_a_healthy_bus_is_healthy(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,14 +93,17 @@ async def test_rows_that_lead_nowhere_are_found(bus: Bus) -> None:
         ("messages", "UPDATE messages SET payload = '{\"x\":2}'", "message m-1"),
         ("state", "UPDATE state SET value = '[2]'", "state k of a"),
         ("documents", "UPDATE documents SET value = '{}'", "version 1 of document plan of session s1"),
+        ("participants", "UPDATE participants SET result = '{}'", "the result of x in session s1"),
+        ("messages", "UPDATE messages SET payload = CAST(x'22ff22' AS TEXT)", "message m-1"),
+        ("checkpoints", "UPDATE checkpoints SET snapshot = CAST(x'22ff22' AS TEXT)", "checkpoint 1"),
         ("checkpoints", "UPDATE checkpoints SET snapshot = '{\"step\":2}'", "checkpoint 1"),
     ],
 )
 async def test_a_payload_that_is_not_what_it_was_is_found(bus: Bus, kind: str, statement: str, word: str) -> None:
     await busy(bus)
     sql(bus, statement)
-    ill(await look(bus, f"payloads of {kind}"), "error", word)
-    for other in {"messages", "state", "documents", "checkpoints"} - {kind}:
+    ill(await look(bus, f"payloads of {kind}"), "error", f"1 of 1 does not match its checksum: {word}")
+    for other in {"messages", "state", "documents", "participants", "checkpoints"} - {kind}:
         assert (await look(bus, f"payloads of {other}")).status == "ok"
 
 
@@ -106,7 +112,8 @@ async def test_only_so_many_payloads_are_compared(bus: Bus, monkeypatch: pytest.
     await a.send_many([("a", "note", n) for n in range(300)])
     assert "all 300" in (await look(bus, "payloads of messages")).text
     monkeypatch.setattr("agentbus.services.doctor._MOST_ROWS", 100)
-    assert "the newest 128" in (await look(bus, "payloads of messages")).text
+    text = (await look(bus, "payloads of messages")).text
+    assert text == "the newest 128 match their checksums; older ones were not looked at"
 
 
 async def test_damaged_pages_are_found_and_every_check_still_answers(engine: Engine) -> None:
@@ -122,14 +129,50 @@ async def test_damaged_pages_are_found_and_every_check_still_answers(engine: Eng
         data[(page - 1) * 4096 : page * 4096] = os.urandom(4096)
     path.write_bytes(data)
     async with engine.connect() as bus:
-        ill(await look(bus, "integrity"), "error", "")
-        check = await look(bus, "payloads of documents")
-        assert check.status == "error"
+        checks = {check.name: check for check in await bus.doctor()}
+        unseen = [name for name in NAMES if name not in checks]
+        assert "payloads of documents" in unseen
+        ill(checks["integrity"], "error", f"for the same reason nothing can be said of: {', '.join(unseen)}")
+        assert [name for name, check in checks.items() if check.status == "error"] == ["integrity"]
 
 
 async def test_another_schema_is_found(bus: Bus) -> None:
     sql(bus, "PRAGMA user_version = 99")
     ill(await look(bus, "schema"), "error", "schema 99")
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("DROP TABLE events", "missing: table events, index events_by_kind, index events_by_subject"),
+        ("DROP INDEX messages_ready", "missing: index messages_ready"),
+        ("DROP TRIGGER vocabulary_stays", "missing: trigger vocabulary_stays"),
+        ("ALTER TABLE meta ADD COLUMN mine TEXT", "changed: table meta"),
+        ("CREATE TRIGGER mine AFTER INSERT ON meta BEGIN DELETE FROM meta; END", "added: trigger mine"),
+    ],
+)
+async def test_tables_indexes_and_triggers_that_somebody_changed_are_found(
+    engine: Engine, statement: str, words: str
+) -> None:
+    async with engine.connect() as bus:
+        await busy(bus)
+        backup = (await bus.backup()).path
+        sql(bus, statement)
+        await bus.backup()
+        checks = {check.name: check for check in await bus.doctor()}
+        ill(checks["schema"], "error", words)
+        assert f"agentbus.restore_backup({backup!r}" in str(checks["schema"].fix), "the newest that is sound"
+        assert [name for name, check in checks.items() if check.status == "error"] == ["schema"], "one cause, one error"
+        if "events" in statement:
+            assert checks["schema"].text.endswith("for the same reason nothing can be said of: clock")
+            sql(bus, "CREATE TABLE events (id, at, kind, subject_kind, subject, actor, facts)")
+
+
+async def test_what_others_put_beside_the_tables_does_no_harm(bus: Bus) -> None:
+    sql(bus, "CREATE TABLE mine (x)")
+    sql(bus, "CREATE INDEX my_index ON messages (sender)")
+    sql(bus, "ANALYZE")
+    assert (await look(bus, "schema")).status == "ok"
 
 
 async def test_the_sqlite_of_this_python_is_judged(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,12 +232,11 @@ async def test_bells_and_files_that_nobody_owns_are_found(bus: Bus) -> None:
 
 
 async def test_a_held_lock_names_its_holder(bus: Bus) -> None:
-    import fcntl
-
     with open(bus.engine.directory / "bus.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        check = await look(bus, "lock")
-        assert str(os.getpid()) in check.text
+        checks = {check.name: check for check in await bus.doctor()}
+        assert str(os.getpid()) in checks["lock"].text
+        assert [check for check in checks.values() if check.status == "error"] == [], "it needs no lock itself"
     assert (await look(bus, "lock")).text == "free"
 
 
@@ -205,7 +247,7 @@ async def test_leases_that_nobody_takes_back_are_found(bus: Bus, clock: FakeCloc
     clock.stall(60)
     assert (await look(bus, "leases")).status == "ok"
     clock.stall(20)
-    ill(await look(bus, "leases"), "warning", "1 leases")
+    ill(await look(bus, "leases"), "warning", "1 lease ran out")
 
 
 async def test_processes_that_are_gone_are_found(bus: Bus) -> None:
@@ -231,11 +273,23 @@ async def test_documents_that_were_expected_and_never_came_are_found(bus: Bus) -
     async with bus.session("planning", id="bad", expects={"a": "plan", "b": "risks"}) as session:
         await session.document("plan").save(1)
         assert (await look(bus, "expected documents")).status == "ok", "it may still come"
+    ill(await look(bus, "expected documents"), "warning", "1 session was completed or cut off without")
     ill(await look(bus, "expected documents"), "warning", "bad: risks")
+
+
+async def test_a_backup_that_is_being_made_is_no_orphan(bus: Bus) -> None:
+    await bus.backup()
+    unfinished = bus.engine.directory / "backups" / ".agentbus-0-0.unfinished"
+    unfinished.write_text("half")
+    ill(await look(bus, "orphans"), "warning", str(unfinished))
+    with open(bus.engine.directory / "backup.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert (await look(bus, "orphans")).status == "ok"
 
 
 def test_the_examination_never_opens_a_file_of_the_database() -> None:
     """Closing it would drop the locks that SQLite has on it in this process."""
     text = Path(examination.__file__).read_text(encoding="utf-8")
-    opened = [line.strip() for line in text.splitlines() if "open(" in line]
-    assert opened == ["descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)"]
+    touching = re.findall(r"(?<!_)open\(|read_\w+\(|copy\w*\(", text)
+    assert touching == ["read_bytes("]
+    assert 'Path("/proc/self/mountinfo").read_bytes()' in text

@@ -13,7 +13,16 @@ import pytest
 
 import agentbus
 from agentbus import restore_backup
-from agentbus.errors import AgentBusError, BusInUse, DamagedBackup, InvalidInput, InvalidUrl, NotWritable, SchemaTooNew
+from agentbus.errors import (
+    AgentBusError,
+    BusInUse,
+    DamagedBackup,
+    InvalidInput,
+    InvalidUrl,
+    NoSuchFile,
+    NotWritable,
+    SchemaTooNew,
+)
 from tests.conformance.helpers import held, known, worker
 from tests.sqlite.mounted import run_mounted
 from tests.support.clock import FakeClock
@@ -165,6 +174,11 @@ def damaged(backup: Path, how: str) -> None:
             other.execute("CREATE TABLE t (x)")
         other.close()
         return
+    elif how == "lacking":
+        with sqlite3.connect(backup) as other:
+            other.execute("DROP TABLE participants")
+        other.close()
+        return
     elif how == "references":
         with sqlite3.connect(backup) as other:
             other.execute("INSERT INTO documents (session, name, version, checksum, created, value)"
@@ -174,7 +188,7 @@ def damaged(backup: Path, how: str) -> None:
     backup.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["empty", "text", "cut off", "pages", "other database", "references"])
+@pytest.mark.parametrize("how", ["empty", "text", "cut off", "pages", "other database", "lacking", "references"])
 async def test_a_damaged_backup_is_refused_and_the_bus_stays(tmp_path: Path, how: str) -> None:
     path = tmp_path / "bus"
     backup = await backed_up(path, *range(200))
@@ -200,9 +214,14 @@ async def test_a_backup_of_a_newer_agentbus_is_refused(tmp_path: Path) -> None:
 async def test_bad_input_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bus"
     backup = await backed_up(path, 1)
-    for wrong in (tmp_path / "nothing", tmp_path, Path("/dev/null")):
-        with pytest.raises(DamagedBackup):
-            restore_backup(wrong, path)
+    with pytest.raises(NoSuchFile, match="there is no such file"):
+        restore_backup(tmp_path / "nothing", path)
+    with pytest.raises(NoSuchFile, match="there is no such file"):
+        restore_backup(backup / "nothing", path)
+    with pytest.raises(NoSuchFile, match="that is a directory"):
+        restore_backup(tmp_path, path)
+    with pytest.raises(DamagedBackup, match="not an ordinary file"):
+        restore_backup("/dev/null", path)
     for text in (None, 7, "", "a\0b"):
         with pytest.raises(InvalidInput):
             restore_backup(text, path)  # type: ignore[arg-type]
@@ -211,6 +230,76 @@ async def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidUrl):
         restore_backup(backup, "postgresql://host/db")
     assert await contents(path) == [1]
+
+
+@pytest.mark.parametrize("how", ["missing", "text", "pages", "newer"])
+@pytest.mark.parametrize("where", ["new", "deep/new", "there"])
+async def test_a_restore_that_is_refused_leaves_nothing_where_no_bus_was(tmp_path: Path, how: str, where: str) -> None:
+    backup = await backed_up(tmp_path / "bus", *range(200))
+    if how == "missing":
+        backup = tmp_path / "mistyped.db"
+    elif how == "newer":
+        with sqlite3.connect(backup) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        connection.close()
+    else:
+        damaged(backup, how)
+    (tmp_path / "there").mkdir()
+    before = sorted(path for path in tmp_path.rglob("*") if tmp_path / "bus" not in path.parents)
+    with pytest.raises((DamagedBackup, SchemaTooNew, NoSuchFile)):
+        restore_backup(backup, tmp_path / where)
+    assert sorted(path for path in tmp_path.rglob("*") if tmp_path / "bus" not in path.parents) == before
+
+
+async def test_a_restore_killed_before_the_last_step_leaves_no_second_name_of_the_bus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database with two names has two logs: whoever opens it by the other one sees half of it, and may damage it."""
+    path = tmp_path / "bus"
+    backup = await backed_up(path, 1)
+    await backed_up(path, 2)
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr("agentbus.engine.sqlite.restoring.os.replace", die)
+    with pytest.raises(Killed):
+        restore_backup(backup, path)
+    monkeypatch.undo()
+    assert not list((path / "backups").glob("replaced-*"))
+    assert await contents(path) == [1, 2]
+    restore_backup(backup, path)
+    (kept,) = (path / "backups").glob("replaced-*")
+    assert not list((path / "backups").glob(".*"))
+    assert (path / "bus.db").stat().st_nlink == kept.stat().st_nlink == 1
+
+
+async def test_a_restore_killed_after_the_last_step_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bus"
+    backup = await backed_up(path, 1)
+    await backed_up(path, 2)
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr("agentbus.engine.sqlite.restoring.os.rename", die)
+    with pytest.raises(Killed):
+        restore_backup(backup, path)
+    monkeypatch.undo()
+    assert await contents(path) == [1]
+    restore_backup(backup, path)
+    kept = sorted((path / "backups").glob("replaced-*"))
+    assert len(kept) == 2
+    restore_backup(kept[0], path)
+    assert await contents(path) == [1, 2]
 
 
 @pytest.mark.parametrize("how", ["text", "pages", "empty"])

@@ -242,11 +242,13 @@ class Schemas:
         sequences = await connection.fetch(
             "SELECT relname FROM pg_class WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace"
         )
-        kept = {"migrations", "counters", "vocabulary"}
+        kept = {"migrations", "counters", "vocabulary", "meta"}
         return ";".join(
             [
                 "SET session_replication_role = replica",
                 *(f"DELETE FROM {row[0]}" for row in tables if row[0] not in kept),
+                "DELETE FROM meta WHERE key <> 'bus'",
+                "UPDATE meta SET value = left(replace(gen_random_uuid()::text, '-', ''), 16)",
                 "DELETE FROM vocabulary WHERE builtin = 0",
                 "UPDATE counters SET value = 0",
                 *(f"SELECT setval('{row[0]}', 1, false)" for row in sequences),

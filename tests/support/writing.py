@@ -17,7 +17,8 @@ from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.engine.sqlite.home import find
 from agentbus.engine.sqlite.writer import Writer
 from agentbus.operations import Actor, Op, Outcome, Query, operation
-from agentbus.operations.agents import Profile, RegisterRequest, Registration, register
+from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.lives import Registration
 from agentbus.operations.messages import Draft, SendRequest
 from agentbus.operations.vocabulary import DefineRequest, define
 

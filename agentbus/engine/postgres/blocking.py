@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -17,7 +17,7 @@ from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import Connection, connect, let_go, prepare, writing
+from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Call, Transactor
 from agentbus.engine.sqlite import forking
@@ -54,7 +54,7 @@ class BlockingPostgres:
         self._transactor: Transactor | None = None
         self._readers = Readers(address, lock_timeout)
         try:
-            connection = self.run(self._connected())
+            connection = self.run(opened(address, lock_timeout, self.clock))
         except BaseException:
             self._loop.close()
             raise
@@ -96,6 +96,13 @@ class BlockingPostgres:
         """From now on this process has a number: it does not ring itself."""
         self._checked().process = process
 
+    def holds(self, device: int, inode: int) -> bool:
+        """No file of this bus is here, but another bus may be open in one."""
+        return forking.is_open((device, inode))
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        """A bell is gone with the connection that it hung on."""
+
     def sizes(self) -> tuple[int, int]:
         """Bytes of the store and of its log, which is the server's."""
         self._checked()
@@ -108,18 +115,6 @@ class BlockingPostgres:
             self.run(self._readers.close())
             self.run(transactor.close())
             self._loop.close()
-
-    async def _connected(self) -> Connection:
-        try:
-            connection = await connect(self._address, writing(self._patience))
-        except (*problems.DRIVER, ValueError) as error:
-            raise problems.translated(error, self._address) from error
-        try:
-            await prepare(connection, self._address)
-        except BaseException:
-            let_go(connection)
-            raise
-        return connection
 
     def _checked(self) -> Transactor:
         if forking.generation() != self._generation:

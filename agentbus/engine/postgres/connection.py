@@ -10,8 +10,10 @@ from typing import TypeAlias
 
 import asyncpg
 
+from agentbus.clock import Clock
 from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.problems import translated
+from agentbus.engine.postgres.clock import ServerClock
+from agentbus.engine.postgres.problems import DRIVER, translated
 from agentbus.engine.queries import parse, text
 from agentbus.errors import NotWritable, SchemaTooNew, ServerTooOld
 
@@ -64,11 +66,29 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None) -
     )
 
 
-async def prepare(connection: Connection, address: Address) -> None:
-    """See that the server does, and that the tables are those that this agentbus knows."""
+async def opened(address: Address, patience: float, clock: Clock) -> Connection:
+    """The first connection, which writes: what is wrong with the address or the server is said at once, the tables are
+    there, and the clock knows the server's time."""
+    try:
+        connection = await connect(address, writing(patience))
+    except (*DRIVER, ValueError) as error:
+        raise translated(error, address) from error
+    try:
+        moment = await prepare(connection, address)
+    except BaseException:
+        let_go(connection)
+        raise
+    if isinstance(clock, ServerClock):
+        clock.told(moment)
+    return connection
+
+
+async def prepare(connection: Connection, address: Address) -> int:
+    """See that the server does, and that the tables are those that this agentbus knows; its time."""
     queries = server_queries()
     try:
-        version, name, encoding, follows = await connection.fetchrow(queries["server_facts"])  # type: ignore[misc]
+        facts = await connection.fetchrow(queries["server_facts"])
+        version, name, encoding, follows, moment = facts  # type: ignore[misc]
         if version < OLDEST:
             raise ServerTooOld(path=address.shown, found=name, needed="version 14 or newer")
         if encoding != "UTF8":
@@ -79,6 +99,7 @@ async def prepare(connection: Connection, address: Address) -> None:
             await _migrate(connection, address)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, address) from error
+    return int(moment)
 
 
 async def _is_current(connection: Connection, address: Address) -> bool:

@@ -11,11 +11,12 @@ from typing import TypeVar
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
 from agentbus.engine.hub import Hub
+from agentbus.engine.interface import Progress
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import Connection, connect, let_go, prepare, writing
+from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.examination import examine
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
@@ -23,6 +24,7 @@ from agentbus.engine.postgres.writer import Writer
 from agentbus.engine.sqlite import forking
 from agentbus.errors import BackupFailed, BusClosed, BusForked, WrongLoop
 from agentbus.operations import Op, Operation
+from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import EnterRequest, Entry, enter
 from agentbus.records import BackupRecord, Check
 
@@ -37,6 +39,7 @@ class PostgresEngine:
         self.clock: Clock = clock or ServerClock()
         self.hub = Hub(self.clock)
         self.process = 0
+        self.beat_every = 5.0
         self.directory = address.directory
         self.waited_in_vain = float("-inf")
         self._address = address
@@ -51,7 +54,7 @@ class PostgresEngine:
 
     async def open(self) -> Entry:
         self._loop = asyncio.get_running_loop()
-        connection = await self._connected()
+        connection = await opened(self._address, self._patience, self.clock)
         self._bell = Bell(self._address, self.hub)
         transactor = Transactor(self._address, self.clock, patience=self._patience, connection=connection)
         self._writer = Writer(transactor, self._bell)
@@ -60,23 +63,11 @@ class PostgresEngine:
             await self._bell.open()
         except problems.DRIVER as error:
             raise problems.translated(error, self._address) from error
-        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), self._bell.name)
+        every = max(1, round(self.beat_every * 1000))
+        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), self._bell.name, every=every)
         entry = await self.write(enter, me, orphaned=self._entered)
         self._entered(entry)
         return entry
-
-    async def _connected(self) -> Connection:
-        """The first connection: what is wrong with the address or the server is said at once."""
-        try:
-            connection = await connect(self._address, writing(self._patience))
-        except (*problems.DRIVER, ValueError) as error:
-            raise problems.translated(error, self._address) from error
-        try:
-            await prepare(connection, self._address)
-        except BaseException:
-            let_go(connection)
-            raise
-        return connection
 
     def _entered(self, entry: Entry) -> None:
         self.process = entry.process
@@ -115,13 +106,16 @@ class PostgresEngine:
             raise BusClosed
         return self._readers
 
-    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+    async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         self._check()
         reason = f"a server has tools of its own for that: {self._address.dump(path)}"
         raise BackupFailed(path=self._address.shown, reason=reason)
 
-    async def examine(self) -> list[Check]:
-        return await examine(self._reading())
+    async def examine(self) -> list[Check | Unseen]:
+        return await examine(self._reading(), self._address)
+
+    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        return await self.read(question, request)
 
     async def sizes(self) -> tuple[int, int]:
         ((bytes,),) = await self._reading().fetch("server_size")

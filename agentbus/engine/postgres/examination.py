@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any
 
+import anyio.to_thread
+
+from agentbus.disk import EXPORTING, left_behind
+from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import migrations
 from agentbus.engine.postgres.readers import Readers
 from agentbus.errors import AgentBusError
+from agentbus.operations.examining import Unseen
 from agentbus.records import Check
 
 _OLD = 600
@@ -16,14 +23,24 @@ _CROWDED = 0.8
 _DEAD = 100_000
 
 
-async def examine(readers: Readers) -> list[Check]:
-    """Every check that needs no table of the bus."""
-    checks: list[Check] = []
-    for name, look in _LOOKS.items():
+async def examine(readers: Readers, address: Address) -> list[Check | Unseen]:
+    """Every check that asks for nothing that the bus keeps, or why it could not be made."""
+    checks: list[Check | Unseen] = []
+    looks = _LOOKS
+    try:
+        ((made, _),) = await readers.fetch("server_tables", address.schema)
+    except AgentBusError as error:
+        return [Unseen("server", error)]
+    if not made:
+        text = f"there is no bus in the schema {address.schema} of {address.shown}"
+        checks.append(Check("schema", "error", text, "name another schema; agentbus.connect(…) makes a bus"))
+        looks = {name: look for name, look in _LOOKS.items() if name not in _ASKING}
+    for name, look in looks.items():
         try:
             checks.append(Check(name, *(await look(readers))))
         except AgentBusError as error:
-            checks.append(Check(name, "error", str(error.args[0]), error.fix))
+            checks.append(Unseen(name, error))
+    checks.append(await anyio.to_thread.run_sync(_orphans, address))
     return checks
 
 
@@ -31,7 +48,7 @@ Found = tuple[str, str, str | None]
 
 
 async def _server(readers: Readers) -> Found:
-    ((_, name, encoding, _),) = await readers.fetch("server_facts")
+    ((_, name, encoding, _, _),) = await readers.fetch("server_facts")
     return "ok", f"PostgreSQL {name}, {encoding}", None
 
 
@@ -39,9 +56,21 @@ async def _schema(readers: Readers) -> Found:
     ((found,),) = await readers.fetch("server_version")
     newest = max(migrations())
     if found != newest:
-        fix = "upgrade agentbus" if found > newest else "open the bus again: that brings it up to date"
+        fix = "upgrade agentbus" if found > newest else "open the bus: that brings it up to date"
         return "error", f"schema {found}, this agentbus uses {newest}", fix
+    there = {f"{kind} {name}" for kind, name, _ in await readers.ask("schema_objects")}
+    missing = [thing for thing in _made() if thing not in there]
+    if missing:
+        return "error", f"somebody changed the tables: missing: {', '.join(missing)}", "restore a backup: pg_restore"
     return "ok", f"schema {found}", None
+
+
+@cache
+def _made() -> list[str]:
+    """The tables, indexes, triggers and functions that the migrations make."""
+    made = re.compile(r"^CREATE (?:UNIQUE )?(TABLE|INDEX|TRIGGER|FUNCTION|SEQUENCE) (\w+)", re.MULTILINE)
+    steps = "\n".join(sql for _, sql in sorted(migrations().items()))
+    return [f"{kind.lower()} {name}" for kind, name in made.findall(steps)]
 
 
 async def _guards(readers: Readers) -> Found:
@@ -82,6 +111,15 @@ async def _connections(readers: Readers) -> Found:
     return "ok", f"{used} of {most} connections are taken", None
 
 
+def _orphans(address: Address) -> Check:
+    """What was left behind on this machine by somebody who was killed."""
+    found = [str(path) for path in left_behind(address.directory / "archive", f"{EXPORTING}*")]
+    if found:
+        text = f"left behind by somebody who is gone: {', '.join(found[:5])}"
+        return Check("orphans", "warning", text, "the next export there removes it")
+    return Check("orphans", "ok", "no files without an owner")
+
+
 async def _dead_rows(readers: Readers) -> Found:
     rows = await readers.fetch("server_dead_rows")
     live, dead = rows[0] if rows else (0, 0)
@@ -94,9 +132,11 @@ async def _dead_rows(readers: Readers) -> Found:
 _LOOKS: dict[str, Callable[[Readers], Awaitable[Any]]] = {
     "server": _server,
     "schema": _schema,
-    "constraints": _guards,
+    "integrity": _guards,
     "durability": _durability,
     "transactions": _oldest,
     "connections": _connections,
     "dead rows": _dead_rows,
 }
+_ASKING = {"schema", "integrity", "dead rows"}
+"""What there is to say only of a bus that is there."""

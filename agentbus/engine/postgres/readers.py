@@ -49,6 +49,10 @@ class Readers:
 
         return await self._do(ask_server)
 
+    async def ask(self, name: str) -> Rows:
+        """Run a query of the bus that takes nothing."""
+        return await self._do(lambda connection: ask(connection, Query(name)))
+
     async def ring(self, channels: Sequence[str], process: int) -> None:
         """Notify whoever listens to these channels: more of them than go with a commit."""
         await self._do(lambda connection: ask(connection, Query("listeners_of", (list(channels), process))))

@@ -22,10 +22,11 @@ _plain_insert = re.compile(r"(INSERT INTO [^()]*\([^()]*\)\s*)VALUES \((\$\d+(?:
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement of a query, and how many of the query's parameters it takes."""
+    """One statement of a query, how many of the query's parameters it takes, and which of them it opens as JSON."""
 
     sql: str
     width: int
+    opened: frozenset[int] = frozenset()
 
 
 @cache
@@ -35,13 +36,16 @@ def statements() -> dict[str, tuple[Statement, ...]]:
 
 
 def _statement(sql: str) -> Statement:
-    return Statement(sql.strip(), max((int(number) for number in re.findall(r"\$(\d+)", sql)), default=0))
+    opened = frozenset(int(number) - 1 for number in re.findall(r"CAST\(\$(\d+) AS json\)", sql))
+    return Statement(sql.strip(), max((int(number) for number in re.findall(r"\$(\d+)", sql)), default=0), opened)
 
 
 async def ask(connection: Connection, query: Query) -> Rows:
     """Run a query and fetch its rows."""
     found = statements()[query.name]
-    parameters = [_bound(value) for value in query.parameters]
+    parameters: Sequence[Any] = query.parameters
+    if found[-1].opened:
+        parameters = [_bound(value, place in found[-1].opened) for place, value in enumerate(parameters)]
     for statement in found[:-1]:
         await connection.fetch(statement.sql, *parameters[: statement.width])
     return [tuple(row) for row in await connection.fetch(found[-1].sql, *parameters)]
@@ -79,8 +83,6 @@ def _columns(rows: Sequence[Row]) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _bound(value: Any) -> Any:
-    """A parameter as the driver takes it: a list of pairs as JSON, which the query opens."""
-    if type(value) is list and value and isinstance(value[0], tuple):
-        return plain(value)
-    return value
+def _bound(value: Any, opened: bool) -> Any:
+    """A parameter as the driver takes it: a list of pairs as JSON, where the query opens that."""
+    return plain(value) if opened and type(value) is list else value

@@ -6,49 +6,56 @@ transaction, so that writers go on meanwhile, and it holds all that was committe
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from agentbus.disk import make_private, refusal, stamp, sync
+from agentbus.disk import give_name, make_private, misplaced, refusal, stamp, sync
+from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite.connection import open_reader, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
+from agentbus.engine.sqlite.relics import backups
 from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
 from agentbus.records import BackupRecord
 
-_NAME = re.compile(r"bus-[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[0-9a-f]{8}\.db").fullmatch
-_UNFINISHED = ".unfinished"
+UNFINISHED = ".unfinished"
+LOCK = "backup.lock"
+_STEP = 1000
+"""Pages after which progress is told."""
 _SPARE = 1024 * 1024
 """Bytes that must be left when a backup is done: the bus itself needs room too."""
 
 
-def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float) -> BackupRecord:
+def back_up(
+    home: Home, path: Path | None, keep: int, wall: int, timeout: float, progress: Progress | None = None
+) -> BackupRecord:
     """A backup in ``backups/``, of which the newest ``keep`` stay; or at a path where nothing is yet."""
     name = f"bus-{stamp(wall)}-{secrets.token_hex(4)}.db"
-    target = home.backups / name if path is None else path / name if path.is_dir() else path
-    if os.path.lexists(target):
-        raise BackupFailed(path=str(target), reason="there is something of this name already")
+    target = home.backups / name if path is None else path
     try:
         if path is None:
             make_private(home.backups)
-        elif not target.parent.is_dir():
-            raise BackupFailed(path=str(target), reason="there is no such directory")
-        # One at a time: what is unfinished then belongs to nobody who lives.
+        else:
+            target = path / name if path.is_dir() else path
+        reason = misplaced(target, home.directory, home.backups)
+        if reason is not None:
+            raise BackupFailed(path=str(target), reason=reason)
+        # One at a time: what is unfinished and has our mark then belongs to nobody who lives.
         with _alone(home, timeout):
-            _sweep(target.parent)
-            unfinished = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}{_UNFINISHED}")
+            _sweep(target.parent, mark(home))
+            unfinished = target.with_name(f"{mark(home)}{secrets.token_hex(4)}{UNFINISHED}")
             try:
                 _fits(home, target.parent)
                 os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-                _copy(home, unfinished, timeout)
+                _copy(home, unfinished, timeout, progress)
                 sync(unfinished)
                 size = unfinished.stat().st_size
                 give_name(unfinished, target)
@@ -56,10 +63,17 @@ def back_up(home: Home, path: Path | None, keep: int, wall: int, timeout: float)
                 for leftover in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
                     leftover.unlink(missing_ok=True)
             if path is None:
-                _prune(home.backups, keep, target.name)
+                _prune(home, keep, target, stamp(wall))
+    except FileExistsError:
+        raise BackupFailed(path=str(target), reason="there is something of this name already") from None
     except OSError as error:
         raise refusal(target, error) from error
     return BackupRecord(str(target), size, wall)
+
+
+def mark(home: Home) -> str:
+    """How the names of unfinished backups of this bus begin, wherever they are made."""
+    return f".agentbus-{sha256(os.fsencode(home.directory)).hexdigest()[:8]}-"
 
 
 def verify(connection: sqlite3.Connection) -> str | None:
@@ -70,15 +84,38 @@ def verify(connection: sqlite3.Connection) -> str | None:
     return "; ".join(problems) or None
 
 
-def copy_into(source: sqlite3.Connection, target: Path) -> str | None:
-    """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy."""
+def list_backups(home: Home) -> list[BackupRecord]:
+    """What is in ``backups/``, newest first."""
+    found: list[BackupRecord] = []
+    for relic in backups(home):
+        with suppress(OSError, ValueError):
+            begun = datetime.strptime(f"{relic.moment[:-1]}000Z", "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+            found.append(BackupRecord(str(relic.path), relic.path.stat().st_size, round(begun.timestamp() * 1000)))
+    return found
+
+
+def copy_into(source: sqlite3.Connection, target: Path, progress: Progress | None = None) -> str | None:
+    """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy.
+
+    Whoever wants to hear of the progress is told how many pages were copied, then verified.
+    """
     connection = sqlite3.connect(target, isolation_level=None)
     try:
         # Until it has its name, nobody needs the copy: it is fsynced once, at the end.
         connection.execute("PRAGMA synchronous = OFF")
-        source.backup(connection, pages=-1)
+        if progress is None:
+            source.backup(connection, pages=-1)
+        else:
+            # Inside one read transaction: else the copy would begin anew whenever somebody writes.
+            source.execute("BEGIN")
+            source.execute("PRAGMA schema_version").fetchone()
+            source.backup(connection, pages=_STEP, progress=lambda _, left, total: progress(total - left, 2 * total))
+            source.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = DELETE")
-        return verify(connection)
+        problem = verify(connection)
+        if progress is not None:
+            progress(1, 1)
+        return problem
     finally:
         connection.close()
 
@@ -98,25 +135,11 @@ def opened_backup(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def give_name(file: Path, target: Path) -> None:
-    """The file is at its place, and on the disk, when this returns. What is there already is never replaced."""
-    try:
-        os.link(file, target)
-    except FileExistsError:
-        raise BackupFailed(path=str(target), reason="there is something of this name already") from None
-    except OSError as error:
-        if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS}:
-            raise
-        # A file system without hard links.
-        os.rename(file, target)
-    sync(target.parent)
-
-
-def _copy(home: Home, target: Path, timeout: float) -> None:
+def _copy(home: Home, target: Path, timeout: float, progress: Progress | None) -> None:
     try:
         source = open_reader(home, timeout)
         try:
-            problem = copy_into(source, target)
+            problem = copy_into(source, target, progress)
         finally:
             source.close()
     except sqlite3.Error as error:
@@ -137,7 +160,7 @@ def _fits(home: Home, directory: Path) -> None:
 
 @contextmanager
 def _alone(home: Home, timeout: float) -> Iterator[None]:
-    lock = FileLock(home.directory / "backup.lock", timeout)
+    lock = FileLock(home.directory / LOCK, timeout)
     try:
         with lock.held():
             yield
@@ -145,14 +168,17 @@ def _alone(home: Home, timeout: float) -> Iterator[None]:
         lock.close()
 
 
-def _sweep(directory: Path) -> None:
-    """What a backup left behind that was killed in the middle."""
-    for file in directory.glob(f".*{_UNFINISHED}*"):
-        with suppress(OSError):
-            file.unlink()
+def _sweep(directory: Path, mark: str) -> None:
+    """What a backup of this bus left behind that was killed in the middle. Nobody else's files."""
+    for ending in (UNFINISHED, f"{UNFINISHED}-journal"):
+        for file in directory.glob(f"{mark}????????{ending}"):
+            with suppress(OSError):
+                file.unlink()
 
 
-def _prune(directory: Path, keep: int, newest: str) -> None:
-    names = sorted(file.name for file in directory.iterdir() if _NAME(file.name) and file.name != newest)
-    for name in names[: max(0, len(names) + 1 - keep)]:
-        (directory / name).unlink(missing_ok=True)
+def _prune(home: Home, keep: int, newest: Path, moment: str) -> None:
+    others = [backup for backup in backups(home) if backup.path != newest]
+    # Those of the future are of a time before the clock was set back: the oldest of all.
+    others.sort(key=lambda backup: backup.moment > moment)
+    for backup in others[keep - 1 :]:
+        backup.path.unlink(missing_ok=True)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentbus.engine.sqlite.forking import forget_in_child
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
+    from pathlib import Path
 
 ANY = "*"
 """Rung instead of a list of channels that would not fit: look at everything."""
@@ -33,7 +32,7 @@ class Bell:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.path = str(directory / f"{os.getpid()}-{secrets.token_hex(4)}")
+        self.path = str(directory / f"{os.getpid()}-{os.urandom(4).hex()}")
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         self.socket.bind(self.path)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
-from agentbus.engine.queries import bound, load
+from agentbus.engine.blocking import Attendance
+from agentbus.engine.queries import Queries, bound
 from agentbus.engine.sqlite import forking, home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
@@ -29,7 +31,7 @@ class BlockingSQLite:
         self._pid = os.getpid()
         self._generation = forking.generation()
         self._home = place
-        self._queries = load("sqlite")
+        self._queries = Queries("sqlite")
         lock = FileLock(place.lock, lock_timeout)
         try:
             self._connection = open_writer(place, lock)
@@ -60,6 +62,33 @@ class BlockingSQLite:
         except StopIteration as stop:
             return cast(T, stop.value)
 
+    def attend(self) -> AbstractContextManager[Attendance]:
+        """Enter as a process that can be rung, for the length of a block."""
+        # Imported only here: most calls wait for nothing.
+        from agentbus.engine.sqlite.attending import attend
+
+        self._checked()
+        return attend(self, self._home, self._connection)
+
+    def entered(self, process: int) -> None:
+        """From now on this process has a number: it does not ring itself."""
+        self._checked().process = process
+
+    def holds(self, device: int, inode: int) -> bool:
+        """Whether this file is part of a bus that this process has open."""
+        return forking.is_open((device, inode))
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        """Forget the doorbells of processes that were struck off."""
+        for bell in bells:
+            if bell is not None:
+                with suppress(OSError):
+                    os.unlink(bell)
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the database and of its log."""
+        return _size(self._home.file), _size(f"{self._home.file}-wal")
+
     def close(self) -> None:
         transactor, self._transactor = self._transactor, None
         if transactor is not None:
@@ -77,3 +106,10 @@ class BlockingSQLite:
             return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
         except sqlite3.Error as error:
             raise translated(error, self._home) from error
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

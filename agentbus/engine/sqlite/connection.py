@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from functools import cache
-from pathlib import Path
 
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.home import Home
@@ -16,7 +14,7 @@ from agentbus.errors import (
     BusForked,
     DiskFull,
     FormatRefused,
-    LockTimeout,
+    LockedElsewhere,
     NotADatabase,
     NotWritable,
     OutcomeUnknown,
@@ -38,7 +36,7 @@ _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid
 def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
     """A connection that may write, on a database of the current schema."""
     require_sqlite(sqlite3.sqlite_version_info)
-    if forking.is_inherited(identity(home.database)):
+    if forking.is_inherited(identity(home.file)):
         raise BusForked(parent=os.getppid())
     with lock.held():
         connection = _connect(home, lock.timeout)
@@ -48,7 +46,7 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
             migrate(connection, home)
             # From here on a foreign writer is waited for by us, without holding our lock meanwhile.
             connection.execute("PRAGMA busy_timeout = 0")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             connection.close()
             raise translated(error, home) from error
         except BaseException:
@@ -70,13 +68,27 @@ def open_reader(home: Home, busy: float) -> sqlite3.Connection:
     return connection
 
 
+def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
+    """A connection that only reads, and that leaves the files as they are, in whatever state that is.
+
+    Closing one that may write would move the log into the database, for which it would need the lock. Where there is no
+    log, nobody has the database open, and SQLite is told not to make one.
+    """
+    alone = not home.log.exists() and not home.journal.exists() and not forking.is_open(identity(home.database))
+    return _connect(home, busy, f"?mode=ro{'&immutable=1' if alone else ''}")
+
+
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
     """Bring the schema up to date: each step one exclusive transaction, so that a kill leaves the old or the new."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
-    steps = migrations()
-    newest = max(steps)
+    newest = newest_schema()
     if found > newest:
-        raise SchemaTooNew(path=str(home.database), found=found, known=newest)
+        raise SchemaTooNew(path=home.file, found=found, known=newest)
+    if found == newest:
+        return
+    if not found:
+        _warn_of_relics(home)
+    steps = migrations()
     for version in range(found + 1, newest + 1):
         try:
             connection.executescript(f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;")
@@ -88,16 +100,28 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
 
 @cache
 def migrations() -> dict[int, str]:
-    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
-    package = Path(__file__).parents[2]
-    inside = package / "_schemas" / "sqlite"
-    folder = inside if inside.is_dir() else package.parent / "schemas" / "sqlite"
+    """The texts of the schema's numbered files."""
     steps: dict[int, str] = {}
-    for file in sorted(folder.glob("[0-9]*.sql")):
-        number = re.match(r"\d+", file.name)
-        if number is not None:
-            steps[int(number[0])] = file.read_text(encoding="utf-8")
+    for version, path in _files().items():
+        with open(path, encoding="utf-8") as file:
+            steps[version] = file.read()
     return steps
+
+
+def newest_schema() -> int:
+    """The schema that this program knows."""
+    return max(_files())
+
+
+@cache
+def _files() -> dict[int, str]:
+    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
+    package = __file__.rsplit("/", 3)[0]
+    folder = f"{package}/_schemas/sqlite"
+    if not os.path.isdir(folder):
+        folder = f"{os.path.dirname(package)}/schemas/sqlite"
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".sql"))
+    return {int(name.partition("_")[0]): f"{folder}/{name}" for name in names}
 
 
 def require_sqlite(found: tuple[int, ...]) -> None:
@@ -105,16 +129,19 @@ def require_sqlite(found: tuple[int, ...]) -> None:
         raise SQLiteTooOld(found=".".join(map(str, found)), needed=".".join(map(str, OLDEST_SQLITE)))
 
 
-def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) -> AgentBusError:
+def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committing: bool = False) -> AgentBusError:
     """SQLite's error in the bus's words, by its code and never by its text."""
-    path = str(home.database)
+    path = home.file
     code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, UnicodeDecodeError) or (code is None and isinstance(error, sqlite3.OperationalError)):
+        # Not from SQLite, but from Python, which was to make a text of it. Its message has all of that text.
+        return NotADatabase(path=path, reason="something in it that should be a text is not Unicode")
     primary = None if code is None else code & 0xFF
     # Shared memory that cannot grow is SQLite's other way to say that the disk is full.
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFull(path=path)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return LockTimeout(path=path, pid="of another program", waited="the allowed time")
+        return LockedElsewhere(path=path)
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return NotADatabase(path=path, reason=str(error))
     if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
@@ -126,10 +153,34 @@ def translated(error: sqlite3.Error, home: Home, *, committing: bool = False) ->
     return StoreError(path=path, reason=str(error))
 
 
-def _connect(home: Home, busy: float) -> sqlite3.Connection:
+def _warn_of_relics(home: Home) -> None:
+    """Where there are backups or archives there was a bus."""
+    import logging
+
+    from agentbus.engine.sqlite.relics import newest_relic
+
+    relic = newest_relic(home)
+    if relic is not None:
+        text = "%s was missing or empty, a new bus was made; %s"
+        logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
+
+
+def _uri(path: str, options: str) -> str:
+    from urllib.parse import quote
+
+    return f"file:{quote(path)}{options}"
+
+
+def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
+    name = _uri(home.file, options) if options else home.file
     try:
         connection = sqlite3.connect(
-            home.database, timeout=busy, isolation_level=None, check_same_thread=False, cached_statements=256
+            name,
+            timeout=busy,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            uri=bool(options),
         )
     except sqlite3.Error as error:
         raise translated(error, home) from error
@@ -139,7 +190,7 @@ def _connect(home: Home, busy: float) -> sqlite3.Connection:
         # Older SQLite (3.40 among them) does not count json_valid as harmless, and then refuses our CHECK constraints.
         if connection.execute(_JSON_IS_HARMLESS).fetchone():
             connection.execute("PRAGMA trusted_schema = OFF")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         raise translated(error, home) from error
     return connection

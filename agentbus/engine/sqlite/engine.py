@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -17,16 +17,18 @@ import anyio.to_thread
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
 from agentbus.engine.hub import Hub
-from agentbus.engine.queries import bound, load
+from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite import bells, forking, home
 from agentbus.engine.sqlite.backup import back_up
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
-from agentbus.engine.sqlite.examination import examine
+from agentbus.engine.sqlite.examination import Examination
+from agentbus.engine.sqlite.inspection import answered, inspected
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
 from agentbus.errors import BusClosed, BusForked, DatabaseGone, NotWritable, WrongLoop
-from agentbus.operations import Op, Operation, Query
+from agentbus.operations import Op, Operation
+from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import EnterRequest, Entry, enter
 from agentbus.records import BackupRecord, Check
 
@@ -49,12 +51,12 @@ class SQLiteEngine:
         self.clock = clock
         self.hub = Hub(clock)
         self.process = 0
+        self.beat_every = 5.0
         self.directory = place.directory
         self.waited_in_vain = float("-inf")
         self._home = place
         self._disk = durability == "disk"
         self._lock_timeout = lock_timeout
-        self._queries = load("sqlite")
         self._pid = os.getpid()
         self._generation = forking.generation()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,7 +93,8 @@ class SQLiteEngine:
         self._eye = await connection.run(lambda: open_reader(self._home, 0))
         self._listen()
         bell = None if self._bell is None else self._bell.path
-        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), bell)
+        every = max(1, round(self.beat_every * 1000))
+        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), bell, every=every)
         entry = await self.write(enter, me, orphaned=self._entered)
         self._entered(entry)
         if self._bell is not None:
@@ -140,7 +143,7 @@ class SQLiteEngine:
         op = question(request, self.clock.now())
         try:
             # One hop to the thread for all queries of the question.
-            return await reader.run(lambda: self._answer(op, reader._conn))
+            return await reader.run(lambda: answered(op, reader._conn))
         except sqlite3.Error as error:
             raise translated(error, self._home) from error
         except ValueError as error:
@@ -163,27 +166,25 @@ class SQLiteEngine:
         if self._eye is None:
             raise BusClosed
         try:
-            return self._answer(question(request, self.clock.now()), self._eye)
+            return answered(question(request, self.clock.now()), self._eye)
         except sqlite3.Error as error:
             if _is_busy(error):
                 return await self.read(question, request)
             raise translated(error, self._home) from error
 
-    def _answer(self, op: Op[T], connection: sqlite3.Connection) -> T:
-        try:
-            step = next(op)
-            while True:
-                query = cast(Query, step)
-                step = op.send(connection.execute(self._queries[query.name], bound(query)).fetchall())
-        except StopIteration as stop:
-            return cast(T, stop.value)
-
-    async def backup(self, path: Path | None, keep: int) -> BackupRecord:
+    async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         wall = self.clock.now().wall
-        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout))
+        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout, progress))
 
-    async def examine(self) -> list[Check]:
-        return await self._beside(lambda: examine(self._home, self._lock_timeout))
+    async def examine(self) -> list[Check | Unseen]:
+        return await self._beside(Examination(self._home, self._another).look)
+
+    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        op = question(request, self.clock.now())
+        return await self._beside(lambda: inspected(op, self._another, self._home))
+
+    def _another(self) -> sqlite3.Connection:
+        return open_reader(self._home, self._lock_timeout)
 
     async def _beside(self, work: Callable[[], T]) -> T:
         """Run what takes long on a thread, with connections of its own. It goes on when the caller is cancelled; the

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
-import tempfile
-from pathlib import Path
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from agentbus.errors import InvalidUrl, NotWritable, UnsupportedFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAME = ".agentbus"
 _NO_SHARED_MEMORY = (
@@ -32,10 +31,21 @@ _SOCKET_PATH = 100
 _SOCKET_NAME = 24
 
 
-class Home(msgspec.Struct, frozen=True):
-    """The files of a bus."""
+class Home:
+    """The files of a bus. What every opening needs is text; pathlib takes the command line longer than opening does."""
 
-    directory: Path
+    __slots__ = ("file", "lock", "root")
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(directory)
+        self.file = f"{self.root}/bus.db"
+        self.lock = f"{self.root}/bus.lock"
+
+    @property
+    def directory(self) -> Path:
+        from pathlib import Path
+
+        return Path(self.root)
 
     @property
     def database(self) -> Path:
@@ -46,20 +56,29 @@ class Home(msgspec.Struct, frozen=True):
         return self.directory / "bus.db-wal"
 
     @property
-    def lock(self) -> Path:
-        return self.directory / "bus.lock"
+    def journal(self) -> Path:
+        return self.directory / "bus.db-journal"
 
     @property
     def backups(self) -> Path:
         return self.directory / "backups"
 
     @property
+    def archive(self) -> Path:
+        return self.directory / "archive"
+
+    @property
     def bells(self) -> Path:
         """The directory of the doorbells; a deep bus has them in a short runtime directory."""
+        from pathlib import Path
+
         near = self.directory / "bells"
         if len(os.fsencode(near)) + _SOCKET_NAME <= _SOCKET_PATH:
             return near
-        digest = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:16]
+        import tempfile
+        from hashlib import sha256
+
+        digest = sha256(os.fsencode(self.root)).hexdigest()[:16]
         runtime = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         if len(os.fsencode(runtime)) > _SOCKET_PATH - _SOCKET_NAME - 40:
             runtime = "/tmp"  # noqa: S108 - the directory below it is ours alone, or refused
@@ -72,7 +91,7 @@ def find(url: str | os.PathLike[str] | None) -> Home:
         url = os.environ.get("AGENTBUS_URL") or None
     if url is None:
         try:
-            return Home(_nearest() or Path.cwd() / NAME)
+            return Home(_nearest() or os.path.join(os.getcwd(), NAME))
         except OSError as error:
             raise InvalidUrl(url=NAME, reason=str(error)) from None
     text = os.fspath(url)
@@ -90,11 +109,11 @@ def find(url: str | os.PathLike[str] | None) -> Home:
         raise InvalidUrl(url=text, reason="it is empty or has a NUL in it")
     try:
         os.fsencode(text)
-        path = Path(text).expanduser().absolute()
-        if path.name == "bus.db":
-            path = path.parent
-        is_file = path.exists() and not path.is_dir()
-    except (OSError, RuntimeError, ValueError) as error:
+        path = _absolute(text)
+        if path.endswith("/bus.db"):
+            path = path.removesuffix("/bus.db") or "/"
+        is_file = not _is_directory(path)
+    except (OSError, ValueError) as error:
         # A name that is too long, a home that nobody has, bytes that are no Unicode.
         raise InvalidUrl(url=ascii(text[:200]), reason=str(error)) from None
     if is_file:
@@ -102,21 +121,32 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     return Home(path)
 
 
+def is_there(home: Home) -> bool:
+    """Whether somebody made a bus there."""
+    try:
+        os.stat(home.file)
+    except PermissionError as error:
+        raise NotWritable(path=home.root, reason=str(error.strerror)) from None
+    except OSError:
+        return False
+    return True
+
+
 def prepare(home: Home) -> None:
     """Make the directory and the empty database, for this user only, where they do not exist."""
     try:
-        _make_private(home.directory)
-        refuse_unshared(home.directory)
-        if not os.access(home.directory, os.W_OK | os.X_OK):
-            raise NotWritable(path=str(home.directory), reason="permission denied")
+        _make_private(home.root)
+        refuse_unshared(home.root)
+        if not os.access(home.root, os.W_OK | os.X_OK):
+            raise NotWritable(path=home.root, reason="permission denied")
         # Only ever created, never opened: closing an open file would drop the locks of a bus in this process.
         try:
-            os.close(os.open(home.database, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            os.close(os.open(home.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except FileExistsError:
-            if not os.access(home.database, os.R_OK | os.W_OK):
-                raise NotWritable(path=str(home.database), reason="permission denied") from None
+            if not os.access(home.file, os.R_OK | os.W_OK):
+                raise NotWritable(path=home.file, reason="permission denied") from None
     except OSError as error:
-        raise NotWritable(path=str(home.directory), reason=error.strerror or str(error)) from None
+        raise NotWritable(path=home.root, reason=error.strerror or str(error)) from None
 
 
 def prepare_bells(home: Home) -> Path:
@@ -134,28 +164,30 @@ def prepare_bells(home: Home) -> Path:
     return bells
 
 
-def refuse_unshared(directory: Path, mounts: str | None = None) -> None:
+def refuse_unshared(directory: str | os.PathLike[str], mounts: str | None = None) -> None:
     """Refuse file systems on which processes cannot share SQLite's memory."""
     if mounts is None:
         try:
-            mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+            with open("/proc/self/mountinfo", "rb") as file:
+                mounts = os.fsdecode(file.read())
         except OSError:
             return
-    kind = filesystem(directory.resolve(), mounts)
+    kind = filesystem(os.path.realpath(directory), mounts)
     if kind.startswith(_NO_SHARED_MEMORY):
         raise UnsupportedFileSystem(path=str(directory), filesystem=kind)
 
 
-def filesystem(path: Path, mounts: str) -> str:
+def filesystem(path: str | os.PathLike[str], mounts: str) -> str:
     """The type of the file system that ``path`` is on, from the text of mountinfo."""
     best, kind = "", ""
+    name = os.fspath(path)
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split()
         if len(fields) < 5 or not right:
             continue
-        point = re.sub(r"\\([0-7]{3})", _octal, fields[4])
-        inside = point == "/" or str(path) == point or str(path).startswith(f"{point}/")
+        point = re.sub(r"\\([0-7]{3})", _octal, fields[4]) if "\\" in fields[4] else fields[4]
+        inside = point in {"/", name} or name.startswith(f"{point}/")
         # Of two mounts on one point, the later one is on top.
         if inside and len(point) >= len(best):
             best, kind = point, right.split()[0]
@@ -166,17 +198,41 @@ def _octal(match: re.Match[str]) -> str:
     return chr(int(match[1], 8))
 
 
-def _nearest() -> Path | None:
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / NAME).is_dir():
-            return folder / NAME
-    return None
+def _nearest() -> str | None:
+    here = os.getcwd()
+    while True:
+        found = os.path.join(here, NAME)
+        if os.path.isdir(found):
+            return found
+        above = os.path.dirname(here)
+        if above == here:
+            return None
+        here = above
 
 
-def _make_private(directory: Path) -> None:
-    directory.parent.mkdir(parents=True, exist_ok=True)
+def _absolute(text: str) -> str:
+    """The path from the root on. What follows a symbolic link stays as it is written."""
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        raise ValueError("nobody here has that home")
+    # The working directory may have been deleted: whoever names the whole path does not need it.
+    parts = (path if path.startswith("/") else os.path.join(os.getcwd(), path)).split("/")
+    return "/" + "/".join(part for part in parts if part not in {"", "."})
+
+
+def _is_directory(path: str) -> bool:
+    """Whether it is one, or can become one."""
     try:
-        directory.mkdir(mode=0o700)
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+
+
+def _make_private(directory: str | os.PathLike[str]) -> None:
+    try:
+        os.mkdir(directory, 0o700)
     except FileExistsError:
         return
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(directory), exist_ok=True)
+        _make_private(directory)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from agentbus.engine.sqlite.forking import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable
@@ -24,7 +22,7 @@ _HURRY = 0.1
 class FileLock:
     """The write lock of a bus. One thread uses it at a time."""
 
-    def __init__(self, path: Path, timeout: float) -> None:
+    def __init__(self, path: str | os.PathLike[str], timeout: float) -> None:
         self._path = path
         self.timeout = timeout
         self._fd = self._open()
@@ -117,7 +115,10 @@ class FileLock:
         except NotWritable:
             # No descriptor left to wait with: that passes, as the wait itself would.
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=0) from None
-        threading.Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
+        # Imported only here: most find the lock free, and the command line should start without it.
+        from threading import Thread
+
+        Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
         begun = time.monotonic()
         ticket.over.wait(min(timeout, _HURRY) if self.hurried else timeout)
         self._ticket = None
@@ -127,13 +128,33 @@ class FileLock:
         return ticket.fd
 
 
+def holder(path: str) -> str | None:
+    """The pid that has a lock at this moment, or ``unknown``; None if nobody has. A look, without waiting and without
+    taking it from anybody."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(descriptor, 16, 0).decode(errors="replace").strip() or "unknown"
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return None
+    finally:
+        os.close(descriptor)
+
+
 class _Ticket:
     """A place in the queue for the lock. Either the waiter gets the descriptor, or it is closed."""
 
     def __init__(self, fd: int) -> None:
+        from threading import Event, Lock
+
         self.fd = fd
-        self.over = threading.Event()
-        self._decided = threading.Lock()
+        self.over = Event()
+        self._decided = Lock()
         self._granted = False
         self._given_up = False
         forget_in_child(self)

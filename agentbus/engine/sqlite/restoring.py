@@ -6,13 +6,14 @@ import os
 import secrets
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentbus.clock import Clock, SystemClock
-from agentbus.disk import check_path, make_private, refusal, stamp, sync
+from agentbus.disk import check_path, make_private, refusal, require_file, stamp, sync
 from agentbus.engine import presence
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite import forking, home
@@ -20,6 +21,7 @@ from agentbus.engine.sqlite.backup import copy_into, opened_backup
 from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.engine.sqlite.connection import identity, migrations
 from agentbus.engine.sqlite.lock import FileLock
+from agentbus.engine.sqlite.shape import missing
 from agentbus.errors import (
     BusForked,
     BusInUse,
@@ -31,7 +33,9 @@ from agentbus.errors import (
 )
 from agentbus.operations.processes import DisownRequest, disown
 
-_WORKSHOP = "restoring-"
+WORKSHOP = "restoring-"
+REPLACING = ".replacing-"
+"""What the old database is called besides its own name, until the new one has that."""
 _PATIENCE = 2.0
 """Seconds to wait for the lock: whoever writes for longer has the bus open."""
 
@@ -40,24 +44,44 @@ def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *
     """Put a backup in the place of a bus, or where none is yet; gives the directory.
 
     Refused while anybody has that bus open. The backup is copied and verified first, then takes the bus's place in one
-    step. What was there is kept as ``backups/replaced-….db``. Whatever was running when the backup was made counts as
-    interrupted.
+    step; one that is refused leaves nothing behind. What was there is kept as ``backups/replaced-….db``. Whatever was
+    running when the backup was made counts as interrupted.
 
     >>> agentbus.restore_backup(".agentbus/backups/bus-….db", ".agentbus")            # doctest: +SKIP
     """
     source, place = check_path(backup), home.find(to)
     time = clock or SystemClock()
     try:
-        place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_source(source)
         home.refuse_unshared(place.directory)
-        with _locked(place), _workshop(place.directory) as workshop:
+        with ExitStack() as stack:
+            taken = os.path.exists(place.lock)
+            if taken:
+                stack.enter_context(_locked(place))
+                _clear_up(place)
+            workshop = stack.enter_context(_workshop(_nearest(place.directory)))
             _copy(source, workshop)
             _bring_up_to_date(workshop, source, time)
+            if not taken:
+                # Not earlier: a backup that is refused must leave nothing where no bus was.
+                place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                stack.enter_context(_locked(place))
             _refuse_in_use(place)
             _put_in_place(workshop, place, stamp(time.now().wall))
     except OSError as error:
         raise refusal(place.directory, error) from error
     return place.directory
+
+
+def _refuse_source(source: Path) -> None:
+    found = require_file(source)
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedBackup(path=str(source), reason="it is not an ordinary file")
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory, or the next one above it that there is: on the same disk, so that renaming is one step."""
+    return next(folder for folder in (directory, *directory.parents) if folder.is_dir())
 
 
 @contextmanager
@@ -77,19 +101,26 @@ def _locked(place: home.Home) -> Iterator[None]:
 
 @contextmanager
 def _workshop(directory: Path) -> Iterator[home.Home]:
-    """A directory beside the bus; under the lock, those that are there belong to nobody who lives."""
-    for leftover in directory.glob(f"{_WORKSHOP}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    workshop = Path(tempfile.mkdtemp(prefix=_WORKSHOP, dir=directory))
+    """A directory beside the bus, for as long as it is needed."""
+    workshop = Path(tempfile.mkdtemp(prefix=WORKSHOP, dir=directory))
     try:
         yield home.Home(workshop)
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
 
 
+def _clear_up(place: home.Home) -> None:
+    """What a restore left behind that was killed: under the lock, it belongs to nobody who lives."""
+    for leftover in place.directory.glob(f"{WORKSHOP}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for other in place.backups.glob(f"{REPLACING}*"):
+        if place.database.exists() and other.samefile(place.database):
+            other.unlink()
+        else:
+            os.rename(other, other.with_name(f"replaced-{other.name.removeprefix(REPLACING)}"))
+
+
 def _copy(source: Path, workshop: home.Home) -> None:
-    if not source.is_file():
-        raise DamagedBackup(path=str(source), reason="there is no such file")
     os.close(os.open(workshop.database, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     with opened_backup(source) as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -98,6 +129,8 @@ def _copy(source: Path, workshop: home.Home) -> None:
             raise DamagedBackup(path=str(source), reason="it is not a backup of a bus")
         if version > max(migrations()):
             raise SchemaTooNew(path=str(source), found=version, known=max(migrations()))
+        if version == max(migrations()) and (lacking := missing(connection)):
+            raise DamagedBackup(path=str(source), reason=f"it lacks {', '.join(lacking[:5])}")
         try:
             problem = copy_into(connection, workshop.database)
         except sqlite3.OperationalError as error:
@@ -167,10 +200,12 @@ def _who(place: home.Home) -> str:
 
 
 def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
-    kept = f"replaced-{moment}-{secrets.token_hex(4)}.db"
-    if place.database.exists():
+    name = f"{moment}-{secrets.token_hex(4)}.db"
+    kept = f"replaced-{name}"
+    old = place.database.exists()
+    if old:
         make_private(place.backups)
-        _keep(place.database, place.backups / kept)
+        _keep(place.database, place.backups / f"{REPLACING}{name}")
         # What the old database has beside it must not be replayed into the new one.
         for suffix in ("-wal", "-shm", "-journal"):
             log = place.directory / f"bus.db{suffix}"
@@ -179,6 +214,9 @@ def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
         sync(place.backups)
     os.replace(workshop.database, place.database)
     sync(place.directory)
+    if old:
+        os.rename(place.backups / f"{REPLACING}{name}", place.backups / kept)
+        sync(place.backups)
 
 
 def _keep(file: Path, name: Path) -> None:

@@ -5,7 +5,6 @@ Synchronous, with no event loop in sight: the group-commit writer runs it on a t
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import time
@@ -15,16 +14,15 @@ from typing import Any
 
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
-from agentbus.engine.queries import bound, load, widened
+from agentbus.engine.logs import engine_log
+from agentbus.engine.queries import Queries, bound, widened
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
 from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.errors import AgentBusError, DatabaseGone, LockTimeout, StoreError
+from agentbus.errors import AgentBusError, DatabaseGone, LockedElsewhere, StoreError
 from agentbus.operations import Each, Op, Operation, Query, Rows
-
-log = logging.getLogger("agentbus.engine")
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -59,7 +57,7 @@ class Transactor:
         self._lock = lock
         self._clock = clock
         self._disk = disk
-        self._queries = load("sqlite")
+        self._queries = Queries("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous: bool | None = True
         self._checkpoints: bool | None = True
@@ -67,7 +65,7 @@ class Transactor:
         self._ringer = Ringer()
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
-        self._path = str(home.database)
+        self._path = home.file
         self._file = identity(self._path)
         self._log_files = {name: _identity(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
         self._files = (self._file, *(file for file in self._log_files.values() if file is not None))
@@ -160,7 +158,7 @@ class Transactor:
         return [], True
 
     def _committed(self, calls: Sequence[Call], channels: list[str], begun: float) -> tuple[list[str], bool]:
-        if log.isEnabledFor(logging.DEBUG):
+        if (log := engine_log()) is not None and log.isEnabledFor(10):
             names = ", ".join(sorted({call.operation.name for call in calls}))
             log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
         return channels, self._ring(channels)
@@ -199,7 +197,7 @@ class Transactor:
             return retrying(self._commit_all, calls)
         except _Busy:
             waited = round(time.monotonic() - begun, 1)
-            raise LockTimeout(path=self._path, pid="of another program", waited=waited) from None
+            raise LockedElsewhere(path=self._path, waited=waited) from None
 
     def _together(self, calls: Sequence[Call]) -> list[str]:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
@@ -288,7 +286,7 @@ class Transactor:
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
         if isinstance(error, _Busy):
-            return LockTimeout(path=self._path, pid="of another program", waited=0)
+            return LockedElsewhere(path=self._path, waited=0)
         return StoreError(path=self._path, reason=str(error)) if isinstance(error, OSError) else error
 
     def _rollback(self) -> None:
@@ -358,7 +356,8 @@ class Transactor:
         try:
             return self._ringer.ring(bells)
         except OSError as error:
-            log.warning("nobody was rung: %s", error)
+            if (log := engine_log()) is not None:
+                log.warning("nobody was rung: %s", error)
             return True
 
     def _set_synchronous(self, full: bool) -> None:

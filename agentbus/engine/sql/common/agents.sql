@@ -63,33 +63,37 @@ ON CONFLICT (id) DO UPDATE SET
     metadata = coalesce($21, agents.metadata),
     patience = coalesce($22, agents.patience, $24),
     progress = 0,
-    cut_off = CASE
-        WHEN $12 = 1 THEN 0
-        WHEN agents.status IN ('failed', 'stopped') THEN 1
-        ELSE agents.cut_off
-    END,
+    cut_off = CASE WHEN $12 = 1 THEN 0 ELSE agents.cut_off END,
     note = NULL,
     busy_until = excluded.busy_until,
     error = NULL,
     evidence = NULL,
     ended = NULL;
 
+-- name: agent_join_session
+-- An agent takes part in another session.
+UPDATE agents SET session = $1, updated = $2 WHERE id = $3;
+
 -- name: agent_expect_again
--- The agents of a session whose life was cut off are expected to come back.
-UPDATE agents SET status = 'pending', cut_off = 1, process = NULL, busy_until = NULL, updated = $1, ended = NULL
-WHERE session = $2 AND status IN ('failed', 'stopped')
+-- The agents of a session that failed, or stopped though nobody meant them to, are expected to come back: by $4 (awake),
+-- unless that is NULL.
+UPDATE agents SET
+    status = CASE WHEN CAST($4 AS bigint) IS NULL THEN 'pending' ELSE 'spawning' END,
+    process = NULL, last_call = $3, busy_until = $4, updated = $1, ended = NULL, error = NULL, evidence = NULL
+WHERE session = $2 AND (status = 'failed' OR (status = 'stopped' AND cut_off <> 2))
 RETURNING id;
 
 -- name: agent_cut_off
--- Whether an agent is expected again after a life that did not complete.
+-- Whether the last life that an agent began did not complete.
 SELECT cut_off FROM agents WHERE id = $1;
 
 -- name: agent_of_session
--- The agents of a session, each with its newest checkpoint.
+-- The agents of a session, each with its newest checkpoint of it, and whether it was stopped on purpose.
 SELECT id, type, status, epoch, progress, note, error,
-    (SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id)
+    (SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id AND session = $1),
+    CASE WHEN cut_off = 2 THEN 1 ELSE 0 END
 FROM agents
-WHERE session = $1
+WHERE agents.session = $1
 ORDER BY id;
 
 -- name: agent_update
@@ -111,7 +115,18 @@ RETURNING id;
 
 -- name: agent_end
 -- An agent completed, failed or stopped; on which evidence, if it was judged.
-UPDATE agents SET status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL, evidence = $4 WHERE id = $5;
+UPDATE agents SET
+    status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL, evidence = $4,
+    cut_off = CASE WHEN status IN ('pending', 'spawning') THEN cut_off WHEN $1 = 'completed' THEN 0 ELSE 1 END
+WHERE id = $5;
+
+-- name: agent_dismiss
+-- An agent was stopped on purpose.
+UPDATE agents SET cut_off = 2 WHERE id = $1 AND cut_off = 1;
+
+-- name: agent_ending
+-- How an agent stands, and why, if it has ended.
+SELECT id, status, error FROM agents WHERE id = $1;
 
 -- name: agent_suspect
 -- Something speaks against an agent.
@@ -177,10 +192,19 @@ LIMIT $3;
 -- An ended agent from an archive, without its session if that is gone; its epoch is never below one that was given out.
 INSERT INTO agents (
     id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata, status,
-    progress, note, epoch, patience, error, evidence, created, started, updated, ended, mailbox, replies
+    progress, note, epoch, patience, error, evidence, created, started, updated, ended, mailbox, replies, cut_off
 )
 VALUES (
     $1, $2, $3, $4, (SELECT id FROM sessions WHERE id = $5), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
     coalesce((SELECT epoch FROM mailboxes WHERE id = $25 AND epoch > $17), $17),
-    $18, $19, $20, $21, $22, $23, $24, $25, $26
+    $18, $19, $20, $21, $22, $23, $24, $25, $26,
+    CASE WHEN $14 IN ('failed', 'stopped') THEN 1 ELSE 0 END
 );
+
+-- name: agent_after
+-- Agents in the order of their ids, after one.
+SELECT id, 500 + length(metadata) + coalesce(length(prompt), 0) FROM agents WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: agent_made
+-- When an agent that has not ended was first known, and what it is doing.
+SELECT created, status FROM agents WHERE id = $1 AND ended IS NULL;

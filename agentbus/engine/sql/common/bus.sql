@@ -20,3 +20,14 @@ SELECT coalesce(max(at), 0) FROM (
     SELECT at FROM events WHERE id = (SELECT max(id) FROM events)
     UNION ALL SELECT created FROM messages WHERE id = (SELECT max(id) FROM messages)
 ) AS newest;
+
+-- name: bus_last_rows
+-- The newest row of each table that only grows.
+SELECT
+    (SELECT coalesce(max(id), 0) FROM messages), (SELECT coalesce(max(id), 0) FROM checkpoints),
+    (SELECT coalesce(max(id), 0) FROM documents), (SELECT coalesce(max(id), 0) FROM state),
+    (SELECT coalesce(max(id), 0) FROM events);
+
+-- name: counter_value
+-- What a counter stands at.
+SELECT value FROM counters WHERE name = $1;

@@ -56,13 +56,21 @@ ORDER BY id DESC
 LIMIT 1;
 
 -- name: checkpoint_latest_of
--- The newest checkpoint of each agent of a session, without its snapshot.
+-- The newest checkpoint that each agent of a session saved in it, without its snapshot.
 SELECT checkpoints.id, checkpoints.owner_kind, checkpoints.owner, checkpoints.name, checkpoints.notes,
     checkpoints.session, checkpoints.created, checkpoints.size, checkpoints.file_count
 FROM agents JOIN checkpoints ON checkpoints.id = (
-    SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id
+    SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id AND session = $1
 )
 WHERE agents.session = $1;
+
+-- name: checkpoint_newest_within
+-- The newest checkpoint that an agent saved in a session, or (NULL) in none, without its snapshot.
+SELECT id, owner_kind, owner, name, notes, session, created, size, file_count FROM checkpoints
+WHERE owner_kind = 'agent' AND owner = $1
+    AND (session = $2 OR (session IS NULL AND CAST($2 AS text) IS NULL))
+ORDER BY id DESC
+LIMIT 1;
 
 -- name: checkpoint_latest_named
 -- The newest checkpoint of somebody under one name.
@@ -133,3 +141,16 @@ SELECT 1 FROM checkpoints WHERE id = $1 AND created = $2 AND checksum = $3;
 -- name: checkpoint_payloads
 -- Stored snapshots with their checksums, newest first, before the cursor.
 SELECT id, checksum, snapshot, id FROM checkpoints WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: checkpoint_after
+-- Checkpoints in the order of their ids, after one and up to another.
+SELECT id, size + 500 FROM checkpoints WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: checkpoint_alike
+-- Whether an owner has this very checkpoint, whatever its number.
+SELECT 1 FROM checkpoints
+WHERE owner_kind = $1 AND owner = $2 AND name = $3 AND created = $4 AND checksum = $5;
+
+-- name: checkpoint_newest
+-- The newest checkpoint of an owner and a name: its number, and when it was made.
+SELECT id, created FROM checkpoints WHERE owner_kind = $1 AND owner = $2 AND name = $3 ORDER BY id DESC LIMIT 1;

@@ -1,14 +1,28 @@
 -- name: document_insert
--- The next version of a document. The newest is never removed, so that versions go on counting.
+-- The next version of a document. The newest is not removed but by a rollback, which leaves its version behind: versions go
+-- on counting, also where an import brought older ones back.
 INSERT INTO documents (session, name, version, checksum, author, created, value)
 VALUES (
-    $1, $2, (SELECT coalesce(max(version), 0) + 1 FROM documents WHERE session = $1 AND name = $2), $3, $4, $5, $6
+    $1, $2,
+    1 + coalesce((
+        SELECT max(version) FROM (
+            SELECT max(version) AS version FROM documents WHERE session = $1 AND name = $2
+            UNION ALL SELECT version FROM document_floors WHERE session = $1 AND name = $2
+        ) AS given
+    ), 0),
+    $3, $4, $5, $6
 )
 RETURNING id, version;
 
 -- name: document_trim
 -- Remove the versions of a document up to this one.
 DELETE FROM documents WHERE session = $1 AND name = $2 AND version <= $3;
+
+-- name: document_floor
+-- The last version of a document that is about to be removed.
+INSERT INTO document_floors (session, name, version)
+SELECT session, name, max(version) FROM documents WHERE session = $1 AND name = $2 GROUP BY session, name
+ON CONFLICT (session, name) DO UPDATE SET version = excluded.version;
 
 -- name: document_forget
 -- A document was not there at the time that its session goes back to.
@@ -61,3 +75,11 @@ SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND version = $3 AND ch
 -- name: document_payloads
 -- Stored versions of documents with their checksums, newest first, before the cursor.
 SELECT id, checksum, value, version, name, session FROM documents WHERE id < $1 ORDER BY id DESC LIMIT $2;
+
+-- name: document_after
+-- Versions of documents in the order of their rows, after one and up to another.
+SELECT id, 300 + length(value) FROM documents WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: document_alike
+-- Whether any version of a document has this content.
+SELECT 1 FROM documents WHERE session = $1 AND name = $2 AND checksum = $3 LIMIT 1;

@@ -26,7 +26,7 @@ SELECT coalesce(max(id), 0) FROM events;
 
 -- name: event_ages
 -- The audit trail after an event, as retention sees it.
-SELECT id, at, length(facts) + 200 FROM events WHERE id > $1 ORDER BY id LIMIT $2;
+SELECT id, at, length(facts) + 200, kind FROM events WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: event_restore
 -- An event from an archive.
@@ -37,3 +37,7 @@ RETURNING id;
 -- name: event_same
 -- Whether an event is the one that an archive has.
 SELECT 1 FROM events WHERE id = $1 AND at = $2 AND kind = $3 AND subject = $4;
+
+-- name: event_after
+-- Events in the order of their ids, after one and up to another.
+SELECT id, 200 + length(facts) FROM events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;

@@ -46,51 +46,52 @@ GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
 ORDER BY count(*) DESC, mailboxes.id
 LIMIT $1;
 
--- name: mailbox_expiring
--- Mailboxes in which something is too old. Each is found by one step along the index: there may be many messages.
-WITH RECURSIVE boxes (mailbox) AS (
-    SELECT min(mailbox) FROM messages WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled')
-    UNION ALL
-    SELECT (
-        SELECT min(mailbox) FROM messages
-        WHERE mailbox > boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
-    )
-    FROM boxes WHERE boxes.mailbox IS NOT NULL
-)
-SELECT mailbox FROM boxes
-WHERE EXISTS (
-    SELECT 1 FROM messages
-    WHERE messages.mailbox = boxes.mailbox AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
-        AND expires <= $1
-)
-LIMIT $2;
-
 -- name: mailbox_deep
--- Mailboxes in which more than $1 messages wait, found in the same way.
+-- Mailboxes in which more than $1 messages wait, also such as are due at $2 and that nobody came for. Each
+-- mailbox is found by one step along the index: there may be many messages.
 WITH RECURSIVE boxes (mailbox) AS (
     SELECT min(mailbox) FROM messages WHERE status = 'queued'
     UNION ALL
     SELECT (SELECT min(mailbox) FROM messages WHERE mailbox > boxes.mailbox AND status = 'queued')
     FROM boxes WHERE boxes.mailbox IS NOT NULL
+),
+later (mailbox) AS (
+    SELECT min(mailbox) FROM messages WHERE status = 'scheduled'
+    UNION ALL
+    SELECT (SELECT min(mailbox) FROM messages WHERE mailbox > later.mailbox AND status = 'scheduled')
+    FROM later WHERE later.mailbox IS NOT NULL
 )
 SELECT mailboxes.kind, mailboxes.name, mailboxes.owner
-FROM boxes JOIN mailboxes ON mailboxes.id = boxes.mailbox
+FROM (SELECT mailbox FROM boxes UNION SELECT mailbox FROM later) AS every
+JOIN mailboxes ON mailboxes.id = every.mailbox
 WHERE (
-    SELECT id FROM messages WHERE messages.mailbox = boxes.mailbox AND status = 'queued'
-    ORDER BY priority DESC, id
+    SELECT id FROM messages WHERE messages.mailbox = every.mailbox AND status = 'queued'
+    UNION ALL
+    SELECT id FROM messages WHERE messages.mailbox = every.mailbox AND status = 'scheduled' AND due <= $2
     LIMIT 1 OFFSET $1
 ) IS NOT NULL
-LIMIT $2;
+LIMIT $3;
 
 -- name: mailbox_unattended
--- Pools in which work waits and of which no member is live. Members first: there may be many live agents.
+-- Pools in which work waits, also such as is due at $1, and of which no member is live. Members first: there may be many live
+-- agents.
 SELECT name FROM mailboxes
 WHERE kind = 'pool' AND owner = ''
-    AND EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued')
+    AND (
+        EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued')
+        OR EXISTS (
+            SELECT 1 FROM messages
+            WHERE messages.mailbox = mailboxes.id AND messages.status = 'scheduled' AND messages.due <= $1
+        )
+    )
     AND NOT EXISTS (
         SELECT 1 FROM pool_members
         WHERE pool_members.pool = mailboxes.id
             AND (SELECT status FROM agents WHERE agents.id = pool_members.agent) IN ('running', 'suspect', 'spawning')
     )
 ORDER BY name
-LIMIT $1;
+LIMIT $2;
+
+-- name: mailbox_places
+-- Every pool and topic.
+SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;

@@ -66,14 +66,15 @@ ORDER BY messages.id DESC
 LIMIT 1;
 
 -- name: message_list
--- Messages, newest first, before the cursor; a NULL filter takes all. $7 and $8 are the kind and name of a recipient.
+-- Messages, newest first, before the cursor; a NULL filter takes all. $2 has statuses between commas, $7 and $8 are the
+-- kind and name of a recipient, $10 is who holds them.
 SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
     messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
     messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
     messages.expires, messages.created, messages.finished
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id < $1
-    AND (CAST($2 AS text) IS NULL OR messages.status = $2)
+    AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || messages.status || ',%')
     AND (CAST($3 AS text) IS NULL OR messages.type = $3)
     AND (CAST($4 AS text) IS NULL OR messages.sender = $4)
     AND (CAST($5 AS text) IS NULL OR messages.session = $5)
@@ -82,6 +83,7 @@ WHERE messages.id < $1
         SELECT id FROM mailboxes
         WHERE (kind = $7 OR ($7 = 'topic' AND kind = 'subscription')) AND name = $8
     ))
+    AND (CAST($10 AS text) IS NULL OR (messages.status = 'leased' AND messages.holder = $10))
 ORDER BY messages.id DESC
 LIMIT $9;
 
@@ -136,12 +138,12 @@ UNION SELECT sender FROM messages WHERE status = 'scheduled'
 UNION SELECT sender FROM messages WHERE status = 'leased';
 
 -- name: message_restore
--- A finished message from an archive.
+-- A message from an archive, or from elsewhere.
 INSERT INTO messages (
     id, message_id, mailbox, sender, type, checksum, priority, status, attempts, max_attempts, lease, holder, expires,
-    correlation, session, error, created, finished, payload
+    correlation, session, error, created, finished, payload, due, reply_to
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
@@ -156,3 +158,21 @@ SELECT id, checksum, payload, coalesce(message_id, 'm-' || id) FROM messages WHE
 -- name: message_stuck
 -- How many leases ran out before a time.
 SELECT count(*) FROM messages WHERE status = 'leased' AND lease_until <= $1;
+
+-- name: message_in_box
+-- The message that has a message_id in a mailbox: its checksum, type and sender.
+SELECT checksum, type, sender FROM messages WHERE message_id = $1 AND mailbox = $2;
+
+-- name: message_standing
+-- A message as the settling operations see it, for one who only wants to look.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
+FROM messages WHERE id = $1;
+
+-- name: message_waiting
+-- The most urgent messages that wait in a mailbox.
+SELECT priority, id FROM messages WHERE mailbox = $1 AND status = 'queued' ORDER BY priority DESC, id LIMIT $2;
+
+-- name: message_after
+-- Messages in the order of their ids, after one and up to another: whose session they are of, and how large they are.
+SELECT id, session, length(payload) + 400 FROM messages WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;

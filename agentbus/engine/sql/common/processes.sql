@@ -1,6 +1,7 @@
 -- name: process_insert
 -- A process opens the bus.
-INSERT INTO processes (host, boot, pid, started, bell, watched, beat, created) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO processes (host, boot, pid, started, bell, watched, beat, created, every)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 RETURNING id;
 
 -- name: process_neighbours
@@ -9,8 +10,8 @@ SELECT id, host, pid, started, bell FROM processes
 WHERE status = 'live' AND id <> $1 AND host = (SELECT host FROM processes WHERE id = $1);
 
 -- name: process_others
--- Every other process that counts as live, and when it last beat.
-SELECT id, host, pid, started, bell, watched, beat FROM processes WHERE status = 'live' AND id <> $1 ORDER BY id;
+-- Every other process that counts as live, when it last beat, and how often it does.
+SELECT id, host, pid, started, bell, watched, beat, every FROM processes WHERE status = 'live' AND id <> $1 ORDER BY id;
 
 -- name: process_of_other_boots
 -- Live processes that belong to another boot.
@@ -18,11 +19,15 @@ SELECT id FROM processes WHERE status = 'live' AND boot <> $1;
 
 -- name: process_beat
 -- A process is alive.
-UPDATE processes SET beat = $1 WHERE id = $2 AND status = 'live';
+UPDATE processes SET beat = $1, silent = 0 WHERE id = $2 AND status = 'live';
+
+-- name: process_silent
+-- A sweep found a process silent that it cannot see.
+UPDATE processes SET silent = 1 WHERE id = $1 AND status = 'live';
 
 -- name: process_revive
 -- A process that counted as dead, and beats.
-UPDATE processes SET beat = $1, status = 'live', ended = NULL
+UPDATE processes SET beat = $1, silent = 0, status = 'live', ended = NULL
 WHERE id = $2 AND status = 'dead' AND boot = (SELECT value FROM meta WHERE key = 'boot')
 RETURNING id;
 

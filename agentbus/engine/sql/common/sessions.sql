@@ -18,13 +18,13 @@ WHERE sessions.id = $1;
 -- A session goes on in another process; NULL leaves what is there. The failures of before count no more.
 UPDATE sessions SET
     status = 'active', process = $1, milestone = coalesce($2, milestone), expected = $3,
-    metadata = coalesce($4, metadata), error = NULL, troubled = 0, updated = $5
+    metadata = coalesce($4, metadata), error = NULL, troubled = 0, resume_by = NULL, updated = $5
 WHERE id = $6;
 
 -- name: session_change
 -- A session changes its status; once it is active again, the failures of before count no more.
 UPDATE sessions SET
-    status = $1, error = $2, updated = $3, ended = $4, process = $5,
+    status = $1, error = $2, updated = $3, ended = $4, process = $5, resume_by = NULL,
     troubled = CASE WHEN $1 = 'active' THEN 0 ELSE troubled END
 WHERE id = $6;
 
@@ -36,6 +36,32 @@ UPDATE sessions SET process = NULL WHERE id = $1;
 -- An agent is at work in an interrupted session again.
 UPDATE sessions SET status = 'active', error = NULL, updated = $1 WHERE id = $2 AND status = 'interrupted'
 RETURNING id;
+
+-- name: session_attended
+-- Somebody came to a session that was resumed.
+UPDATE sessions SET resume_by = NULL WHERE id = $1 AND resume_by IS NOT NULL;
+
+-- name: session_await
+-- Somebody must come to a session until a time (awake).
+UPDATE sessions SET resume_by = $1 WHERE id = $2;
+
+-- name: session_forget_deadlines
+-- Awake time starts again after a reboot, and whoever was to come is gone.
+UPDATE sessions SET resume_by = 0 WHERE ended IS NULL AND resume_by IS NOT NULL;
+
+-- name: session_own_again
+-- The owner of interrupted sessions is there after all; those of which an agent failed stay as they are.
+UPDATE sessions SET status = 'active', error = NULL, updated = $1
+WHERE ended IS NULL AND process = $2 AND status = 'interrupted' AND troubled = 0
+RETURNING id;
+
+-- name: session_reason
+-- Why a session was interrupted.
+UPDATE sessions SET error = $1 WHERE id = $2;
+
+-- name: session_expected
+-- The agents of a session that are only expected.
+SELECT id FROM agents WHERE session = $1 AND status IN ('pending', 'spawning') ORDER BY id;
 
 -- name: session_progress
 -- How far a session is.
@@ -57,25 +83,61 @@ SELECT id, operation, milestone, status, progress, process, expected, metadata, 
 FROM sessions WHERE id = $1;
 
 -- name: session_troubles
--- Active sessions of which an agent failed or whose owner is gone: how many agents of each are live, how many failed, and
--- whether its owner is gone.
+-- Active sessions of which an agent failed, whose owner is gone, or to which nobody came until $1 (awake): how many agents of
+-- each are live, how many failed, whether its owner is gone, and how many of the live are only awaited.
 SELECT sessions.id,
     (SELECT count(*) FROM agents
      WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
     (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'),
-    CASE WHEN owners.status <> 'live' THEN 1 ELSE 0 END
+    CASE WHEN owners.status <> 'live' THEN 1 ELSE 0 END,
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'spawning')
 FROM sessions LEFT JOIN processes AS owners ON owners.id = sessions.process
 WHERE sessions.status = 'active' AND sessions.ended IS NULL
-    AND (sessions.troubled = 1 OR owners.status <> 'live')
+    AND (sessions.troubled = 1 OR owners.status <> 'live' OR (sessions.process IS NULL AND sessions.resume_by <= $1))
 ORDER BY sessions.id;
+
+-- name: session_overdue
+-- Active sessions that were resumed, and to which nobody came until a time (awake).
+SELECT id FROM sessions WHERE ended IS NULL AND status = 'active' AND process IS NULL AND resume_by <= $1;
 
 -- name: session_counts
 -- How many agents of a session there are of each status.
 SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 
+-- name: session_cut_off
+-- The sessions that were interrupted, the active ones of which an agent failed, and those in which nobody is left while work
+-- waits for its agents: how many agents each has, how many of them are live (not only awaited) and how many failed; when something was last noted of it, of its agents, of its documents (wall), and when
+-- a live agent of it last called (awake).
+SELECT sessions.id, sessions.milestone, sessions.operation, sessions.status, sessions.error,
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id),
+    (SELECT count(*) FROM agents
+     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect')),
+    (SELECT count(*) FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'),
+    sessions.updated,
+    (SELECT max(agents.updated) FROM agents WHERE agents.session = sessions.id),
+    (SELECT max(documents.created) FROM documents WHERE documents.session = sessions.id),
+    (SELECT max(agents.last_call) FROM agents
+     WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning'))
+FROM sessions
+WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'interrupted')
+    AND (sessions.status = 'interrupted' OR (sessions.troubled = 1
+        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'))
+    OR (NOT EXISTS (SELECT 1 FROM processes WHERE processes.id = sessions.process AND processes.status = 'live')
+        AND NOT EXISTS (
+            SELECT 1 FROM agents
+            WHERE agents.session = sessions.id AND agents.status IN ('pending', 'running', 'suspect', 'spawning')
+        )
+        AND EXISTS (
+            SELECT 1 FROM agents WHERE agents.session = sessions.id AND (
+                EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
+                OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
+            )
+        )))
+ORDER BY sessions.updated DESC, sessions.id;
+
 -- name: session_stale
 -- Open sessions in which nobody did anything since $1 (wall) and $2 (awake), the longest silent first. An agent that said
--- it would be silent until later than $3 (awake) is at work.
+-- it would be silent until later than $3 (awake) is at work; that one was judged is nothing that it did.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
     status = 'active' AND troubled = 1
         AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
@@ -84,7 +146,7 @@ WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted') AND update
     AND NOT EXISTS (
         SELECT 1 FROM agents
         WHERE agents.session = sessions.id AND (
-            agents.updated > $1
+            (agents.updated > $1 AND agents.evidence IS NULL)
             OR (agents.status IN ('running', 'suspect', 'spawning') AND (agents.last_call > $2 OR agents.busy_until > $3))
         )
     )
@@ -130,6 +192,22 @@ DELETE FROM participants WHERE session = $1;
 INSERT INTO participants (session, meeting, member, position, created, finished, checksum, result)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
+-- name: session_size
+-- How many characters the values have that belong to a session ($2: its scope) at a time: its composite has more bytes.
+SELECT CAST(
+    coalesce((
+        SELECT sum(length(documents.value))
+        FROM (SELECT name, max(version) AS version FROM documents WHERE session = $1 GROUP BY name) AS newest
+        JOIN documents ON documents.session = $1 AND documents.name = newest.name AND documents.version = newest.version
+    ), 0)
+    + coalesce((SELECT sum(length(value)) FROM state WHERE scope = $2 AND (expires IS NULL OR expires > $3)), 0)
+    + coalesce((
+        SELECT sum(length(state.value)) FROM agents JOIN state ON state.scope = agents.id
+        WHERE agents.session = $1 AND (state.expires IS NULL OR state.expires > $3)
+    ), 0)
+    + coalesce((SELECT sum(length(result)) FROM participants WHERE session = $1), 0)
+AS bigint);
+
 -- name: recovery_beyond
 -- A row if a summary has to look at more than $1: agents that did not complete, and interruptions.
 SELECT 1 FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect', 'failed', 'stopped')
@@ -140,6 +218,31 @@ LIMIT 1 OFFSET $1;
 -- name: recovery_interrupted
 -- The sessions that are interrupted, the one that was cut off last first.
 SELECT id FROM sessions WHERE ended IS NULL AND status = 'interrupted' ORDER BY updated DESC, id LIMIT $1;
+
+-- name: recovery_agents
+-- The agents after one that have not ended, and those of open sessions that failed or stopped, in the order of their ids.
+SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
+    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error,
+    evidence
+FROM agents
+WHERE id > $1 AND (
+    status IN ('pending', 'spawning', 'running', 'suspect')
+    OR (status IN ('failed', 'stopped') AND session IN (
+        SELECT id FROM sessions WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted')
+    ))
+)
+ORDER BY id
+LIMIT $2;
+
+-- name: recovery_clearable
+-- Agents that are suspect, and those of open sessions that failed.
+SELECT id, status, error FROM agents
+WHERE status IN ('suspect', 'failed') AND (
+    status = 'suspect'
+    OR session IN (SELECT id FROM sessions WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted'))
+)
+ORDER BY status, id
+LIMIT $1;
 
 -- name: recovery_history
 -- Every interruption, how and when its session went on or ended, and what became of it then.
@@ -182,7 +285,7 @@ SELECT ended FROM sessions WHERE id = $1;
 SELECT ended,
     CASE WHEN EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id)
         OR EXISTS (SELECT 1 FROM documents WHERE documents.session = sessions.id)
-        OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = sessions.id)
+        OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = sessions.id)
     THEN 1 ELSE 0 END
 FROM sessions WHERE id = $1;
 
@@ -216,3 +319,11 @@ SELECT id, expected FROM sessions
 WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
 ORDER BY created DESC, id DESC
 LIMIT $1;
+
+-- name: session_after
+-- Sessions in the order of their ids, after one.
+SELECT id, 500 + length(metadata) FROM sessions WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: session_made
+-- When a session began, and how it stands.
+SELECT created, status FROM sessions WHERE id = $1;

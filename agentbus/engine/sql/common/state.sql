@@ -62,3 +62,11 @@ SELECT id, updated, change FROM state
 WHERE value IS NULL AND (updated, id) > ($1, $2) AND updated <= $3
 ORDER BY updated, id
 LIMIT $4;
+
+-- name: state_after
+-- Entries and tombstones in the order of their rows, after one and up to another.
+SELECT id, 200 + coalesce(length(value), 0) FROM state WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: state_checksum
+-- The checksum of an entry; NULL for a tombstone.
+SELECT checksum FROM state WHERE scope = $1 AND key = $2;

@@ -20,11 +20,14 @@ WHERE agents.id = ANY ($1)
     AND agents.status = 'suspect';
 
 -- name: agent_overdue
--- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched.
--- Differs: parameters that stand by themselves must say their type.
-SELECT id, process, last_call, busy_until, progress, patience FROM agents
-WHERE kind = 'visiting' AND ended IS NULL AND status = $1 AND last_call + patience < $2
-    AND last_call + patience < CASE WHEN process IS NULL THEN CAST($3 AS bigint) ELSE CAST($4 AS bigint) END
+-- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched, which is
+-- one of the host $6. Differs: parameters that stand by themselves must say their type.
+SELECT agents.id, agents.process, last_call, busy_until, progress, patience,
+    CASE WHEN processes.host IS NOT DISTINCT FROM CAST($6 AS text) THEN 1 ELSE 0 END
+FROM agents LEFT JOIN processes ON processes.id = agents.process
+WHERE kind = 'visiting' AND agents.ended IS NULL AND agents.status = $1 AND last_call + patience < $2
+    AND last_call + patience
+        < CASE WHEN processes.host IS NOT DISTINCT FROM $6 THEN CAST($4 AS bigint) ELSE CAST($3 AS bigint) END
     AND (busy_until IS NULL OR busy_until + patience < $2)
 ORDER BY last_call + patience
 LIMIT $5;
@@ -98,10 +101,10 @@ LIMIT $8;
 -- name: agent_marks
 -- What must not have changed when agents go: their life, their state, and whether they or their sessions have checkpoints.
 -- Differs: lists are arrays.
-SELECT agents.id, status, epoch, ended,
+SELECT agents.id, status, epoch, ended, updated,
     coalesce((SELECT max(change) FROM state WHERE scope = agents.id), 0),
     EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id),
-    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = agents.session)
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = agents.session)
 FROM agents
 WHERE agents.id = ANY ($1);
 

@@ -25,6 +25,13 @@ SELECT pg_advisory_xact_lock(
 );
 INSERT INTO documents (session, name, version, checksum, author, created, value)
 VALUES (
-    $1, $2, (SELECT coalesce(max(version), 0) + 1 FROM documents WHERE session = $1 AND name = $2), $3, $4, $5, $6
+    $1, $2,
+    1 + coalesce((
+        SELECT max(version) FROM (
+            SELECT max(version) AS version FROM documents WHERE session = $1 AND name = $2
+            UNION ALL SELECT version FROM document_floors WHERE session = $1 AND name = $2
+        ) AS given
+    ), 0),
+    $3, $4, $5, $6
 )
 RETURNING id, version;

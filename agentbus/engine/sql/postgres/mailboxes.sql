@@ -53,3 +53,9 @@ DELETE FROM pool_members WHERE agent = ANY ($1);
 -- Remember the last epoch of agents that are about to be deleted. Differs: lists are arrays.
 UPDATE mailboxes SET epoch = (SELECT agents.epoch FROM agents WHERE agents.id = mailboxes.owner)
 WHERE id IN (SELECT mailbox FROM agents WHERE agents.id = ANY ($1));
+
+-- name: mailbox_expiring
+-- Mailboxes in which something is too old. Differs: no index needs to be named.
+SELECT DISTINCT mailbox FROM messages
+WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled') AND expires <= $1
+LIMIT $2;

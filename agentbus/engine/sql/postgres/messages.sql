@@ -206,9 +206,18 @@ WHERE messages.id = ANY ($1)
 -- Finished messages with all that they have. Differs: lists are arrays.
 SELECT messages.id, message_id, mailboxes.kind, mailboxes.name, mailboxes.owner, sender, messages.type, checksum,
     priority, status, attempts, max_attempts, lease, holder, expires, correlation, session, error, messages.created,
-    finished, payload
+    finished, payload, due, (SELECT owner FROM mailboxes AS replies WHERE replies.id = messages.reply_to)
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id = ANY ($1) AND finished IS NOT NULL
+ORDER BY messages.id;
+
+-- name: message_export
+-- The same of messages that may be open. Differs: lists are arrays.
+SELECT messages.id, message_id, mailboxes.kind, mailboxes.name, mailboxes.owner, sender, messages.type, checksum,
+    priority, status, attempts, max_attempts, lease, holder, expires, correlation, session, error, messages.created,
+    finished, payload, due, (SELECT owner FROM mailboxes AS replies WHERE replies.id = messages.reply_to)
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id = ANY ($1)
 ORDER BY messages.id;
 
 -- name: message_remove

@@ -4,13 +4,14 @@ UPDATE sessions SET troubled = 1
 WHERE ended IS NULL AND id IN (SELECT session FROM agents WHERE id = ANY ($1));
 
 -- name: session_interrupt
--- Of the sessions of agents ($3), those that processes own ($4) and those named ($5), interrupt the active ones that nobody is
--- at work in and that something happened to: an agent failed, or its owner is gone. Differs: lists are arrays.
-UPDATE sessions SET status = 'interrupted', error = $1, updated = $2
+-- Of the sessions of agents ($2), those that processes own ($3) and those named ($4), interrupt the active ones that nobody is
+-- at work in and that something happened to: an agent failed, its owner is gone, or it was resumed and nobody came until $5.
+-- Differs: lists are arrays.
+UPDATE sessions SET status = 'interrupted', updated = $1
 WHERE id IN (
-        SELECT session FROM agents WHERE id = ANY ($3)
-        UNION SELECT id FROM sessions WHERE ended IS NULL AND process = ANY ($4)
-        UNION SELECT unnest($5::text[])
+        SELECT session FROM agents WHERE id = ANY ($2)
+        UNION SELECT id FROM sessions WHERE ended IS NULL AND process = ANY ($3)
+        UNION SELECT unnest($4::text[])
     )
     AND status = 'active'
     AND NOT EXISTS (
@@ -22,8 +23,29 @@ WHERE id IN (
             SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'
         ))
         OR EXISTS (SELECT 1 FROM processes WHERE processes.id = sessions.process AND processes.status <> 'live')
+        OR (process IS NULL AND resume_by <= $5)
     )
 RETURNING id;
+
+-- name: session_causes
+-- What speaks for having interrupted sessions: their owners; of their agents the one that failed last, why, and how many
+-- failed with it; and whether somebody was to come until $2. Differs: lists are arrays.
+SELECT sessions.id, sessions.process, processes.status, agents.id, agents.error,
+    (
+        SELECT count(*) FROM agents AS others
+        WHERE others.session = sessions.id AND others.status = 'failed' AND others.id <> agents.id
+            AND others.ended = agents.ended AND others.error IS NOT DISTINCT FROM agents.error
+    ),
+    CASE WHEN sessions.resume_by <= $2 THEN 1 ELSE 0 END
+FROM sessions
+LEFT JOIN processes ON processes.id = sessions.process
+LEFT JOIN agents ON sessions.troubled = 1 AND agents.id = (
+    SELECT last.id FROM agents AS last
+    WHERE last.session = sessions.id AND last.status = 'failed'
+    ORDER BY last.ended DESC, last.id
+    LIMIT 1
+)
+WHERE sessions.id = ANY ($1);
 
 -- name: session_list
 -- Sessions, newest first, before the cursor ($1, $2); a NULL filter takes all. Differs: lists are arrays.
@@ -52,14 +74,25 @@ WHERE ended IS NULL AND status = ANY ($3)
 ORDER BY created DESC, id DESC
 LIMIT $6;
 
+-- name: session_follow_ons
+-- The sessions that were started from one and are still there, newest first; the trail has them. Differs: JSON is
+-- opened in other words.
+SELECT sessions.id
+FROM events JOIN sessions ON sessions.id = (events.facts::json)->>'follow_on'
+WHERE events.subject_kind = 'session' AND events.subject = $1 AND events.kind = 'session_recovered'
+ORDER BY events.id DESC
+LIMIT $2;
+
 -- name: recovery_dead_holders
--- Agents that failed while work waits for them. Differs: no index needs to be named.
+-- Agents that failed while work waits for them, in a session that has not ended or in none. Differs: no index needs to be
+-- named.
 SELECT id FROM agents
 WHERE status = 'failed' AND (
     EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
     OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
     OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'leased')
 )
+AND (session IS NULL OR EXISTS (SELECT 1 FROM sessions WHERE sessions.id = agents.session AND sessions.ended IS NULL))
 ORDER BY id
 LIMIT $1;
 
@@ -85,3 +118,8 @@ SELECT session, meeting, member, position, created, finished, checksum, result
 FROM participants
 WHERE participants.session = ANY ($1)
 ORDER BY session, meeting, position;
+
+-- name: participant_payloads
+-- Stored results of participants with their checksums, newest first, before the cursor. Differs: numbered by a column.
+SELECT id, checksum, result, member, session FROM participants
+WHERE result IS NOT NULL AND id < $1 ORDER BY id DESC LIMIT $2;

@@ -35,7 +35,7 @@ LIMIT $5;
 
 -- name: state_there
 -- Every entry of these scopes that is there, in their order. Differs: lists are arrays.
-SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.value
+SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.author, state.value
 FROM unnest($1::text[]) WITH ORDINALITY AS wanted (scope, position)
 JOIN state ON state.scope = wanted.scope
 WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2)
@@ -56,10 +56,12 @@ WHERE state.scope = ANY ($1)
 GROUP BY scope;
 
 -- name: state_archive
--- The entries of scopes with all that they have. Differs: lists are arrays.
+-- The entries of scopes that were changed after a change, with all that they have; $1 has the scopes and the changes.
+-- Differs: JSON is opened in other words.
 SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
-FROM state
-WHERE state.scope = ANY ($1) AND state.value IS NOT NULL
+FROM json_array_elements(CAST($1 AS json)) AS wanted
+JOIN state ON state.scope = wanted->>0 AND state.change > (wanted->>1)::bigint
+WHERE state.value IS NOT NULL
 ORDER BY scope, key;
 
 -- name: state_archive_tombstones
@@ -92,3 +94,14 @@ RETURNING state.id;
 -- What has expired, of whatever scope. Differs: nobody changes it until the commit.
 SELECT value FROM counters WHERE name = 'change' FOR UPDATE;
 SELECT scope, key FROM state WHERE expires IS NOT NULL AND expires <= $1 ORDER BY expires LIMIT $2;
+
+-- name: state_export
+-- Entries and tombstones by their rows. Differs: lists are arrays.
+SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
+FROM state
+WHERE state.id = ANY ($1)
+ORDER BY id;
+
+-- name: state_of_scopes
+-- The rows of scopes, and how large they are. Differs: lists are arrays.
+SELECT state.id, 200 + coalesce(length(state.value), 0) FROM state WHERE state.scope = ANY ($1) ORDER BY id;

@@ -1,7 +1,8 @@
 -- name: server_facts
--- What must hold of a server: its version, its encoding, whether it only follows another one.
+-- What must hold of a server: its version, its encoding, whether it only follows another one; and its time, in milliseconds.
 SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
-    current_setting('server_encoding'), pg_is_in_recovery();
+    current_setting('server_encoding'), pg_is_in_recovery(),
+    CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
 -- name: server_lock_beside
 -- Write beside others that may too; and the server's time, in milliseconds.

@@ -21,11 +21,12 @@ FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value
 WHERE agents.status = 'suspect';
 
 -- name: agent_overdue
--- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched.
--- Differs: the index is named because SQLite prefers to look at all agents of that status.
-SELECT id, process, last_call, busy_until, progress, patience FROM agents INDEXED BY agents_visiting
-WHERE kind = 'visiting' AND ended IS NULL AND status = $1 AND last_call + patience < $2
-    AND last_call + patience < CASE WHEN process IS NULL THEN $3 ELSE $4 END
+-- Visiting agents of this status whose patience is over: at $2, and at $3; or at $4 where a process can be watched, which is
+-- one of the host $6. Differs: the index is named because SQLite prefers to look at all agents of that status.
+SELECT agents.id, agents.process, last_call, busy_until, progress, patience, processes.host IS $6
+FROM agents INDEXED BY agents_visiting LEFT JOIN processes ON processes.id = agents.process
+WHERE kind = 'visiting' AND agents.ended IS NULL AND agents.status = $1 AND last_call + patience < $2
+    AND last_call + patience < CASE WHEN processes.host IS $6 THEN $4 ELSE $3 END
     AND (busy_until IS NULL OR busy_until + patience < $2)
 ORDER BY last_call + patience
 LIMIT $5;
@@ -94,10 +95,10 @@ LIMIT $8;
 -- name: agent_marks
 -- What must not have changed when agents go: their life, their state, and whether they or their sessions have checkpoints.
 -- Differs: lists by json_each.
-SELECT agents.id, status, epoch, ended,
+SELECT agents.id, status, epoch, ended, updated,
     coalesce((SELECT max(change) FROM state WHERE scope = agents.id), 0),
     EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id),
-    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'session' AND owner = agents.session)
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = agents.session)
 FROM json_each($1) AS wanted CROSS JOIN agents ON agents.id = wanted.value;
 
 -- name: agent_awaited

@@ -177,11 +177,20 @@ WHERE messages.status IN ('queued', 'leased', 'scheduled');
 -- Finished messages with all that they have. Differs: lists by json_each.
 SELECT messages.id, message_id, mailboxes.kind, mailboxes.name, mailboxes.owner, sender, messages.type, checksum,
     priority, status, attempts, max_attempts, lease, holder, expires, correlation, session, error, messages.created,
-    finished, payload
+    finished, payload, due, (SELECT owner FROM mailboxes AS replies WHERE replies.id = messages.reply_to)
 FROM json_each($1) AS wanted
 CROSS JOIN messages ON messages.id = wanted.value
 CROSS JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE finished IS NOT NULL;
+
+-- name: message_export
+-- The same of messages that may be open. Differs: lists by json_each.
+SELECT messages.id, message_id, mailboxes.kind, mailboxes.name, mailboxes.owner, sender, messages.type, checksum,
+    priority, status, attempts, max_attempts, lease, holder, expires, correlation, session, error, messages.created,
+    finished, payload, due, (SELECT owner FROM mailboxes AS replies WHERE replies.id = messages.reply_to)
+FROM json_each($1) AS wanted
+CROSS JOIN messages ON messages.id = wanted.value
+CROSS JOIN mailboxes ON mailboxes.id = messages.mailbox;
 
 -- name: message_remove
 -- Messages that are archived go, unless they finished later than $2. Differs: lists by json_each.

@@ -12,8 +12,8 @@ WHERE status = 'live' AND id IN (SELECT value FROM json_each($3))
 RETURNING id, status, boot, pid, beat;
 
 -- name: process_beats
--- When these processes last beat, if they are live. Differs: lists by json_each.
-SELECT id, pid, beat FROM processes
+-- When these processes last beat, if they are live, and whether a sweep found them silent since. Differs: lists by json_each.
+SELECT id, pid, beat, silent, every FROM processes
 WHERE status = 'live' AND watched = 0 AND id IN (SELECT value FROM json_each($1));
 
 -- name: process_archive
@@ -31,6 +31,6 @@ SELECT process, 'session', id FROM sessions WHERE process IN (SELECT value FROM 
 -- Processes that are archived go, unless an agent or a session names them. Differs: lists by json_each.
 DELETE FROM processes
 WHERE id IN (SELECT value FROM json_each($1)) AND status <> 'live'
-    AND id NOT IN (SELECT process FROM agents WHERE process IS NOT NULL)
-    AND id NOT IN (SELECT process FROM sessions WHERE process IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.process = processes.id)
+    AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.process = processes.id)
 RETURNING id;

@@ -31,7 +31,7 @@ LIMIT $5;
 
 -- name: state_there
 -- Every entry of these scopes that is there, in their order. Differs: lists by json_each.
-SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.value
+SELECT state.scope, state.key, state.type, state.expires, state.checksum, state.author, state.value
 FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
 WHERE state.value IS NOT NULL AND (state.expires IS NULL OR state.expires > $2)
 ORDER BY wanted.key, state.key;
@@ -49,9 +49,11 @@ WHERE state.value IS NOT NULL
 GROUP BY scope;
 
 -- name: state_archive
--- The entries of scopes with all that they have. Differs: lists by json_each.
+-- The entries of scopes that were changed after a change, with all that they have; $1 has the scopes and the changes.
+-- Differs: lists by json_each.
 SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
-FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value
+FROM json_each($1) AS wanted CROSS JOIN state
+    ON state.scope = json_extract(wanted.value, '$[0]') AND state.change > json_extract(wanted.value, '$[1]')
 WHERE state.value IS NOT NULL;
 
 -- name: state_archive_tombstones
@@ -80,3 +82,13 @@ WHERE id IN (
         WHERE state.value IS NULL AND change = json_extract(gone.value, '$[1]')
     )
 RETURNING id;
+
+-- name: state_export
+-- Entries and tombstones by their rows. Differs: lists by json_each.
+SELECT scope, state.key, state.type, version, checksum, expires, author, created, updated, state.value
+FROM json_each($1) AS wanted CROSS JOIN state ON state.id = wanted.value;
+
+-- name: state_of_scopes
+-- The rows of scopes, and how large they are. Differs: lists by json_each.
+SELECT state.id, 200 + coalesce(length(state.value), 0)
+FROM json_each($1) AS wanted CROSS JOIN state ON state.scope = wanted.value;

@@ -1,0 +1,52 @@
+"""What the command line needs of a database, whichever it is: every call is done when it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+from agentbus.clock import Clock, Now
+from agentbus.operations import Op, Operation
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Attendance(Protocol):
+    """A process that waits: others ring it for what it listens to."""
+
+    process: int
+
+    def listen(self, channels: Sequence[str]) -> None:
+        """Be rung for these from now on, and for nothing else. Look after that, then wait."""
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until something rings, or for so long; whether something rang."""
+
+
+class BlockingEngine(Protocol):
+    """A store that is used without an event loop."""
+
+    clock: Clock
+
+    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
+        """Commit one request, or raise its error."""
+
+    def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Answer a question without writing."""
+
+    def attend(self) -> AbstractContextManager[Attendance]:
+        """Enter as a process that can be rung, for the length of a block."""
+
+    def holds(self, device: int, inode: int) -> bool:
+        """Whether this file is part of a store that is open in this process, and must not be opened by others in it."""
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        """Forget the doorbells of processes that were struck off."""
+
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of the store and of its log."""
+
+    def close(self) -> None:
+        """Let go of everything. Safe to call twice."""

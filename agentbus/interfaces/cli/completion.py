@@ -1,0 +1,100 @@
+"""Completion for bash and zsh, generated from the table of commands and their parsers."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from importlib import import_module
+
+from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.output import Result, Text
+
+_AGENTS = ("send", "request")
+"""Commands whose first argument is an agent."""
+_LISTED = '"$(agentbus agents list --limit 1000 2>/dev/null | cut -f1)"'
+_SESSIONS = '"$(agentbus session list --limit 1000 2>/dev/null | cut -f1)"'
+_TYPES = '"$(agentbus types list 2>/dev/null | cut -f1)"'
+_MEMBERS = {"agents": _LISTED, "session": _SESSIONS}
+"""Families whose members take an id first."""
+_BASH = """\
+# Completion of agentbus for bash. Load it with: eval "$(agentbus completion bash)"
+_agentbus() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" name="" member="" index one found=""
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        one="${{COMP_WORDS[index]}}"
+        case "$one" in
+            --agent|--url) ((index++)) ;;
+            -*) ;;
+            *) if [[ -z "$name" ]]; then name="$one"; elif [[ -z "$member" ]]; then member="$one"; fi ;;
+        esac
+    done
+    case "$before" in
+        --agent|--parent|--sender|--of) found={listed} ;;
+        --session) found={sessions} ;;
+        --type) found={types} ;;
+        *)
+            case "$name" in
+                "") found="{commands}" ;;
+{families}
+            esac
+            if [[ "$word" == -* ]]; then
+                case "$name $member" in
+{options}
+                esac
+            fi
+            ;;
+    esac
+    COMPREPLY=($(compgen -W "$found" -- "$word"))
+}}
+complete -o default -F _agentbus agentbus
+"""
+_ZSH = """\
+# Completion of agentbus for zsh. Load it with: eval "$(agentbus completion zsh)"
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+
+def completion(call: Call) -> Result:
+    script = bash()
+    return Text(script if call.arguments.shell == "bash" else _ZSH + script.partition("\n")[2])
+
+
+def bash() -> str:
+    """The script for bash. That of zsh is the same, run by zsh's own emulation."""
+    from agentbus.interfaces.cli.main import parser
+    from agentbus.interfaces.cli.table import COMMANDS as TABLE
+
+    members: dict[str, list[str]] = {}
+    options: list[str] = []
+    for name, (module, _) in TABLE.items():
+        commands: dict[str, Command] = import_module(f"agentbus.interfaces.cli.{module}").COMMANDS
+        for full, command in commands.items():
+            if full.partition(" ")[0] != name:
+                continue
+            if " " in full:
+                members.setdefault(name, []).append(full.partition(" ")[2])
+            known = " ".join(sorted(parser(full, command).options()))
+            pattern = f'"{full}"' if " " in full else f'"{full} "*'
+            options.append(f'                    {pattern}) found="{known}" ;;')
+    families = [
+        f'                {name}) if [[ -z "$member" ]]; then found="{" ".join(found)}"'
+        + (f"; else found={_MEMBERS[name]}" if name in _MEMBERS else "")
+        + "; fi ;;"
+        for name, found in members.items()
+    ]
+    families.append(f'                {"|".join(_AGENTS)}) [[ -z "$member" ]] && found={_LISTED} ;;')
+    return _BASH.format(
+        commands=" ".join(TABLE), families="\n".join(families), listed=_LISTED, options="\n".join(options),
+        sessions=_SESSIONS, types=_TYPES,
+    )  # fmt: skip
+
+
+def _shell(parser: ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh"), help="your shell")
+
+
+COMMANDS = {
+    "completion": Command(
+        completion, "Print the completion script for your shell.", 'eval "$(agentbus completion bash)"', _shell,
+        output="plain output: the script",
+    ),
+}  # fmt: skip

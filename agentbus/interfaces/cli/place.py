@@ -1,0 +1,100 @@
+"""The bus as a place: making one, and how it stands."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.failures import Usage
+from agentbus.interfaces.cli.output import Result, Said
+from agentbus.interfaces.cli.values import seconds
+
+
+def init(call: Call) -> Result:
+    """Make a bus, unless there is one."""
+    import os
+
+    from agentbus.interfaces.cli.settings import open_here, place_of
+
+    try:
+        # Here, also where there is one in a directory above.
+        call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+    except FileNotFoundError:
+        raise Usage(reason="the working directory is gone", advice="cd to one that exists, or say --url") from None
+    path, there = place_of(call.settings["url"])
+    made = not there
+    above = "" if there else _above(path)
+    open_here(call.settings, create=True).close()
+    if there:
+        call.note(f"there was a bus in {path} already")
+    if above:
+        call.note(f"there is a bus above it, in {above}: who works here will not meet those there")
+    return Said({"path": path, "made": made}, path)
+
+
+def _above(path: str) -> str:
+    """The bus that would have been used here without this one."""
+    import os
+
+    from agentbus.interfaces.cli.settings import place_of
+
+    directory = os.path.dirname(path)
+    while directory != os.path.dirname(directory):
+        directory = os.path.dirname(directory)
+        found, there = place_of(os.path.join(directory, os.path.basename(path)))
+        if there:
+            return found
+    return ""
+
+
+def status(call: Call) -> Result | int:
+    """How the bus stands."""
+    from agentbus.interfaces.cli.standing import Standing, settings_of, standing
+
+    shown = settings_of(call.settings)
+    if call.arguments.watch:
+        return _watch(call, shown)
+    return Standing(standing(call.bus), shown)
+
+
+def _watch(call: Call, shown: dict[str, Any]) -> int:
+    """Look again and again: on a terminal in place, down a pipe one look after the other."""
+    import time
+
+    from agentbus.interfaces.cli.command import ending_cleanly
+    from agentbus.interfaces.cli.output import is_terminal
+    from agentbus.interfaces.cli.standing import Standing, standing
+    from agentbus.limits import check_seconds
+
+    pause = check_seconds(call.arguments.interval, "interval") / 1000
+    with ending_cleanly():
+        if is_terminal() and not call.arguments.json:
+            from agentbus.interfaces.cli.overview import live
+
+            return live(lambda: standing(call.bus), pause)
+        while True:
+            call.emit(Standing(standing(call.bus), shown))
+            time.sleep(pause)
+
+
+def _status(parser: ArgumentParser) -> Any:
+    parser.add_argument("--watch", action="store_true", help="go on, refreshed in place, until Ctrl-C")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks (1)")
+
+
+COMMANDS = {
+    "init": Command(
+        init,
+        "Make a bus in .agentbus/ here, or where --url says.",
+        "agentbus init",
+        output="plain output: its directory",
+    ),
+    "status": Command(
+        status,
+        "Show how the bus stands: agents, queues, sessions, settings.",
+        "agentbus status --json",
+        _status,
+        output="plain output: subject, name, value",
+    ),
+}

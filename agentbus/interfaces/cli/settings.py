@@ -1,0 +1,130 @@
+"""Settings: from the environment, from ``agentbus.toml`` beside the bus, from options; each stronger than the last."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from agentbus.interfaces.cli.failures import Usage, check_text
+
+if TYPE_CHECKING:
+    from agentbus.blocking import BlockingBus
+
+FILE = "agentbus.toml"
+DEFAULTS: dict[str, Any] = {
+    "url": None,
+    "agent": None,
+    "durability": "disk",
+    "lock_timeout": 30.0,
+    "lease": 600.0,
+    "max_payload": 1024 * 1024,
+    "max_snapshot": 16 * 1024 * 1024,
+}
+"""What can be set, and what it is otherwise. Who is calling is nothing for a file that all share."""
+_LONGEST = 1024 * 1024
+"""Characters of the file that are read."""
+OPTIONS = ("url", "agent")
+"""What every command has an option for."""
+
+
+class Settings:
+    """What holds, and where each came from."""
+
+    def __init__(self, values: dict[str, Any], sources: dict[str, str]) -> None:
+        self.values = values
+        self.sources = sources
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def text(self, name: str) -> str | None:
+        return self.values[name] or None
+
+
+def gathered(arguments: Namespace) -> Settings:
+    """The settings of this call."""
+    values = dict(DEFAULTS)
+    sources = dict.fromkeys(DEFAULTS, "default")
+    for name, default in DEFAULTS.items():
+        text = os.environ.get(f"AGENTBUS_{name.upper()}")
+        if text:
+            if name == "agent":
+                check_text(text, "AGENTBUS_AGENT")
+            values[name] = _read(name, text, default, f"AGENTBUS_{name.upper()}")
+            sources[name] = "environment"
+    given = {name: value for name in OPTIONS if (value := getattr(arguments, name, None)) is not None}
+    for name, value in _from_file(given.get("url", values["url"])).items():
+        values[name] = value
+        sources[name] = FILE
+    for name, value in given.items():
+        values[name] = value
+        sources[name] = "option"
+    return Settings(values, sources)
+
+
+def place_of(url: str | None) -> tuple[str, bool]:
+    """Where the bus is that ``url`` names, and whether it is there."""
+    # A bus elsewhere than in a directory will be found by another engine.
+    from agentbus.engine.sqlite import home
+
+    place = home.find(url)
+    return place.root, home.is_there(place)
+
+
+def open_here(settings: Settings, *, create: bool = False) -> BlockingBus:
+    """The bus that the settings name."""
+    from agentbus.blocking import open_bus
+
+    return open_bus(
+        settings["url"],
+        create=create,
+        durability=settings["durability"],
+        lock_timeout=settings["lock_timeout"],
+        max_payload=settings["max_payload"],
+        max_snapshot=settings["max_snapshot"],
+        lease=settings["lease"],
+    )
+
+
+def _from_file(url: str | None) -> dict[str, Any]:
+    """What the file beside the bus says."""
+    from agentbus.errors import InvalidUrl
+
+    try:
+        path = f"{place_of(url)[0]}/{FILE}"
+        # A pipe of that name would keep every command waiting.
+        if not os.path.isfile(path):
+            return {}
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_LONGEST)
+    except (OSError, InvalidUrl):
+        return {}
+    except UnicodeDecodeError as error:
+        raise Usage(reason=f"{path} is not UTF-8: {error}", advice="convert it") from None
+    # Imported only here: few have such a file.
+    import tomllib
+
+    try:
+        found = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise Usage(reason=f"{path}: {error}", advice="write it as TOML: lease = 600") from None
+    allowed = [name for name in DEFAULTS if name != "agent"]
+    for name, value in found.items():
+        if name not in allowed:
+            raise Usage(reason=f"{path}: there is no setting {name!r}", advice=f"there are {', '.join(allowed)}")
+        default = DEFAULTS[name]
+        number = isinstance(default, int | float)
+        if isinstance(value, bool) or not isinstance(value, int | float if number else str):
+            kind = "a number" if number else "a text"
+            raise Usage(reason=f"{path}: {name} is {value!r}", advice=f"it must be {kind}")
+    return found
+
+
+def _read(name: str, text: str, default: Any, source: str) -> Any:
+    if not isinstance(default, int | float):
+        return text
+    try:
+        return type(default)(text)
+    except ValueError:
+        raise Usage(reason=f"{source} is {text!r}", advice="it must be a number") from None

@@ -1,0 +1,79 @@
+"""How the bus stands, in one look: agents, queues, sessions, and the settings with where each came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agentbus.interfaces.cli.output import Result, plain
+
+if TYPE_CHECKING:
+    from agentbus.blocking import BlockingBus
+    from agentbus.interfaces.cli.settings import Settings
+
+_AGENT = ("id", "type", "status", "progress", "note", "session", "updated", "seen")
+_MOST = 20
+"""Agents and sessions that are named."""
+
+
+def standing(bus: BlockingBus) -> dict[str, Any]:
+    """What is going on: numbers, and those that have not ended by name."""
+    import msgspec
+
+    from agentbus.interfaces.cli.registry import with_seen
+
+    stats = bus.stats(deepest=_MOST)
+    agents = bus.do(bus.agents.list(status="incomplete", limit=_MOST)).items
+    sessions = bus.do(bus.sessions.list(status=("active", "paused", "interrupted"), limit=_MOST)).items
+    return {
+        "counts": {"agents": stats.agents, "messages": stats.messages},
+        "agents": [{name: agent[name] for name in _AGENT} for agent in with_seen(bus, agents)],
+        "queues": msgspec.to_builtins(stats.queues),
+        "sessions": [
+            _short(one, "id", "operation", "milestone", "status", "degraded", "progress", "updated") for one in sessions
+        ],
+        "oldest_waiting": stats.oldest_waiting,
+        "database_bytes": stats.database_bytes,
+        "log_bytes": stats.wal_bytes,
+    }
+
+
+def settings_of(settings: Settings) -> dict[str, Any]:
+    """Each setting, and where it came from."""
+    from agentbus.interfaces.cli.settings import place_of
+
+    place = {"value": place_of(settings["url"])[0], "source": settings.sources["url"]}
+    found = {name: {"value": value, "source": settings.sources[name]} for name, value in settings.values.items()}
+    return {**found, "url": place}
+
+
+def _short(record: Any, *fields: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in fields}
+
+
+class Standing(Result):
+    """How the bus stands."""
+
+    def __init__(self, found: dict[str, Any], settings: dict[str, Any]) -> None:
+        self._found = found
+        self._settings = settings
+
+    def data(self) -> Any:
+        return {**self._found, "settings": self._settings}
+
+    def lines(self) -> list[str]:
+        found = self._found
+        rows: list[tuple[Any, ...]] = []
+        rows += [("agents", status, count) for status, count in found["counts"]["agents"].items()]
+        rows += [("messages", status, count) for status, count in found["counts"]["messages"].items()]
+        rows += [("agent", agent["id"], agent["status"]) for agent in found["agents"]]
+        rows += [("queue", queue["recipient"], queue["queued"]) for queue in found["queues"]]
+        rows += [("session", one["id"], one["status"]) for one in found["sessions"]]
+        for name, one in self._settings.items():
+            value = "-" if one["value"] is None else one["value"]
+            rows.append(("setting", name, f"{value} ({one['source']})"))
+        return ["\t".join(plain(value) for value in row) for row in rows]
+
+    def show(self) -> None:
+        from agentbus.interfaces.cli.overview import show
+
+        show(self._found, self._settings)

@@ -1,0 +1,108 @@
+"""Bringing things in and out: what people have today, a bus or a session as a file."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentbus.interfaces.cli.command import Call, Command
+from agentbus.interfaces.cli.failures import DONE, FAILED
+from agentbus.interfaces.cli.output import Result, Said, plain
+
+if TYPE_CHECKING:
+    from agentbus.records import ExportReport, ImportReport
+
+
+def import_(call: Call) -> Result:
+    """Bring in whatever lies at a path."""
+    from agentbus.interfaces.cli.bars import bar
+    from agentbus.interfaces.cli.looping import connected, run
+
+    async def work() -> ImportReport:
+        async with connected(call) as bus:
+            with bar("importing", call) as report:
+                return await bus.import_path(call.arguments.path, progress=report)
+
+    return Imported(run(call, work))
+
+
+def export(call: Call) -> Result:
+    """Write the bus, or a session, to a file."""
+    from agentbus.interfaces.cli.bars import bar
+    from agentbus.interfaces.cli.looping import connected, run
+
+    given = call.arguments
+
+    async def work() -> ExportReport:
+        async with connected(call) as bus:
+            with bar("exporting", call) as report:
+                return await bus.export(given.path, session=given.session, progress=report)
+
+    made = run(call, work)
+    return Said(made, made.path)
+
+
+class Imported(Result):
+    """What an import brought. It failed if nothing was taken, nothing was there, and something was refused."""
+
+    def __init__(self, report: ImportReport) -> None:
+        self._report = report
+        self.code = FAILED if report.refused and not report.imported and not report.present else DONE
+
+    def data(self) -> Any:
+        return msgspec.to_builtins(self._report)
+
+    def lines(self) -> list[str]:
+        return ["\t".join(plain(value) for value in row) for row in self._rows()]
+
+    def show(self) -> None:
+        from agentbus.interfaces.cli.tables import table
+
+        names = ("what", "of", "count", "why")
+        rows = [dict(zip(names, row, strict=True)) for row in self._rows()]
+        table([(name, "") for name in names], rows, "there was nothing to import", None)
+        hidden = self._report.refused + self._report.changed - len(self._report.problems)
+        if hidden > 0:
+            print(f"and {hidden} more that were refused or changed")
+
+    def _rows(self) -> Iterator[tuple[str, str | None, int, str | None]]:
+        report = self._report
+        for kind, count in report.imported.items():
+            yield "imported", kind, count, None
+        if report.present:
+            yield "present", None, report.present, None
+        for what, count in (("refused", report.refused), ("changed", report.changed)):
+            if count:
+                yield what, None, count, None
+        for problem in report.problems:
+            yield "changed" if problem.taken else "refused", problem.file or report.path, problem.line, problem.reason
+
+
+def _import(parser: ArgumentParser) -> Any:
+    parser.add_argument("path", metavar="PATH", help="a folder, a JSON file, an SQLite database, or an archive")
+
+
+def _export(parser: ArgumentParser) -> Any:
+    parser.add_argument("path", metavar="PATH", help="a file that does not exist yet, or a folder")
+    parser.add_argument("--session", metavar="ID", help="only this session, with its agents and what belongs to them")
+
+
+COMMANDS = {
+    "import": Command(
+        import_,
+        "Bring in what you have: folders of JSON files, SQLite databases of hand-made coordination, archives of a bus.",
+        "agentbus import ./coordination",
+        _import,
+        output="plain output: imported, refused or changed; a kind or a file; a count or the line; why",
+    ),
+    "export": Command(
+        export,
+        "Write the bus, or one session, to a file that import reads.",
+        "agentbus export planning-001.jsonl.gz --session planning-001",
+        _export,
+        output="plain output: its path",
+    ),
+}

@@ -1,0 +1,149 @@
+"""What is given on the command line: JSON in an argument, in a file, or on standard input; numbers; ids."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any, BinaryIO
+
+import msgspec
+
+from agentbus.interfaces.cli.failures import InvalidJSON, NotText, Usage
+
+_MOST = 512 * 1024 * 1024
+"""The highest that max_payload and max_snapshot can be set to."""
+JSON_HELP = "JSON, @FILE, or - to read standard input"
+
+
+def json_value(text: str | None, *, as_text: bool = False, texts: bool = False) -> Any:
+    """The value that an argument stands for: JSON, ``@file``, or ``-`` for standard input. None if there is none.
+    ``as_text``: what is there is taken as a text. ``texts``: the command could do that."""
+    if text is None:
+        return None
+    if text == "-":
+        what, given = "standard input", _read(sys.stdin.buffer, "standard input")
+    elif text.startswith("@"):
+        what = text[1:]
+        try:
+            with open(what, "rb") as file:
+                given = _read(file, what)
+        except OSError as error:
+            raise Usage(reason=f"{what}: {error.strerror}", advice="@FILE reads a file") from None
+    else:
+        what, given = "what you gave", text.encode()
+    found = _text(given, what)
+    if as_text:
+        return found
+    try:
+        return msgspec.json.decode(found)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(found, what, error, _advice(text, texts)) from None
+
+
+def value(given: Namespace, name: str) -> Any:
+    """What was given as the argument of this name, of a command with ``text_option``."""
+    return json_value(getattr(given, name), as_text=given.text, texts=True)
+
+
+def text_option(parser: ArgumentParser) -> None:
+    """The option of everything that takes any value."""
+    parser.add_argument("--text", action="store_true", help="what is given is no JSON but a text, taken as it is")
+
+
+def _advice(given: str, texts: bool) -> str:
+    as_text = "to take it as the text that it is, give --text" if texts else ""
+    if given == "-" or given.startswith("@"):
+        return as_text or "it must be JSON"
+    quoted = 'quote JSON for the shell: \'{"phase": "design"}\''
+    return f"{quoted}; {as_text}" if texts else quoted
+
+
+def _read(file: BinaryIO, what: str) -> bytes:
+    """All of it, unless that is more than any limit allows: /dev/zero never ends."""
+    given = file.read(_MOST + 1)
+    if len(given) > _MOST:
+        raise Usage(reason=f"{what} has more than {_MOST // 2**20} MiB", advice="keep large things in files")
+    return given
+
+
+def _text(given: bytes, what: str) -> str:
+    try:
+        # Some editors put a mark at the beginning.
+        return given.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError as error:
+        raise NotText(what=what, position=error.start, byte=f"0x{given[error.start]:02x}") from None
+
+
+def _invalid(text: str, what: str, error: Exception, advice: str) -> InvalidJSON:
+    """Where it is wrong. msgspec counts bytes, and does not say where for what ends too soon."""
+    reason, mark, rest = str(error).partition(" (byte ")
+    encoded = text.encode()
+    position = int(rest.rstrip(")")) if mark else len(encoded)
+    before = encoded[:position].decode(errors="ignore")
+    line = before.count("\n") + 1
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    after = encoded[position : position + 20].decode(errors="ignore")
+    near = repr(before[-20:] + "⟨here⟩" + after) if text else "it is empty"
+    return InvalidJSON(
+        what=what, reason=reason.removeprefix("JSON is malformed: "), line=line, column=column, near=near, advice=advice
+    )
+
+
+def seconds(text: str) -> int | float:
+    """A length of time: seconds, or with a unit.
+
+    >>> seconds("90"), seconds("0.5"), seconds("500ms"), seconds("10m"), seconds("2d")
+    (90, 0.5, 0.5, 600, 172800)
+    """
+    return _lasting(text, 1)
+
+
+def minutes(text: str) -> int | float:
+    """The same in minutes, where it has no unit."""
+    return _lasting(text, 60)
+
+
+def hours(text: str) -> int | float:
+    """The same in hours, where it has no unit."""
+    return _lasting(text, 3600)
+
+
+def days(text: str) -> int | float:
+    """The same in days, where it has no unit."""
+    return _lasting(text, 86_400)
+
+
+def _lasting(text: str, unit: int) -> int | float:
+    found = _number(text)
+    if found is not None:
+        return found
+    given = text.strip()
+    for name, milliseconds in _UNITS.items():
+        count = _number(given.removesuffix(name)) if given.endswith(name) else None
+        if count is not None:
+            # More digits than a float has room for are as good as infinite.
+            found = float(str(count)) * milliseconds / (unit * 1000)
+            return int(found) if found.is_integer() else found
+    raise ArgumentTypeError(f"{text!r} is not a length of time: {_EXAMPLES[unit]}, 500ms, 5s, 10m, 1h, 2d")
+
+
+_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EXAMPLES = {1: "30 (seconds)", 60: "30 (minutes)", 3600: "12 (hours)", 86_400: "7 (days)"}
+
+
+def _number(text: str) -> int | float | None:
+    """What it says. Whether that is in range is checked by what takes it."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def paging(parser: ArgumentParser) -> None:
+    """The options of everything that lists."""
+    parser.add_argument("--limit", type=int, default=100, metavar="N", help="so many at most (100)")
+    parser.add_argument("--cursor", metavar="TEXT", help="go on after what was listed before: the cursor that it gave")

@@ -1,0 +1,1 @@
+"""The story that ``agentbus demo`` tells, with real processes and nothing staged."""

@@ -1,0 +1,120 @@
+"""How long one call of the command line takes: ``python -m benchmarks.cli``.
+
+Every command is started anew, as a shell does, in turn with the interpreter that imports what all of them need.
+Bytecode is compiled before, as an installer does.
+"""
+
+from __future__ import annotations
+
+import compileall
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import agentbus
+from benchmarks.command import Command, Options
+from benchmarks.measure import Progress, Results, Series
+from benchmarks.report import Check
+
+BASE = "base"
+MOST = 1.5
+"""How many times as long as the base a command may take."""
+STARTS = 30
+LOOPS = 50
+EACH = 20
+_IMPORTS = "import sqlite3, argparse, socket, msgspec"
+_CALLS = {
+    "send": ("send", "worker-1", "note", '{"n": 1}'),
+    "receive": ("receive", "--ack"),
+    "state get": ("state", "get", "scope"),
+    "state set": ("state", "set", "scope", '{"files": 12}'),
+    "heartbeat": ("heartbeat",),
+}
+
+COMMAND = Command(
+    name="cli",
+    about="Time single calls of the command line against an interpreter that imports what they need.",
+    choices=(*_CALLS,),
+    quick="fewer starts",
+    rate="calls/s",
+    titles={"start": "one call", "crowd": "many at once"},
+    notes=(),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return COMMAND.run(arguments, measure, checks)
+
+
+def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+    compileall.compile_dir(Path(agentbus.__file__).parent, quiet=1)
+    agent = str(Path(sys.executable).with_name("agentbus"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AGENTBUS_")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["AGENTBUS_URL"] = str(directory / "bus")
+    run = _Runner(environment)
+    run([agent, "init"])
+    run([agent, "register", "worker-1", "--type", "worker"])
+    environment["AGENTBUS_AGENT"] = "worker-1#1"
+    run([agent, "state", "set", "scope", "1"])
+    calls = {BASE: [sys.executable, "-c", _IMPORTS]}
+    calls |= {name: [agent, *words] for name, words in _CALLS.items() if name in options.chosen}
+    series = {
+        name: results.add(Series("start", name, "ms", title=f"`{_IMPORTS}`" if name == BASE else f"`agentbus {name}`"))
+        for name in calls
+    }
+    starts = 5 if options.quick else STARTS
+    for count in range(starts):
+        progress.say(f"start {count + 1} of {starts}")
+        for name, words in calls.items():
+            begun = time.perf_counter()
+            run(words)
+            series[name].values.append((time.perf_counter() - begun) * 1000)
+    progress.say(f"{LOOPS} shell loops")
+    each = 2 if options.quick else EACH
+    crowd = results.add(Series("crowd", "loops", "s", title=f"{LOOPS} shell loops, {each} sends each"))
+    crowd.values.append(_crowd(agent, environment, each))
+    return {"starts": starts}
+
+
+def _crowd(agent: str, environment: dict[str, str], each: int) -> float:
+    """Loops that send at once; how long that takes. Whatever is lost, or told of an error, ends the benchmark."""
+    run = _Runner(environment)
+    run([agent, "register", "target", "--type", "worker"])
+    begun = time.perf_counter()
+    loop = f'for n in $(seq {each}); do "{agent}" send target note "$n" || exit 1; done'
+    loops = [subprocess.Popen(["sh", "-c", loop], env=environment, stdout=subprocess.DEVNULL) for _ in range(LOOPS)]
+    codes = {one.wait() for one in loops}
+    taken = time.perf_counter() - begun
+    stats = json.loads(subprocess.check_output([agent, "status", "--json"], env=environment))["data"]
+    there = next((queue["queued"] for queue in stats["queues"] if queue["recipient"] == "target"), 0)
+    if codes != {0} or there != LOOPS * each:
+        raise SystemExit(f"{there} of {LOOPS * each} messages are there; exit codes {codes}")
+    return taken
+
+
+class _Runner:
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+
+    def __call__(self, words: list[str]) -> None:
+        subprocess.run(words, env=self._environment, stdout=subprocess.DEVNULL, check=True)
+
+
+def checks(results: Results) -> list[Check]:
+    """What each command takes, against the base of the same run."""
+    found = []
+    for name in _CALLS:
+        ratio = results.ratio_of_medians("start", name, BASE)
+        if ratio is not None:
+            found.append(Check(f"`agentbus {name}`, against the imports alone", ratio, "x", most=MOST))
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

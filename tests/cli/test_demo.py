@@ -1,0 +1,102 @@
+"""``agentbus demo``: the whole story, with its real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import msgspec
+import pytest
+
+from agentbus.engine import presence
+from agentbus.interfaces.cli.demo import Closing
+from agentbus.interfaces.demo.showing import close
+from agentbus.interfaces.demo.story import Figures
+from tests.cli.conftest import Shell
+from tests.support.processes import eventually
+
+CHAPTERS = ["plan", "work", "kill -9", "monitor", "work", "kill -9", "monitor", "recover", "work"]
+
+
+def test_the_promise_is_kept(nowhere: Shell) -> None:
+    # A temporary directory of its own shows what is left over.
+    nowhere.environment["TMPDIR"] = str(nowhere.directory)
+    process = nowhere.start("demo", "--pace", "0.15")
+    out, err = process.communicate(timeout=110)
+    assert (process.returncode, err) == (0, b""), (out, err)
+    rows = [line.split("\t") for line in out.decode().splitlines()]
+    told = [row for row in rows if row[0] != "result"]
+    figures = {name: value for _, name, value in rows[len(told) :]}
+    chapters = [row[0] for row in told]
+    assert [one for index, one in enumerate(chapters) if index == 0 or chapters[index - 1] != one] == CHAPTERS
+    assert {name: figures[name] for name in ("planned", "done", "lost", "twice", "undone", "session", "holds")} == {
+        "planned": "24", "done": "24", "lost": "0", "twice": "0", "undone": "0", "session": "completed",
+        "holds": "true",
+    }  # fmt: skip
+    # One death, then of up to three more: what they had in their hands was handed out again.
+    assert 25 <= int(figures["deliveries"]) <= 28
+    assert int(figures["acknowledged"]) > 12
+    assert float(figures["noticed"]) < 5
+    assert list(nowhere.directory.iterdir()) == []
+    pids = [int(pid) for pid in re.findall(r"(?:coordinator|worker-\d|process) (\d+)", out.decode())]
+    assert len(set(pids)) == 8
+    assert all(presence.is_gone(pid, "", None) for pid in pids)
+
+
+def test_a_broken_promise_is_a_failure() -> None:
+    good = Figures(
+        planned=24, done=24, acknowledged=24, lost=0, twice=0, undone=0, deliveries=27, noticed=0.5, interrupted=0.5,
+        session="completed", seconds=15,
+    )  # fmt: skip
+    assert Closing(good).code == 0
+    for broken in ({"lost": 1}, {"twice": 1}, {"undone": 1}, {"session": "interrupted"}):
+        assert Closing(msgspec.structs.replace(good, **broken)).code == 1
+
+
+def test_a_narrow_terminal_cuts_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("acknowledged to a worker", "24", None), ("session", "completed", True), ("of these lost", "1", False)]
+    for width in ("20", "80"):
+        monkeypatch.setenv("COLUMNS", width)
+        close(rows, "Kept.", good=True)
+        shown = capsys.readouterr().out
+        assert "…" not in shown
+        assert {"acknowledged", "completed", "✓", "✗", "Kept."} <= set(shown.split())
+
+
+def test_ctrl_c_ends_everybody(nowhere: Shell) -> None:
+    nowhere.environment["TMPDIR"] = str(nowhere.directory)
+    process = nowhere.start("demo")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        pids = [int(pid) for pid in re.findall(r" (\d+)(?:,|$)", process.stdout.readline().decode().rstrip())]
+        assert len(pids) == 4
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+        assert b"Traceback" not in process.stderr.read()
+    assert all(presence.is_gone(pid, "", None) for pid in pids)
+    assert list(nowhere.directory.iterdir()) == []
+
+
+def test_kill_nine_leaves_no_process(nowhere: Shell) -> None:
+    """Two at once do not disturb each other: one is killed, its team ends; the other team works on."""
+    nowhere.environment["TMPDIR"] = str(nowhere.directory)
+    teams, processes = [], [nowhere.start("demo"), nowhere.start("demo")]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            teams.append(
+                [int(pid) for pid in re.findall(r" (\d+)(?:,|$)", process.stdout.readline().decode().rstrip())]
+            )
+        assert [len(team) for team in teams] == [4, 4]
+        processes[0].kill()
+        eventually(lambda: all(presence.is_gone(pid, "", None) for pid in teams[0]), "its team is gone")
+        assert not any(presence.is_gone(pid, "", None) for pid in teams[1])
+        processes[1].terminate()
+        assert processes[1].wait(30) == 143
+        assert all(presence.is_gone(pid, "", None) for pid in teams[1])
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()

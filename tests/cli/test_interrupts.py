@@ -1,0 +1,93 @@
+"""Ctrl-C at the worst moments: it is heard, whatever is being imported."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentbus.blocking import open_bus
+from tests.cli.conftest import PATIENCE, Shell
+
+IMPORTING = """
+import signal, sys, time
+from agentbus.interfaces.cli.interrupts import interrupt
+signal.signal(signal.SIGINT, interrupt)
+try:
+    import half
+    time.sleep(20)
+except KeyboardInterrupt:
+    print("heard", sys.modules["half"].whole)
+"""
+WAITING = """
+import os, signal, sys
+from agentbus.interfaces.cli.script import script
+class Disturber:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            # As what is called by the import system, where an exception is only reported.
+            class Unheard:
+                def __del__(self):
+                    os.kill(os.getpid(), {number})
+            Unheard()
+sys.meta_path.insert(0, Disturber())
+sys.argv[:] = ["agentbus", *{words!r}]
+script()
+"""
+
+
+def test_what_is_being_imported_becomes_whole(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhole = True\n")
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTING], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=False
+    )
+    assert (done.stdout, done.stderr) == (b"heard True\n", b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "number", "code"),
+    [
+        (("wait", "--timeout", "20"), "agentbus.blocking.receiving", 2, 130),
+        (("receive", "--wait", "20"), "agentbus.blocking.waiting", 15, 143),
+    ],
+)
+def test_a_signal_while_something_is_imported_is_heard(
+    shell: Shell, words: tuple[str, ...], module: str, number: int, code: int
+) -> None:
+    agent = shell.register("a")
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING.format(module=module, number=number, words=words)],
+        cwd=shell.directory,
+        env={**shell.environment, "AGENTBUS_AGENT": agent},
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
+def test_what_was_taken_and_is_not_read_goes_back(shell: Shell, number: signal.Signals) -> None:
+    """The terminal is closed, or the connection lost, while it prints."""
+    agent = shell.register("a")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.agent(agent).send("a", "note", "x" * 300_000)
+        receiving = shell.start("receive", "--json", agent=agent)
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while bus.do(bus.messages.get("m-1")).status != "leased":  # type: ignore[union-attr]
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(0.05)
+            receiving.send_signal(number)
+            assert receiving.wait(PATIENCE) == 128 + number
+        finally:
+            receiving.kill()
+            receiving.communicate()
+        message = bus.do(bus.messages.get("m-1"))
+        assert message is not None
+        assert (message.status, message.attempts) == ("queued", 0)

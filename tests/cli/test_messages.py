@@ -1,0 +1,242 @@
+"""Messages on the command line: sent, received under a lease, settled, asked and answered."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agentbus.clock import SystemClock
+from tests.cli.conftest import Shell
+
+
+@pytest.fixture
+def pair(shell: Shell) -> Shell:
+    """Two agents, a and b, in a pool."""
+    for agent in ("a", "b"):
+        shell.register(agent, pools=["pool"], topics=["news"])
+    return shell
+
+
+def test_messages_come_most_urgent_first_with_their_lease(pair: Shell) -> None:
+    for priority in ("2", "9", "5"):
+        pair.say("send", "b", "note", priority, "--priority", priority, agent="a")
+    lines = pair.say("receive", "--max", "2", agent="b").splitlines()
+    assert lines == ["m-2#1\t9\tnote\ta\t9", "m-3#1\t5\tnote\ta\t5"]
+    assert pair.say("receive", "--peek", "--max", "5", agent="b") == "-\t2\tnote\ta\t2"
+    assert pair.say("receive", "--ack", agent="b") == "m-1#1\t2\tnote\ta\t2"
+    assert pair.json("receive", agent="b", code=4) == []
+    pair.say("ack", "m-2", "m-3#1", agent="b")
+    statuses = {item["message_id"]: item["status"] for item in pair.json("messages")["items"]}
+    assert statuses == {"m-1": "acked", "m-2": "acked", "m-3": "acked"}
+
+
+def test_payloads_come_from_arguments_files_and_standard_input(pair: Shell) -> None:
+    (pair.directory / "plan.json").write_text('{"text": "grün"}')
+    pair.say("send", "b", "note", "@plan.json", agent="a")
+    pair.say("send", "b", "note", "-", agent="a", input=b'{"text": "blau"}')
+    pair.say("send", "b", "note", agent="a")
+    received = pair.json("receive", "--max", "3", agent="b")
+    assert [message["payload"] for message in received] == [{"text": "grün"}, {"text": "blau"}, None]
+
+
+def test_sending_has_options(pair: Shell) -> None:
+    assert pair.json("send", "b", "note", "1", "--id", "mine", agent="a")["duplicate"] is False
+    assert pair.json("send", "b", "note", "1", "--id", "mine", agent="a")["duplicate"] is True
+    assert pair.json("send", "b", "note", "2", "--id", "mine", agent="a", code=1)["code"] == "message_id_conflict"
+    assert pair.json("send", "pool", "note", "1", "--pool", agent="a")["delivered"] == 1
+    assert pair.json("send", "news", "note", "1", "--topic", agent="a")["delivered"] == 2
+    pair.say("send", "b", "note", "3", "--delay", "60", "--ttl", "60", "--max-attempts", "1", agent="a")
+    record = pair.json("messages", "list", "--status", "scheduled")["items"][0]
+    shown = pair.json("messages", "show", record["message_id"])
+    assert shown["expires"] - shown["due"] == 60_000
+    assert shown["max_attempts"] == 1
+    assert pair.run("send", "b", "note", "1", "--pool", "--topic", agent="a").code == 2
+
+
+def test_a_message_is_given_back_or_rejected(pair: Shell) -> None:
+    pair.say("send", "b", "note", "1", agent="a")
+    pair.say("receive", agent="b")
+    pair.say("nack", "m-1#1", "--delay", "0", "--error", "busy", agent="b")
+    (again,) = pair.json("receive", agent="b")
+    assert (again["lease"], again["attempts"]) == ("m-1#2", 2)
+    pair.say("reject", again["lease"], "--error", "no such file", agent="b")
+    assert pair.say("messages", "dead").split("\t")[-1] == "no such file"
+    assert pair.say("messages", "requeue", "m-1") == "1"
+    assert pair.say("receive", "--ack", agent="b")
+    assert pair.say("messages", "purge") == "1"
+    assert pair.run("messages", "show", "m-1").code == 4
+
+
+def test_a_lease_that_is_lost_settles_nothing(pair: Shell) -> None:
+    pair.say("send", "pool:pool", "note", "1", agent="a")
+    (mine,) = pair.json("receive", "--lease", "0.05", agent="a")
+    (theirs,) = pair.json("receive", "--wait", "10", agent="b")
+    assert (mine["lease"], theirs["lease"]) == ("m-1#1", "m-1#2")
+    for words in (("ack",), ("nack",), ("reject", "--error", "x")):
+        error = pair.json(words[0], mine["lease"], *words[1:], agent="a", code=1)
+        assert error["code"] == "lease_lost"
+    error = pair.json("reply", mine["lease"], "note", agent="a", code=1)
+    assert error["code"] == "lease_lost"
+    assert "held by b" in error["message"]
+    assert pair.json("ack", "m-1#1", agent="b", code=1)["code"] == "lease_lost"
+    assert pair.json("ack", "m-99", agent="b", code=1)["code"] == "unknown_message"
+    assert pair.json("messages", "show", "m-1")["status"] == "leased"
+    # All, or none.
+    pair.say("send", "b", "note", "2", agent="a")
+    pair.say("receive", agent="b")
+    assert pair.run("ack", "m-2", "m-1#1", agent="b").code == 1
+    assert pair.json("messages", "show", "m-2")["status"] == "leased"
+
+
+def test_every_call_extends_what_is_held(pair: Shell) -> None:
+    pair.say("send", "pool:pool", "note", "1", agent="a")
+    pair.say("receive", "--lease", "0.05", agent="a")
+    pair.say("heartbeat", agent="a")
+    assert pair.run("receive", "--wait", "0.1", agent="b").code == 4
+    pair.say("ack", "m-1", agent="a")
+
+
+def test_a_request_is_answered(pair: Shell) -> None:
+    asking = pair.start(
+        "request", "b", "coordination_request", '{"q": "ready?"}', "--timeout", "30", "--json", agent="a"
+    )
+    (question,) = pair.json("receive", "--wait", "30", agent="b")
+    assert question["wants_reply"] is True
+    pair.say("reply", question["lease"], "coordination_response", '{"ready": true}', agent="b")
+    out, err = asking.communicate(timeout=30)
+    assert asking.returncode == 0, err
+    assert b'"payload":{"ready":true}' in out
+    # Answered and acknowledged in one commit.
+    assert pair.json("messages", "show", question["message_id"])["status"] == "acked"
+
+
+def test_a_request_may_fail(pair: Shell) -> None:
+    assert pair.json("request", "b", "note", "1", "--timeout", "0.05", agent="a", code=4)["code"] == "request_timed_out"
+    asking = pair.start("request", "b", "note", "1", "--timeout", "30", "--json", agent="a")
+    (question,) = pair.json("receive", "--wait", "30", agent="b")
+    pair.say("reject", question["lease"], "--error", "never", agent="b")
+    out, _ = asking.communicate(timeout=30)
+    assert asking.returncode == 1
+    assert b"request_died" in out
+
+
+def test_a_reply_may_leave_the_message_open_or_come_after_it(pair: Shell) -> None:
+    pair.say("send", "b", "note", "1", agent="a")
+    (message,) = pair.json("receive", agent="b")
+    pair.say("reply", message["lease"], "note", '"half"', "--keep", agent="b")
+    pair.say("ack", message["lease"], agent="b")
+    pair.say("reply", message["message_id"], "note", '"done"', agent="b")
+    received = pair.json("receive", "--max", "5", agent="a")
+    assert [(one["payload"], one["correlation"]) for one in received] == [("half", "m-1"), ("done", "m-1")]
+    assert pair.json("reply", "m-77", "note", agent="b", code=1)["code"] == "unknown_message"
+
+
+def test_waiting_takes_nothing(pair: Shell) -> None:
+    assert pair.run("wait", "--timeout", "0.05", agent="b").code == 4
+    waiting = pair.start("wait", "--timeout", "30", agent="b")
+    pair.say("send", "b", "note", "1", agent="a")
+    assert waiting.wait(30) == 0
+    waiting.communicate()
+    assert pair.json("wait", agent="b") == {"pending": True}
+    assert pair.json("messages", "show", "m-1")["status"] == "queued"
+
+
+def test_payloads_are_checked_against_the_schema_of_their_type(pair: Shell) -> None:
+    import agentbus
+
+    async def define() -> None:
+        async with agentbus.connect(pair.directory / ".agentbus") as bus:
+            await bus.define("result", schema={"type": "object", "required": ["url"]})
+
+    import anyio
+
+    anyio.run(define)
+    pair.say("send", "b", "result", '{"url": "x"}', agent="a")
+    error = pair.json("send", "b", "result", '{"uri": "x"}', agent="a", code=2)
+    assert error["code"] == "invalid_payload"
+    assert "url" in error["message"]
+    (message,) = pair.json("receive", agent="b")
+    assert pair.json("reply", message["lease"], "result", "1", agent="b", code=2)["code"] == "invalid_payload"
+    assert pair.json("messages", "show", message["message_id"])["status"] == "leased"
+
+
+def test_an_unknown_recipient_or_type_says_what_was_meant(pair: Shell) -> None:
+    pair.register("executor-1", type="executor")
+    error = pair.json("send", "executor-2", "note", agent="a", code=1)
+    assert (error["code"], "executor-1" in error["message"]) == ("unknown_recipient", True)
+    error = pair.json("send", "b", "nota", agent="a", code=2)
+    assert (error["code"], "note" in error["message"]) == ("unknown_type", True)
+
+
+def bells(directory: Path) -> list[Path]:
+    return list((directory / ".agentbus" / "bells").iterdir())
+
+
+def test_waiting_is_asleep_on_a_bell_and_leaves_nothing_behind(pair: Shell) -> None:
+    waiting = pair.start("receive", "--wait", "60", agent="b")
+    try:
+        deadline = time.monotonic() + 30
+        while not (pair.directory / ".agentbus" / "bells").is_dir() or not bells(pair.directory):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        pair.say("send", "b", "note", "1", agent="a")
+        begun = time.monotonic()
+        out, err = waiting.communicate(timeout=30)
+        assert time.monotonic() - begun < 5
+        assert (waiting.returncode, out) == (0, b"m-1#1\t5\tnote\ta\t1\n"), err
+        assert bells(pair.directory) == []
+    finally:
+        if waiting.poll() is None:
+            waiting.kill()
+            waiting.wait()
+
+
+def test_what_was_taken_and_not_printed_goes_back(pair: Shell) -> None:
+    pair.say("send", "b", "note", "1", agent="a")
+    process = pair.start("receive", "--ack", agent="b", stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    record = pair.json("messages", "show", "m-1")
+    assert (record["status"], record["attempts"]) == ("queued", 0)
+
+
+def test_only_whoever_has_a_message_answers_it(shell: Shell) -> None:
+    for name in ("a", "b", "c"):
+        shell.register(name)
+    shell.say("send", "b", "coordination_request", "1", agent="a")
+    # Nobody has it yet.
+    assert shell.refused("reply", "m-1", "note", "1", agent="c", code=1)["code"] == "lease_lost"
+    (taken,) = shell.json("receive", agent="b")
+    assert shell.refused("reply", taken["lease"], "note", "1", agent="c", code=1)["code"] == "lease_lost"
+    shell.say("nack", taken["lease"], "--delay", "0", agent="b")
+    # What was given back is nobody's.
+    assert shell.refused("reply", taken["lease"], "note", "1", agent="b", code=1)["code"] == "lease_lost"
+    shell.say("receive", "--ack", agent="b")
+    assert shell.say("reply", "m-1", "note", "1", agent="b")
+    assert [message["payload"] for message in shell.json("receive", "--max", "9", agent="a")] == [1]
+
+
+def test_whoever_says_that_it_is_busy_keeps_what_it_holds(shell: Shell) -> None:
+    shell.register("a")
+    shell.say("send", "a", "note", agent="a")
+    shell.say("receive", agent="a")
+    shell.say("busy", "3600", agent="a")
+    shell.say("heartbeat", agent="a")
+    with closing(sqlite3.connect(shell.directory / ".agentbus" / "bus.db")) as connection:
+        ((left,),) = connection.execute("SELECT lease_until FROM messages")
+    assert left > SystemClock().now().awake + 3_500_000
+
+
+def test_looking_takes_no_other_options(shell: Shell) -> None:
+    shell.register("a")
+    for option in (("--ack",), ("--wait", "1")):
+        assert shell.refused("receive", "--peek", *option, agent="a", code=2)["code"] == "usage"

@@ -1,0 +1,155 @@
+"""``agentbus run`` on a terminal: the command has one too, keys reach it, and ours is given back as it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from agentbus.engine import presence
+from tests.cli.conftest import COMMAND, Shell
+from tests.support.processes import PATIENCE, eventually
+
+WRAPPER = str(Path(__file__).with_name("in_terminal.py"))
+LOOK = """
+import os, signal, sys, time
+signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size(), flush=True))
+print("terminal", *(os.isatty(fd) for fd in range(3)), *os.get_terminal_size(), os.getpid(), flush=True)
+while True:
+    print("heard", sys.stdin.readline().strip(), flush=True)
+"""
+
+
+class Terminal:
+    """A terminal with a command in its foreground."""
+
+    def __init__(
+        self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True, through: Sequence[str] = ()
+    ) -> None:
+        self.master, self.slave = os.openpty()
+        self.resize(40, 100)
+        self.before = termios.tcgetattr(self.slave)
+        self.process = subprocess.Popen(
+            [sys.executable, WRAPPER, *through, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
+            cwd=shell.directory,
+            env=shell.environment,
+            stdin=self.slave,
+            stdout=self.slave if stdout is None else stdout,
+            stderr=self.slave,
+        )
+        self.text = ""
+
+    def resize(self, lines: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def expect(self, word: str) -> list[str]:
+        """Wait for a line that begins with this; the words that follow."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            *lines, self.text = self.text.split("\r\n")
+            for index, line in enumerate(lines):
+                if line.startswith(word):
+                    self.text = "\r\n".join([*lines[index + 1 :], self.text])
+                    return line.split()[1:]
+            if not select.select([self.master], [], [], deadline - time.monotonic())[0]:
+                pytest.fail(f"no {word!r}; {lines} {self.text!r}")
+            self.text += os.read(self.master, 65536).decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminals(shell: Shell) -> Iterator[list[Terminal]]:
+    found: list[Terminal] = []
+    yield found
+    for terminal in found:
+        terminal.close()
+
+
+def test_a_command_on_a_terminal_has_one_too(shell: Shell, terminals: list[Terminal]) -> None:
+    terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK)
+    terminals.append(terminal)
+    assert terminal.expect("terminal")[:5] == ["True", "True", "True", "100", "40"]
+    terminal.type(b"hello\r")
+    assert terminal.expect("heard") == ["hello"]
+    terminal.resize(50, 120)
+    assert terminal.expect("now") == ["120", "50"]
+    assert termios.tcgetattr(terminal.slave) != terminal.before, "keys were heard"
+    terminal.type(b"\x03")
+    assert terminal.process.wait(PATIENCE) == 130
+    assert termios.tcgetattr(terminal.slave) == terminal.before
+    assert shell.json("agents", "show", "a")["status"] == "stopped"
+    assert "heard hello" in shell.json("state", "get", "agentbus.run", "--of", "a")["value"]["output"]
+
+
+def test_a_key_stops_the_command_and_the_run_with_it(shell: Shell, terminals: list[Terminal]) -> None:
+    terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK)
+    terminals.append(terminal)
+    terminal.expect("terminal")
+    terminal.type(b"\x1a")
+    os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED)
+    assert termios.tcgetattr(terminal.slave) == terminal.before
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.type(b"again\r")
+    assert terminal.expect("heard") == ["again"]
+    terminal.type(b"\x03")
+    assert terminal.process.wait(PATIENCE) == 130
+
+
+def test_a_run_that_comes_to_the_foreground_hears_the_keys(shell: Shell, terminals: list[Terminal]) -> None:
+    """Nobody tells it that it does."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("it takes a shell with job control")
+    through = (bash, "--norc", "-c", 'set -m; stty -icanon -icrnl; "$0" "$@" & read -d . word; stty sane; fg')
+    terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK, through=through)
+    terminals.append(terminal)
+    terminal.expect("terminal")
+    terminal.type(b"go.")
+    eventually(lambda: not termios.tcgetattr(terminal.slave)[3] & termios.ISIG, "the terminal is raw")
+    terminal.type(b"hello\r")
+    assert terminal.expect("heard") == ["hello"]
+    terminal.type(b"\x03")
+    assert terminal.process.wait(PATIENCE) == 130
+
+
+def test_a_run_that_is_killed_leaves_neither_an_orphan_nor_a_raw_terminal(
+    shell: Shell, terminals: list[Terminal]
+) -> None:
+    terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", LOOK)
+    terminals.append(terminal)
+    command = int(terminal.expect("terminal")[-1])
+    eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
+    terminal.process.kill()
+    eventually(lambda: presence.is_gone(command, "", None), "the command is gone", seconds=2)
+    eventually(lambda: termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is as it was", seconds=2)
+
+
+def test_what_is_no_terminal_for_us_is_none_for_the_command(shell: Shell, terminals: list[Terminal]) -> None:
+    script = "import os, sys; print('terminal', *(os.isatty(fd) for fd in range(3)), file=sys.stderr); print('out')"
+    reading, writing = os.pipe()
+    terminal = Terminal(shell, "--agent", "a", "--", sys.executable, "-c", script, stdout=writing)
+    terminals.append(terminal)
+    os.close(writing)
+    assert terminal.expect("terminal") == ["True", "False", "True"]
+    with open(reading, "rb") as pipe:
+        assert pipe.read() == b"out\n"
+    assert terminal.process.wait(PATIENCE) == 0

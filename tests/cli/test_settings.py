@@ -1,0 +1,62 @@
+"""Where a bus is, and which settings hold."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import Shell
+
+
+def test_a_bus_is_found_from_below(shell: Shell) -> None:
+    shell.register("a")
+    below = shell.directory / "deep" / "down"
+    below.mkdir(parents=True)
+    inner = Shell(below)
+    assert inner.say("agents").startswith("a\t")
+    # Making one below makes another.
+    assert inner.say("init") == str(below / ".agentbus")
+    assert inner.say("agents") == ""
+    assert inner.json("init") == {"path": str(below / ".agentbus"), "made": False}
+
+
+def test_settings_come_from_the_environment_the_file_and_options(shell: Shell) -> None:
+    shell.environment |= {"AGENTBUS_LEASE": "60", "AGENTBUS_LOCK_TIMEOUT": "5"}
+    (shell.directory / ".agentbus" / "agentbus.toml").write_text("lease = 90\nmax_payload = 2000\n")
+    settings = shell.json("status", "--agent", "nobody", agent="somebody")["settings"]
+    assert settings["lease"] == {"value": 90, "source": "agentbus.toml"}
+    assert settings["lock_timeout"] == {"value": 5.0, "source": "environment"}
+    assert settings["max_payload"] == {"value": 2000, "source": "agentbus.toml"}
+    assert settings["agent"] == {"value": "nobody", "source": "option"}
+    assert settings["durability"] == {"value": "disk", "source": "default"}
+    shell.say("register", "a", "--type", "worker")
+    assert shell.json("send", "a", "note", f'"{"x" * 3000}"', agent="a", code=2)["code"] == "payload_too_large"
+
+
+def test_a_wrong_file_says_so(shell: Shell) -> None:
+    file = shell.directory / ".agentbus" / "agentbus.toml"
+    for text, word in (("lease = ", "agentbus.toml"), ("leese = 1", "lease"), ('lease = "long"', "a number")):
+        file.write_text(text)
+        error = shell.json("status", code=2)
+        assert word in error["message"] + error["fix"]
+    file.unlink()
+    shell.environment["AGENTBUS_LEASE"] = "long"
+    assert "AGENTBUS_LEASE" in shell.json("status", code=2)["message"]
+
+
+def test_the_file_may_name_another_bus(shell: Shell) -> None:
+    there = shell.directory / "there"
+    shell.say("init", "--url", str(there))
+    (shell.directory / ".agentbus" / "agentbus.toml").write_text(f'url = "{there}"\n')
+    shell.say("register", "a", "--type", "worker")
+    assert shell.say("agents", "--url", str(there)).startswith("a\t")
+    assert shell.say("agents", "--url", str(shell.directory / ".agentbus")) == ""
+
+
+def test_status_shows_what_is_going_on(shell: Shell) -> None:
+    shell.register("a")
+    shell.say("send", "a", "note", "1", agent="a")
+    data = shell.json("status")
+    assert data["counts"] == {"agents": {"running": 1}, "messages": {"queued": 1}}
+    assert [agent["id"] for agent in data["agents"]] == ["a"]
+    assert data["queues"][0]["recipient"] == "a"
+    lines = shell.say("status").splitlines()
+    assert "agents\trunning\t1" in lines
+    assert "queue\ta\t1" in lines

@@ -1,0 +1,151 @@
+"""The shapes of the JSON that commands print are pinned: programs rely on them.
+
+``python -m tests.cli.test_shapes`` writes ``shapes.json`` anew, to be looked at and committed.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbus.blocking import open_bus
+from tests.cli.conftest import Shell
+
+FILE = Path(__file__).with_name("shapes.json")
+
+# Name, words, exit code; run in this order as agent "a", on a bus where "a" and "b" are registered.
+CALLS: list[tuple[str, tuple[str, ...], int]] = [
+    ("init", ("init",), 0),
+    ("register", ("register", "c", "--type", "worker", "--pool", "p"), 0),
+    ("heartbeat", ("heartbeat",), 0),
+    ("progress", ("progress", "40", "half"), 0),
+    ("busy", ("busy", "60"), 0),
+    ("send", ("send", "a", "note", '{"n": 1}', "--priority", "9"), 0),
+    ("receive", ("receive",), 0),
+    ("receive --held", ("receive", "--held"), 0),
+    ("receive nothing", ("receive",), 4),
+    ("nack", ("nack", "m-1", "--delay", "0"), 0),
+    ("receive again", ("receive",), 0),
+    ("ack", ("ack", "m-1"), 0),
+    ("reply", ("reply", "m-1", "note", "1"), 0),
+    ("wait", ("wait", "--timeout", "0"), 0),
+    ("reject", ("reject", "m-1", "--error", "no"), 1),
+    ("request", ("request", "b", "note", "1", "--timeout", "0.01"), 4),
+    ("messages list", ("messages", "list"), 0),
+    ("messages show", ("messages", "show", "m-1"), 0),
+    ("messages dead", ("messages", "dead"), 0),
+    ("messages purge", ("messages", "purge"), 0),
+    ("state set", ("state", "set", "k", "1"), 0),
+    ("state get", ("state", "get", "k"), 0),
+    ("state get nothing", ("state", "get", "none"), 4),
+    ("state list", ("state", "list"), 0),
+    ("state watch", ("state", "watch", "--max", "1"), 0),
+    ("state delete", ("state", "delete", "k"), 0),
+    ("agents list", ("agents", "list"), 0),
+    ("agents show", ("agents", "show", "a"), 0),
+    ("agents find", ("agents", "find", "none"), 4),
+    ("agents clear", ("agents", "clear"), 0),
+    ("status", ("status",), 0),
+    ("export", ("export", "bus.jsonl.gz"), 0),
+    ("import", ("import", "bus.jsonl.gz"), 0),
+    ("import nothing", ("import", "nothing"), 1),
+    ("unknown agent", ("agents", "show", "nobody"), 4),
+    ("unknown recipient", ("send", "nobody", "note"), 1),
+    ("invalid JSON", ("send", "a", "note", "{"), 2),
+    ("misspelt", ("sned",), 2),
+    ("run", ("run", "--agent", "r", "--", "true"), 0),
+    ("complete", ("complete",), 0),
+]
+# What is kept, on another bus where "a" and "b" are registered.
+KEEPING: list[tuple[str, tuple[str, ...], int]] = [
+    ("session start", ("session", "start", "planning", "--id", "s", "--expect", "a=plan", "--agent", "b"), 0),
+    ("register in a session", ("register", "d", "--type", "worker", "--session", "s", "--parent", "a"), 0),
+    ("session join", ("session", "join", "s", "--agent", "b"), 0),
+    ("session progress", ("session", "progress", "10", "s"), 0),
+    ("session pause", ("session", "pause", "s"), 0),
+    ("session continue", ("session", "continue", "s"), 0),
+    ("document save", ("document", "save", "plan", "1", "--session", "s"), 0),
+    ("document show", ("document", "show", "plan", "--session", "s"), 0),
+    ("document list", ("document", "list", "--session", "s"), 0),
+    ("document history", ("document", "history", "plan", "--session", "s"), 0),
+    ("document export", ("document", "export", "plan", "plan.json", "--session", "s"), 0),
+    ("checkpoint create", ("checkpoint", "create", "x", "1", "--file", "plan.json"), 0),
+    ("checkpoint create --all", ("checkpoint", "create", "x", "--all", "--of", "session:s"), 0),
+    ("checkpoint list", ("checkpoint", "list"), 0),
+    ("checkpoint show", ("checkpoint", "show", "1"), 0),
+    ("checkpoint restore", ("checkpoint", "restore"), 0),
+    ("checkpoint verify", ("checkpoint", "verify", "1"), 0),
+    ("checkpoint prune", ("checkpoint", "prune", "--keep", "1"), 0),
+    ("complete in a session", ("complete", "--agent", "b"), 0),
+    ("fail of another", ("fail", "no", "--agent", "d"), 0),
+    ("session status", ("session", "status", "s"), 0),
+    ("session list", ("session", "list"), 0),
+    ("session interrupted", ("session", "interrupted"), 0),
+    ("session recover", ("session", "recover", "s"), 0),
+    ("session recover --rollback", ("session", "recover", "s", "--rollback", "2"), 0),
+    ("recovery check", ("recovery", "check"), 0),
+    ("recovery list", ("recovery", "list"), 0),
+    ("recovery clear", ("recovery", "clear", "d"), 0),
+    ("session complete", ("session", "complete", "s"), 0),
+    ("session fail", ("session", "fail", "s", "too late"), 1),
+    ("events", ("events", "--limit", "1"), 0),
+    ("events --follow", ("events", "--follow", "--after", "0", "--max", "1"), 0),
+    ("types list", ("types", "list"), 0),
+    ("types add", ("types", "add", "zebra"), 0),
+    ("types show", ("types", "show", "zebra"), 0),
+    ("monitor --once", ("monitor", "--once"), 0),
+    ("backup create", ("backup", "create"), 0),
+    ("backup list", ("backup", "list"), 0),
+    ("doctor", ("doctor",), 0),
+    ("cleanup", ("cleanup", "--stale", "0"), 0),
+    ("prime", ("prime",), 0),
+]
+
+
+def shape(value: Any) -> Any:
+    """What a value is made of: names and kinds, no contents. Of a list, what its first item is made of."""
+    if isinstance(value, dict):
+        return {name: shape(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [shape(item) for item in value[:1]]
+    return "null" if value is None else type(value).__name__
+
+
+def shapes(shell: Shell, calls: list[tuple[str, tuple[str, ...], int]]) -> dict[str, Any]:
+    for agent in ("a", "b"):
+        shell.register(agent)
+    found: dict[str, Any] = {}
+    for name, words, code in calls:
+        outcome = shell.run("--json", *words, agent="a")
+        assert outcome.code == code, (name, outcome)
+        found[name] = {"code": code, "json": shape(json.loads(outcome.out))}
+    return found
+
+
+@pytest.mark.parametrize("calls", [CALLS, KEEPING], ids=["messages", "keeping"])
+def test_the_json_of_every_command_has_its_shape(shell: Shell, calls: list[tuple[str, tuple[str, ...], int]]) -> None:
+    pinned = json.loads(FILE.read_text())
+    assert shapes(shell, calls) == {name: pinned[name] for name, *_ in calls}
+
+
+def test_nothing_else_is_pinned() -> None:
+    named = [name for name, *_ in CALLS + KEEPING]
+    assert list(json.loads(FILE.read_text())) == named
+    assert len(set(named)) == len(named)
+
+
+def write() -> None:
+    found: dict[str, Any] = {}
+    for calls in (CALLS, KEEPING):
+        with tempfile.TemporaryDirectory(prefix="agentbus-cli-") as directory:
+            open_bus(Path(directory) / ".agentbus", create=True).close()
+            found |= shapes(Shell(Path(directory)), calls)
+    FILE.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,98 @@
+"""Tables fit the terminal, and cut nothing in two that somebody may want to copy."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from rich.console import Console
+
+from agentbus.interfaces.cli import tables
+from agentbus.interfaces.cli.output import Result, Rows
+from agentbus.interfaces.cli.recovery import COLUMNS as INCOMPLETE
+from agentbus.interfaces.cli.recovery import _people
+from agentbus.interfaces.cli.trail import _shown
+from agentbus.interfaces.cli.upkeep import _diagnosis, _named
+
+AGENTS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
+NOTE = "writing the tests of the second milestone, then its documents"
+
+
+def drawn(result: Result, width: int) -> list[str]:
+    """What people see on a terminal of this width."""
+    screen = io.StringIO()
+    with patch.object(tables, "Console", lambda: Console(file=screen, width=width)):
+        result.show()
+    return [line.rstrip() for line in screen.getvalue().splitlines()]
+
+
+def agents(note: str | None = NOTE) -> Rows:
+    row: dict[str, Any] = {
+        "id": "planning-001", "type": "coordinator", "status": "running", "progress": 40, "note": note,
+        "session": "planning-session-001", "updated": 0,
+    }  # fmt: skip
+    return Rows([row], AGENTS)
+
+
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 45])
+def test_no_id_type_or_status_is_folded(width: int) -> None:
+    lines = drawn(agents(), width)
+    assert lines[1].split()[:3] == ["planning-001", "coordinator", "running"]
+    assert max(map(len, lines)) <= width
+
+
+def test_only_prose_is_folded_and_between_words() -> None:
+    lines = drawn(agents(), 80)
+    begin = lines[0].index("note")
+    gone = next(line for line in lines if line.startswith("not shown here"))
+    assert gone == "not shown here: session; --json has all"
+    folded = [line[begin : begin + 40].partition("  ")[0] for line in lines[1 : lines.index(gone)]]
+    assert " ".join(folded).split() == NOTE.split()
+    assert "not shown" not in "".join(drawn(agents(), 200))
+
+
+def test_numbers_stand_to_the_right() -> None:
+    lines = drawn(Rows([{"id": "a", "count": 1}, {"id": "b", "count": 1000}], ("id", "count")), 80)
+    assert lines[1:] == ["a       1", "b    1000"]
+
+
+@pytest.mark.parametrize("width", [1, 5, 20, 30])
+def test_a_terminal_without_room_gets_lines(width: int) -> None:
+    text = " ".join(drawn(agents(None), width)).replace(" ", "")
+    assert "planning-001" in text
+    assert "running" in text
+
+
+def test_events_have_facts_that_can_be_read() -> None:
+    event = {
+        "id": 7, "at": 0, "kind": "agent_registered", "subject_kind": "agent", "subject": "coord-001", "actor": None,
+        "facts": {"epoch": 2, "type": "coordinator", "before": None, "note": "\x1b[2Jx"},
+    }  # fmt: skip
+    shown = " ".join(" ".join(drawn(_shown([event]), 80)).split())
+    assert "agent:coord-001" in shown
+    assert "epoch=2 type=coordinator" in shown
+    assert not {"{", "\x1b", "before"} & {*shown, *shown.split()}
+
+
+def test_what_the_doctor_advises_stands_below_what_it_found() -> None:
+    check = {"name": "disk", "status": "warning", "text": "3 MiB free", "fix": "make room"}
+    lines = drawn(Rows([check], ("status:status", "name", "text", "fix"), people=_diagnosis), 80)
+    assert [line.strip() for line in lines] == ["status   finding", "warning  disk: 3 MiB free", "→ make room"]
+
+
+def test_of_who_is_incomplete_the_reason_is_seen_before_the_rest() -> None:
+    agent = {
+        "id": "executor-001", "type": "coordinator", "status": "failed", "session": "planning-001", "progress": 40,
+        "note": NOTE, "updated": 0, "error": "the tests cannot be made to pass",
+    }  # fmt: skip
+    lines = drawn(Rows([agent], INCOMPLETE, people=_people), 80)
+    assert lines[0].split()[:4] == ["id", "status", "error", "updated"]
+    assert lines[1].split()[:2] == ["executor-001", "failed"]
+
+
+def test_a_backup_is_shown_by_a_name_that_can_be_copied() -> None:
+    backup = {"path": f"/a/{'long/' * 20}bus-20261116T100750.099Z-34e30170.db", "size": 10, "created": 0}
+    lines = drawn(Rows([backup], ("path", "size:bytes", "created:time"), people=_named), 80)
+    assert lines[1].split()[0] == "bus-20261116T100750.099Z-34e30170.db"

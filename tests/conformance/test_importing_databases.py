@@ -1,0 +1,168 @@
+"""Importing SQLite databases of hand-made coordination: read by the names of their columns, never written."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbus import Bus
+from tests.conformance.helpers import held, known, stored, take_all, worker
+from tests.conformance.old_ways import coordination, workflow
+
+MORNING = 1705312800000
+"""2024-01-15T10:00:00Z."""
+
+
+async def messages_to(bus: Bus, agent: str) -> list[Any]:
+    return [record for record in (await bus.messages.list()).items if record.recipient == agent]
+
+
+async def test_tasks_and_their_checkpoints(bus: Bus, tmp_path: Path) -> None:
+    path = workflow(tmp_path / "workflow.db")
+    report = await bus.import_path(path)
+    assert report.imported == {"session": 1, "document": 2, "checkpoint": 3}
+    assert (report.refused, report.changed, report.files[0].format) == (0, 0, "database")
+    (made,) = (await bus.sessions.list()).items
+    session = await bus.sessions.open(made.id)
+    record = await session.document("task-t-1").record()
+    assert record is not None
+    assert record.value["request"] == "add a login"
+    assert record.value["plan"] == {"steps": [1, 2]}
+    assert record.value["approvals"] == [{"by": "ann", "decision": "yes"}]
+    assert record.created == MORNING + 3_600_000, "SQLite's own times are in UTC"
+    assert (await session.document("task-t-2").latest())["error_details"] == "boom"
+    latest = await bus.checkpoints.latest(made.id, "task-t-1/plan", kind="session")
+    assert latest is not None
+    assert latest.snapshot == {"steps": [1, 2]}
+    again = await bus.import_path(path)
+    assert (again.imported, again.present) == ({}, 7)
+
+
+async def test_a_registry_with_messages_state_sessions_and_checkpoints(bus: Bus, tmp_path: Path) -> None:
+    path = coordination(tmp_path / "coordination.sqlite")
+    report = await bus.import_path(path)
+    assert report.imported == {"session": 2, "agent": 2, "state": 2, "checkpoint": 2, "message": 3}
+    assert [(problem.line, problem.taken) for problem in report.problems] == [(4, False)]
+    assert "nobody in particular" in report.problems[0].reason
+    session = await held(bus, "plan-1")
+    assert (session.status, session.operation, session.milestone) == ("interrupted", "planning", "ms-123")
+    assert (session.created, session.metadata) == (MORNING, {"by": "ann"})
+    coordinator, executor = await known(bus, "coord-1"), await known(bus, "exec-1")
+    assert (coordinator.status, coordinator.error, coordinator.session) == ("failed", "imported", "plan-1")
+    assert (coordinator.capabilities, coordinator.created) == (["plan", "sql"], MORNING + 500)
+    assert (executor.type, executor.name, executor.parent) == ("code-monkey", "exec-1", "coord-1")
+    assert executor.metadata == {"metadata": "no json"}
+    assert await bus.state("exec-1").get("scope") == {"files": 12}
+    entry = await bus.state("exec-1").entry("x")
+    assert entry is not None
+    assert (entry.value, entry.type) == ("plain", "user_data")
+    latest = await bus.checkpoints.latest("exec-1", "half")
+    assert latest is not None
+    assert latest.snapshot == {"step": 2}, "the newest by its time, not by its row"
+    first, second = sorted(await messages_to(bus, "exec-1"), key=lambda record: record.created)
+    assert (first.status, first.priority, first.payload) == ("acked", 7, {"phase": "design"})
+    assert (second.status, second.priority, second.payload, second.type) == ("queued", 9, "hello", "shout")
+    assert second.created == 1705312901000
+    (dead,) = await messages_to(bus, "coord-1")
+    assert (dead.status, dead.error) == ("dead", "too late")
+    again = await bus.import_path(path)
+    assert (again.imported, again.present) == ({}, 11)
+
+
+async def test_a_message_that_was_not_read_waits_for_its_agent(bus: Bus, tmp_path: Path) -> None:
+    await bus.import_path(coordination(tmp_path / "c.db"))
+    executor = await worker(bus, "exec-1")
+    (message,) = await take_all(executor)
+    assert (message.sender, message.payload, message.attempts) == ("coord-1", "hello", 1)
+    await message.ack()
+    await bus.import_path(tmp_path / "c.db")
+    assert await take_all(executor) == [], "importing again does not bring it back"
+
+
+async def test_an_open_message_must_fit_what_its_type_promises(bus: Bus, tmp_path: Path) -> None:
+    await bus.define("shout", schema={"type": "object"})
+    report = await bus.import_path(coordination(tmp_path / "c.db"))
+    assert report.imported["message"] == 2
+    assert any("shout" in problem.reason for problem in report.problems)
+
+
+@pytest.mark.parametrize("log", [False, True])
+async def test_a_database_is_never_written(bus: Bus, tmp_path: Path, log: bool) -> None:
+    path = coordination(tmp_path / "c.db")
+    writer = sqlite3.connect(path, isolation_level=None)
+    if log:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("INSERT INTO agent_registry (agent_id, status) VALUES ('late', 'done')")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")}
+    report = await bus.import_path(tmp_path)
+    after = {file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")}
+    assert after == before
+    assert report.imported["agent"] == (3 if log else 2), "what is only in the log counts too"
+    assert report.refused == 1, "the message to nobody; the log is no file of its own"
+    writer.close()
+
+
+async def test_a_database_in_another_shape(bus: Bus, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "odd.db", isolation_level=None)
+    connection.executescript("""
+        CREATE TABLE agent_registry ("Agent_ID" BLOB, "STATUS", extra);
+        INSERT INTO agent_registry VALUES
+            (CAST('blob' AS BLOB), 'active', x'ff00'), (NULL, NULL, NULL), (7, 'done', 1.5);
+        CREATE TABLE agent_messages (message_id, sender, recipient, type, content, "read", timestamp);
+        INSERT INTO agent_messages VALUES
+            ('u-1', 'a', 'b', NULL, NULL, 1, NULL), ('u-2', 'a', 'b', 'note', x'00ff', 0, 'soon'),
+            ('m-7', 'a', 'b', 'note', '[1', 0, 1705312900);
+        CREATE TABLE agent_state (key, value);
+        INSERT INTO agent_state VALUES ('k', 1), (NULL, 2), ('a b', 9e999);
+        CREATE TABLE agent_checkpoints (data);
+        INSERT INTO agent_checkpoints VALUES ('{}');
+        CREATE VIEW coordination_sessions AS
+            WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id FROM n;
+        CREATE TABLE unrelated (x);
+    """)
+    connection.close()
+    report = await bus.import_path(tmp_path)
+    assert report.imported == {"agent": 2, "message": 3, "state": 2}
+    assert {problem.reason.split(" ")[0] for problem in report.problems if not problem.taken} == {
+        "the", "state", "agent_checkpoints:",
+    }  # fmt: skip
+    assert (await known(bus, "blob")).metadata == {"extra": {"base64": "/wA="}}
+    assert (await known(bus, "7")).status == "completed"
+    assert (await stored(bus, "u-1")).status == "acked"
+    assert (await stored(bus, "u-2")).payload == {"base64": "AP8="}
+
+
+async def test_a_value_that_is_too_large_does_not_hold_up_the_others(bus: Bus, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
+    connection.execute("CREATE TABLE agent_state (agent_id, key, value)")
+    connection.execute("BEGIN")
+    connection.executemany("INSERT INTO agent_state VALUES ('a', ?, ?)", [(f"k{n}", n) for n in range(1200)])
+    connection.execute("INSERT INTO agent_state VALUES ('a', 'large', ?)", ['"' + "x" * 2_000_000 + '"'])
+    connection.execute("COMMIT")
+    connection.close()
+    report = await bus.import_path(tmp_path)
+    assert (report.imported, report.refused) == ({"state": 1200}, 1)
+    assert "large" in report.problems[0].reason
+
+
+@pytest.mark.parametrize("how", ["random", "cut off", "empty", "no known table", "text"])
+async def test_a_damaged_database_is_reported(bus: Bus, tmp_path: Path, how: str) -> None:
+    path = coordination(tmp_path / "c.db")
+    data = path.read_bytes()
+    if how == "random":
+        path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
+    elif how == "cut off":
+        path.write_bytes(data[: len(data) // 3])
+    elif how == "no known table":
+        path.unlink()
+        sqlite3.connect(path).executescript("CREATE TABLE x (y); CREATE TABLE checkpoints (z);")
+    else:
+        path.write_bytes(b"" if how == "empty" else b"hello")
+    report = await bus.import_path(tmp_path)
+    assert report.refused >= 1
+    assert report.problems[0].file == "c.db"
+    a = await worker(bus, "a")
+    await a.send("a", "note", "the bus still works")

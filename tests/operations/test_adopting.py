@@ -1,0 +1,198 @@
+"""Adopting what comes from elsewhere, without a database: what is new, what is there, what would do harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbus.errors import ArchiveDiffers, Outdated, UnknownSession
+from agentbus.operations.adopting import Adopted, AdoptRequest, Foreign, adopt
+from agentbus.operations.archives import (
+    ArchivedAgent,
+    ArchivedCheckpoint,
+    ArchivedDocument,
+    ArchivedMessage,
+    ArchivedParticipant,
+    ArchivedSession,
+    ArchivedState,
+)
+from agentbus.operations.vocabulary import Unchecked
+from tests.operations.script import NOW, Answer, Played, play
+
+SUM = "0" * 64
+BOXES: tuple[Answer, ...] = (("mailbox_find", [(5,)]), ("mailbox_find", [(6,)]))
+KNOWN: Answer = ("type_known", [("x", None)])
+
+
+def adopted(line: Foreign, *answers: Answer, dated: bool = True) -> Played[Any]:
+    return play(adopt.run([AdoptRequest((Adopted(line, dated),), 1)], NOW), *answers)
+
+
+def an_agent(status: str, ended: int | None = None) -> ArchivedAgent:
+    return ArchivedAgent(
+        "a", "A", "worker", "resident", None, None, "boss", "[]", None, None, None, None, "{}", status, 0, None, 1,
+        None, None, None, 7, None, 8, ended,
+    )  # fmt: skip
+
+
+def test_an_agent_that_was_at_work_failed_and_nobody_hears_of_it() -> None:
+    for status in ("running", "suspect", "spawning"):
+        played = adopted(an_agent(status), ("agent_life", []), KNOWN, *BOXES)
+        assert played.outcomes == [[True]]
+        (row,) = played.written("agent_restore")
+        assert (row[13], row[18], row[23], row[24:]) == ("failed", "imported", NOW.wall, (5, 6))
+        assert played.wrote == ["mailbox_ensure", "agent_restore"]
+        assert played.woken == []
+
+
+def test_one_that_was_expected_or_had_ended_stays_so() -> None:
+    for status, ended in (("pending", None), ("completed", 9)):
+        (row,) = adopted(an_agent(status, ended), ("agent_life", []), KNOWN, *BOXES).written("agent_restore")
+        assert (row[13], row[23]) == (status, ended)
+
+
+def test_an_agent_that_is_there_is_left_alone() -> None:
+    played = adopted(an_agent("running"), ("agent_life", [(1, 5, 6, None)]))
+    assert (played.outcomes, played.wrote) == ([[False]], [])
+
+
+def test_a_type_that_nobody_knows_is_defined() -> None:
+    played = adopted(
+        an_agent("pending"), ("agent_life", []), ("type_known", []), ("type_get", []), *BOXES
+    )  # fmt: skip
+    assert played.written("type_define") == [("agent", "worker", "imported", None, NOW.wall)]
+
+
+def a_session(status: str = "active") -> ArchivedSession:
+    return ArchivedSession("s", "planning", None, status, 0, 0, "{}", "{}", None, 7, 8, None)
+
+
+def test_a_session_that_was_active_was_cut_off() -> None:
+    (row,) = adopted(a_session(), ("session_restore", [("s",)])).written("session_restore")
+    assert (row[3], row[8]) == ("interrupted", "imported")
+
+
+def test_a_session_that_is_there_is_the_same_if_it_began_at_the_same_moment() -> None:
+    taken: Answer = ("session_restore", [])
+    assert adopted(a_session(), taken, ("session_same", [(1,)])).outcomes == [[False]]
+    ((outcome,),) = adopted(a_session(), taken, ("session_same", [])).outcomes
+    assert isinstance(outcome, ArchiveDiffers)
+    assert adopted(a_session(), taken, dated=False).outcomes == [[False]], "nobody knows when it began"
+
+
+def test_state_comes_only_where_there_is_nothing() -> None:
+    line = ArchivedState("a", "k", "user_data", 1, 42, None, None, 7, 7, "1")
+    played = adopted(
+        line, ("state_checksum", []), ("agent_made", []), ("state_floors", [("a", 9)]), ("counter_take", [(3,)])
+    )  # fmt: skip
+    assert played.outcomes == [[True]]
+    assert played.written("state_insert")[0][:3] == ("user_data", 10, 3), "versions never repeat"
+    assert adopted(line, ("state_checksum", [(42,)])).outcomes == [[False]]
+    assert adopted(line, ("state_checksum", [(None,)])).outcomes == [[False]], "what was deleted stays deleted"
+    ((outcome,),) = adopted(line, ("state_checksum", [(43,)])).outcomes
+    assert isinstance(outcome, ArchiveDiffers)
+
+
+def test_a_document_is_a_new_version_unless_one_has_the_same_content() -> None:
+    line = ArchivedDocument("s", "plan", 0, SUM, None, 7, "1")
+    there: Answer = ("session_made", [(8, "completed")])
+    played = adopted(line, there, ("document_alike", []), ("document_insert", [(1, 4)]))
+    assert played.outcomes == [[True]]
+    assert adopted(line, there, ("document_alike", [(1,)])).outcomes == [[False]]
+    ((outcome,),) = adopted(line, ("session_made", [])).outcomes
+    assert isinstance(outcome, UnknownSession)
+
+
+def test_an_older_checkpoint_is_refused() -> None:
+    line = ArchivedCheckpoint(0, "agent", "a", "n", None, 7, SUM, 1, 0, "", "[]", "1")
+    new: Answer = ("checkpoint_alike", [])
+    made: Answer = ("checkpoint_insert", [(9,)])
+    assert adopted(line, new, ("checkpoint_newest", []), made).outcomes == [[True]]
+    assert adopted(line, new, ("checkpoint_newest", [(3, 7)]), made).outcomes == [[True]]
+    ((outcome,),) = adopted(line, new, ("checkpoint_newest", [(3, 8)])).outcomes
+    assert isinstance(outcome, Outdated)
+    assert adopted(line, ("checkpoint_alike", [(1,)])).outcomes == [[False]]
+
+
+def a_message(status: str) -> ArchivedMessage:
+    return ArchivedMessage(
+        0, "old:1", "agent", "b", "b", "a", "note", 42, 5, status, 0, 5, 0, None, None, None, None, None, 7,
+        8 if status == "acked" else None, "1",
+    )  # fmt: skip
+
+
+def test_a_message_gets_a_number_and_wakes_its_receiver_if_it_waits() -> None:
+    answers: tuple[Answer, ...] = (
+        ("mailbox_find", [(5,)]), ("message_in_box", []), KNOWN, ("counter_take", [(12,)]),
+        ("message_restore", [(12,)]),
+    )  # fmt: skip
+    played = adopted(a_message("queued"), *answers)
+    assert (played.outcomes, played.woken) == ([[True]], ["mailbox/5"])
+    assert played.written("message_restore")[0][:3] == (12, "old:1", 5)
+    assert adopted(a_message("acked"), *answers).woken == []
+    leased = adopted(a_message("leased"), *answers).written("message_restore")[0]
+    assert leased[7] == "queued"
+
+
+def test_a_message_is_known_again_by_its_id() -> None:
+    box: Answer = ("mailbox_find", [(5,)])
+    assert adopted(a_message("queued"), box, ("message_in_box", [(42, "note", "a")])).outcomes == [[False]]
+    ((outcome,),) = adopted(a_message("queued"), box, ("message_in_box", [(43, "note", "a")])).outcomes
+    assert isinstance(outcome, ArchiveDiffers)
+
+
+def test_a_line_that_is_refused_does_not_hold_up_the_others() -> None:
+    lines = (ArchivedDocument("s", "plan", 0, SUM, None, 7, "1"), an_agent("pending"))
+    request = AdoptRequest(tuple(Adopted(line) for line in lines), 1)
+    played = play(adopt.run([request], NOW), ("session_made", []), ("agent_life", []), KNOWN, *BOXES)
+    outcomes: Any = played.outcomes[0]
+    refused, taken = outcomes
+    assert isinstance(refused, UnknownSession)
+    assert taken is True
+
+
+def test_what_belongs_to_a_session_that_is_another_one_here_is_refused_with_it() -> None:
+    lines = (
+        a_session(),
+        ArchivedDocument("s", "plan", 0, SUM, None, 9, "1"),
+        ArchivedParticipant("s", "m", "x", 0, 9, None, None, None),
+        ArchivedState("session:s", "k", "user_data", 1, 42, None, None, 9, 9, "1"),
+        ArchivedCheckpoint(0, "session", "s", "n", None, 9, SUM, 1, 0, "", "[]", "1"),
+    )
+    request = AdoptRequest(tuple(Adopted(line) for line in lines), 1)
+    played = play(adopt.run([request], NOW), ("session_restore", []), ("session_same", []))
+    outcomes: Any = played.outcomes[0]
+    assert [type(outcome) for outcome in outcomes] == [ArchiveDiffers] * 5
+    later = AdoptRequest((Adopted(lines[1]),), 1, others=frozenset({"s"}))
+    outcomes = play(adopt.run([later], NOW)).outcomes[0]
+    assert [type(outcome) for outcome in outcomes] == [ArchiveDiffers]
+
+
+def test_what_is_at_work_here_gets_nothing_from_before_it_began() -> None:
+    document = ArchivedDocument("s", "plan", 0, SUM, None, 7, "1")
+    state = ArchivedState("a", "k", "user_data", 1, 42, None, None, 7, 7, "1")
+    checkpoint = ArchivedCheckpoint(0, "session", "s", "n", None, 7, SUM, 1, 0, "", "[]", "1")
+    at_work: Answer = ("session_made", [(8, "active")])
+    for played in (
+        adopted(document, at_work),
+        adopted(checkpoint, ("checkpoint_alike", []), at_work),
+        adopted(state, ("state_checksum", []), ("agent_made", [(8, "running")])),
+    ):
+        ((outcome,),) = played.outcomes
+        assert isinstance(outcome, ArchiveDiffers)
+        assert played.wrote == []
+    expected: Answer = ("agent_made", [(8, "pending")])
+    played = adopted(state, ("state_checksum", []), expected, ("counter_take", [(3,)]))
+    assert played.outcomes == [[True]], "times are often guessed"
+
+
+def test_a_message_that_somebody_will_receive_must_be_known_to_fit_its_type() -> None:
+    asked: tuple[Answer, ...] = (("mailbox_find", [(5,)]), ("message_in_box", []), ("type_known", [("note", "{}")]))
+    played = adopted(a_message("queued"), *asked)
+    ((outcome,),) = played.outcomes
+    assert isinstance(outcome, Unchecked)
+    assert outcome.schemas == {"note": "{}"}
+    assert "message_restore" not in played.wrote
+    taken: tuple[Answer, ...] = (("counter_take", [(12,)]), ("message_restore", [(12,)]))
+    fitting = AdoptRequest((Adopted(a_message("queued"), fits="{}"),), 1)
+    assert play(adopt.run([fitting], NOW), *asked, *taken).outcomes == [[True]]
+    assert adopted(a_message("acked"), *asked, *taken).outcomes == [[True]], "history"
