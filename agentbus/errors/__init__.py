@@ -58,6 +58,7 @@
         ├── DamagedArchive
         ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
+        │   └── UseServerTools        pg_dump, pg_restore; ``command`` is the one
         ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
         ├── SQLiteTooOld
@@ -162,6 +163,7 @@ from agentbus.errors.store import (
     StoreError,
     UnknownDatabase,
     UnsupportedFileSystem,
+    UseServerTools,
 )
 
 __all__ = [
@@ -236,6 +238,7 @@ __all__ = [
     "UnreadableFile",
     "UnsafePath",
     "UnsupportedFileSystem",
+    "UseServerTools",
     "VersionConflict",
     "WrongLoop",
     "WrongState",

@@ -71,6 +71,14 @@ class BackupFailed(StoreError):
     text = "no backup in {path}: {reason}"
 
 
+class UseServerTools(BackupFailed):
+    """The bus is on a server, which is backed up and restored with its own tools. Nothing was changed."""
+
+    code = "use_server_tools"
+    text = "{path} is on a server, which has tools of its own for that"
+    fix_text = "{command}"
+
+
 class BusInUse(StoreError):
     """The bus that shall be replaced is open somewhere. Nothing was replaced."""
 

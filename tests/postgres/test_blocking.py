@@ -20,7 +20,7 @@ from agentbus.operations.reading import count
 
 
 def opened(url: str) -> BlockingPostgres:
-    return BlockingPostgres(parse(url), durability="disk", clock=None, lock_timeout=5)
+    return BlockingPostgres(parse(url), create=True, durability="disk", clock=None, lock_timeout=5)
 
 
 def draft(to: Address) -> Draft:

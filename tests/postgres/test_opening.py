@@ -31,46 +31,16 @@ from agentbus.errors import (
     ServerUnreachable,
     StatementTimeout,
     UnknownDatabase,
+    UseServerTools,
 )
+from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server, at_schema, server_url
-
-SECRET = "hunter2-secret"
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
-    """A server that asks for passwords, over TCP."""
-    server = Server(listen_addresses="127.0.0.1", port=str(free_port()))
-    (server.directory / "data" / "pg_hba.conf").write_text(
-        "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
-    )
-    run(server.url, "SELECT pg_reload_conf()", "CREATE ROLE guest LOGIN PASSWORD '" + SECRET + "'",
-        "REVOKE CREATE ON DATABASE postgres FROM PUBLIC")  # fmt: skip
-    yield server
-    server.remove()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def run(url: str, *statements: str) -> list[Any]:
-    async def work() -> list[Any]:
-        connection = await asyncpg.connect(url)
-        try:
-            return [await connection.fetch(statement) for statement in statements]
-        finally:
-            await connection.close()
-
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work())
-    finally:
-        loop.close()
+    with guarded_server() as server:
+        yield server
 
 
 async def refused(url: str, kind: type[AgentBusError]) -> AgentBusError:
@@ -82,10 +52,6 @@ async def refused(url: str, kind: type[AgentBusError]) -> AgentBusError:
     shown = "".join(traceback.format_exception(error)) + repr(error.facts) + str(error.fix)
     assert SECRET not in shown
     return error
-
-
-def guest(server: Server, password: str = SECRET, database: str = "postgres", more: str = "") -> str:
-    return f"postgresql://guest:{password}@127.0.0.1:{server.port}/{database}{more}"
 
 
 async def test_a_wrong_password_is_said_so(guarded: Server) -> None:
@@ -190,7 +156,7 @@ async def test_the_password_is_in_no_log_and_no_status(
 
 async def test_a_backup_names_the_command_for_it(url: str, tmp_path: Path) -> None:
     async with agentbus.connect(url) as bus:
-        with pytest.raises(BackupFailed, match="pg_dump --format=custom --schema="):
+        with pytest.raises(UseServerTools, match="pg_dump --format=custom --schema="):
             await bus.backup(tmp_path / "with space.dump")
         await bus.declare(agentbus.pool("p"))
 
@@ -202,10 +168,10 @@ async def test_the_command_for_a_backup_works(url: str, tmp_path: Path) -> None:
 
     async with agentbus.connect(url) as bus:
         await bus.declare(agentbus.pool("p"))
-        with pytest.raises(BackupFailed) as found:
+        with pytest.raises(UseServerTools) as found:
             await bus.backup(tmp_path / "bus.dump")
-        command = shlex.split(str(found.value).partition("pg_dump ")[2])
-        process = await asyncio.create_subprocess_exec(binaries() / "pg_dump", *command)
+        program, *arguments = shlex.split(found.value.command)
+        process = await asyncio.create_subprocess_exec(binaries() / program, *arguments)
         assert await process.wait() == 0
         assert (tmp_path / "bus.dump").stat().st_size > 1000
 

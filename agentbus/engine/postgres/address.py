@@ -37,6 +37,10 @@ class Address(msgspec.Struct, frozen=True):
         file = shlex.quote(str(path or f"{self.schema}.dump"))
         return f"pg_dump --format=custom --schema={self.schema} --file={file} {shlex.quote(self.plain)}"
 
+    def restore(self, path: str) -> str:
+        """The command that puts a backup back, in the place of what is there."""
+        return f"pg_restore --clean --if-exists --dbname={shlex.quote(self.plain)} {shlex.quote(path)}"
+
     @property
     def directory(self) -> Path:
         """Where this machine keeps files of the bus."""

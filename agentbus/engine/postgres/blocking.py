@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -20,6 +20,7 @@ from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Call, Transactor
+from agentbus.engine.signals import undisturbed
 from agentbus.engine.sqlite import forking
 from agentbus.errors import AgentBusError, BusClosed, BusForked
 from agentbus.operations import Op, Operation
@@ -43,7 +44,9 @@ BEAT = 5.0
 class BlockingPostgres:
     """A bus on a server, for callers without an event loop."""
 
-    def __init__(self, address: Address, *, durability: str, clock: Clock | None, lock_timeout: float) -> None:
+    def __init__(
+        self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
+    ) -> None:
         self.clock: Clock = clock or ServerClock()
         self._address = address
         self._patience = lock_timeout
@@ -54,15 +57,23 @@ class BlockingPostgres:
         self._transactor: Transactor | None = None
         self._readers = Readers(address, lock_timeout)
         try:
-            connection = self.run(opened(address, lock_timeout, self.clock))
+            connection = self.run(opened(address, lock_timeout, self.clock, create=create))
         except BaseException:
             self._loop.close()
             raise
         self._transactor = Transactor(address, self.clock, patience=lock_timeout, connection=connection)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Let the loop run until this is done."""
-        return self._loop.run_until_complete(work)
+        """Let the loop run until this is done. What interrupts it ends it: nothing goes on at the next call."""
+        task = self._loop.create_task(work)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                if self._transactor is not None:
+                    self._transactor.break_off()
+                self._end([task])
+            raise
 
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
         """Commit one request, or raise its error."""
@@ -90,7 +101,8 @@ class BlockingPostgres:
             attending.enter()
             yield attending
         finally:
-            attending.leave()
+            with undisturbed():
+                attending.leave()
 
     def entered(self, process: int) -> None:
         """From now on this process has a number: it does not ring itself."""
@@ -114,7 +126,16 @@ class BlockingPostgres:
         if transactor is not None and forking.generation() == self._generation:
             self.run(self._readers.close())
             self.run(transactor.close())
+            self._end(asyncio.all_tasks(self._loop))
             self._loop.close()
+
+    def _end(self, tasks: Collection[asyncio.Task[Any]]) -> None:
+        async def ended() -> None:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self._loop.run_until_complete(ended())
 
     def _checked(self) -> Transactor:
         if forking.generation() != self._generation:
@@ -169,9 +190,15 @@ class Attending:
         """Sleep until something rings, or for so long, or until the next beat; whether something rang."""
         rung = self._engine.run(self._rings(min(seconds, self._beaten + BEAT - time.monotonic())))
         if time.monotonic() >= self._beaten + BEAT:
-            self._engine.write(beat, BeatRequest(self.process, ()))
-            self._beaten = time.monotonic()
+            self._beat()
         return rung
+
+    def _beat(self) -> None:
+        """Show that this process is there. If it counted as dead meanwhile, nobody knows what it listens to."""
+        if self._engine.write(beat, BeatRequest(self.process, ())):
+            known, self._channels = self._channels, ()
+            self.listen(known)
+        self._beaten = time.monotonic()
 
     async def _hung_up(self) -> Bell:
         bell = Bell(self._address, self._hub)

@@ -15,7 +15,7 @@ from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.problems import DRIVER, translated
 from agentbus.engine.queries import parse, text
-from agentbus.errors import NotWritable, SchemaTooNew, ServerTooOld
+from agentbus.errors import NoBus, NotWritable, SchemaTooNew, ServerTooOld
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -66,15 +66,15 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None) -
     )
 
 
-async def opened(address: Address, patience: float, clock: Clock) -> Connection:
+async def opened(address: Address, patience: float, clock: Clock, *, create: bool) -> Connection:
     """The first connection, which writes: what is wrong with the address or the server is said at once, the tables are
-    there, and the clock knows the server's time."""
+    there (if there is no bus, unless ``create``, that is an error), and the clock knows the server's time."""
     try:
         connection = await connect(address, writing(patience))
     except (*DRIVER, ValueError) as error:
         raise translated(error, address) from error
     try:
-        moment = await prepare(connection, address)
+        moment = await prepare(connection, address, create=create)
     except BaseException:
         let_go(connection)
         raise
@@ -83,7 +83,7 @@ async def opened(address: Address, patience: float, clock: Clock) -> Connection:
     return connection
 
 
-async def prepare(connection: Connection, address: Address) -> int:
+async def prepare(connection: Connection, address: Address, *, create: bool = True) -> int:
     """See that the server does, and that the tables are those that this agentbus knows; its time."""
     queries = server_queries()
     try:
@@ -95,16 +95,18 @@ async def prepare(connection: Connection, address: Address) -> int:
             raise ServerTooOld(path=address.shown, found=f"with {encoding}", needed="a database with UTF8")
         if follows:
             raise NotWritable(path=address.shown, reason="it is a standby that follows another server")
-        if not await _is_current(connection, address):
+        if not await _is_current(connection, address, create):
             await _migrate(connection, address)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, address) from error
     return int(moment)
 
 
-async def _is_current(connection: Connection, address: Address) -> bool:
+async def _is_current(connection: Connection, address: Address, create: bool) -> bool:
     queries = server_queries()
     made, _ = await connection.fetchrow(queries["server_tables"], address.schema)  # type: ignore[misc]
+    if not made and not create:
+        raise NoBus(path=address.shown)
     found = await connection.fetchval(queries["server_version"]) if made else 0
     newest = max(migrations())
     if found > newest:

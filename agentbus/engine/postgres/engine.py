@@ -22,7 +22,7 @@ from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.postgres.writer import Writer
 from agentbus.engine.sqlite import forking
-from agentbus.errors import BackupFailed, BusClosed, BusForked, WrongLoop
+from agentbus.errors import BusClosed, BusForked, UseServerTools, WrongLoop
 from agentbus.operations import Op, Operation
 from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import EnterRequest, Entry, enter
@@ -35,7 +35,9 @@ T = TypeVar("T")
 class PostgresEngine:
     """A bus in a schema of a server."""
 
-    def __init__(self, address: Address, *, durability: str, clock: Clock | None, lock_timeout: float) -> None:
+    def __init__(
+        self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
+    ) -> None:
         self.clock: Clock = clock or ServerClock()
         self.hub = Hub(self.clock)
         self.process = 0
@@ -43,6 +45,7 @@ class PostgresEngine:
         self.directory = address.directory
         self.waited_in_vain = float("-inf")
         self._address = address
+        self._create = create
         self._disk = durability == "disk"
         self._patience = lock_timeout
         self._pid = os.getpid()
@@ -54,7 +57,7 @@ class PostgresEngine:
 
     async def open(self) -> Entry:
         self._loop = asyncio.get_running_loop()
-        connection = await opened(self._address, self._patience, self.clock)
+        connection = await opened(self._address, self._patience, self.clock, create=self._create)
         self._bell = Bell(self._address, self.hub)
         transactor = Transactor(self._address, self.clock, patience=self._patience, connection=connection)
         self._writer = Writer(transactor, self._bell)
@@ -108,8 +111,7 @@ class PostgresEngine:
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         self._check()
-        reason = f"a server has tools of its own for that: {self._address.dump(path)}"
-        raise BackupFailed(path=self._address.shown, reason=reason)
+        raise UseServerTools(path=self._address.shown, command=self._address.dump(path))
 
     async def examine(self) -> list[Check | Unseen]:
         return await examine(self._reading(), self._address)

@@ -101,6 +101,10 @@ class Transactor:
             except problems.DRIVER:
                 let_go(connection)
 
+    def break_off(self) -> None:
+        """Whoever waited for a batch was interrupted: what was not committed is undone with the connection."""
+        let_go(self._connection)
+
     async def _patiently(self, calls: Sequence[Call]) -> Bells:
         """Nothing was written: the connection was lost, or another transaction was in the way. Try for a while."""
         # Imported only here, on the slow path.

@@ -101,10 +101,7 @@ def find(url: str | os.PathLike[str] | None) -> Home:
         # As in other tools: sqlite:///relative, sqlite:////absolute.
         text = text.removeprefix("sqlite://").removeprefix("/")
     elif "://" in text:
-        scheme = text.split("://", maxsplit=1)[0]
-        server = scheme in {"postgresql", "postgres"}
-        reason = "a server has tools of its own for that: pg_restore" if server else "no engine knows this scheme"
-        raise InvalidUrl(url=f"{scheme}://…", reason=reason)
+        raise InvalidUrl(url=text.split("://", maxsplit=1)[0] + "://…", reason="no engine knows this scheme")
     if not text or "\0" in text:
         raise InvalidUrl(url=text, reason="it is empty or has a NUL in it")
     try:
