@@ -14,6 +14,7 @@ from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.outgrowing import note_waits
 from agentbus.operations.returning import acquit
 from agentbus.operations.unfinished import refuse_unfinished
 
@@ -54,10 +55,12 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class BeatRequest(msgspec.Struct, frozen=True):
-    """A process is alive; ``calls`` are its agents that did something since the last beat, and when (awake)."""
+    """A process is alive; ``calls`` are its agents that did something since the last beat, and when (awake).
+    ``waited``: for so many milliseconds since then it waited to write."""
 
     process: int
     calls: tuple[tuple[str, int, int], ...]
+    waited: int = 0
 
 
 class LeaveRequest(msgspec.Struct, frozen=True):
@@ -130,6 +133,9 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
         yield Each("agent_called", calls)
+    waited = sum(request.waited for request in requests)
+    if waited:
+        yield from note_waits(waited, now)
     outcomes: list[Outcome[bool]] = []
     for request in requests:
         revived = yield Query("process_revive", (now.awake, request.process))

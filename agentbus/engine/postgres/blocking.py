@@ -63,6 +63,8 @@ class BlockingPostgres:
             raise
         self._transactor = Transactor(address, self.clock, patience=lock_timeout, connection=connection)
 
+    home = None
+
     @property
     def shown(self) -> str:
         """Its URL, without a password."""

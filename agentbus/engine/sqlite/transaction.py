@@ -123,6 +123,10 @@ class Transactor:
             return self._problem(error)
         return not busy and pages == moved
 
+    def waited(self) -> int:
+        """Milliseconds that were waited for the lock since this was last asked. May be called from another thread."""
+        return self._lock.waited()
+
     def ring_again(self) -> bool:
         return self._ringer.ring_again()
 
