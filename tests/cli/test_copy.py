@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from agentbus.blocking import open_bus, open_store
 from agentbus.services.copying import copy_bus
 from tests.cli.conftest import Shell
+from tests.cli.test_terminal import on_terminal
 from tests.support.postgres import Schemas, at_schema
 
 
@@ -39,6 +41,16 @@ def test_what_both_have_is_printed_as_json(shell: Shell) -> None:
     assert data["resumed"] is False
     assert {table["name"]: table["rows"] for table in data["tables"]}["vocabulary"] == 23
     assert data["rows"] == sum(table["rows"] for table in data["tables"])
+
+
+def test_a_bar_shows_how_far_it_is(shell: Shell) -> None:
+    shell.register("a")
+    code, shown = on_terminal(shell, "copy", ".agentbus", "there", errors=True)
+    assert code == 0
+    for words in ("copying", "100%", "comparing", "checksum of both", "vocabulary"):
+        assert words in shown
+    quiet = on_terminal(shell, "copy", ".agentbus", "elsewhere", "--quiet", errors=True)[1]
+    assert "copying" not in quiet
 
 
 def test_who_is_in_the_way_is_said(shell: Shell) -> None:
@@ -73,8 +85,6 @@ def test_what_cannot_be_copied_is_refused(shell: Shell, words: tuple[str, ...], 
 
 
 def _of_the_future(place: Path) -> None:
-    import sqlite3
-
     open_bus(place, create=True).close()
     connection = sqlite3.connect(place / "bus.db")
     connection.execute("PRAGMA user_version = 999")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,18 @@ from agentbus.blocking import open_store
 from agentbus.errors import CopyUnfinished
 from agentbus.operations.copying import TABLES
 from tests.faults.rows import integrity
+from tests.support.postgres import Schemas, at_schema
 from tests.support.processes import Team
 
-KILLS = 8
+KILLS = 6
+
+
+@pytest.fixture
+def schema(schemas: Schemas) -> Iterator[str]:
+    """A schema with an empty bus in it."""
+    name = schemas.take()
+    yield name
+    schemas.give_back(name)
 
 
 async def fill(url: str) -> None:
@@ -77,6 +87,33 @@ async def test_a_copy_killed_at_any_moment_goes_on_and_is_whole(short: Path, tea
     assert integrity(target) == "ok"
     async with agentbus.connect(target) as bus:
         assert [check for check in await bus.doctor() if check.status == "error"] == []
+
+
+@pytest.mark.slow
+async def test_copies_between_engines_killed_at_any_moment_lose_nothing(
+    short: Path, team: Team, schemas: Schemas, schema: str
+) -> None:
+    """From a file to a server and back, and both of them killed on the way."""
+    rng = random.Random(20_261_117)
+    source, server, back = short / "source", at_schema(schemas.url, schema), short / "back"
+    await fill(str(source))
+    before = everything(source)
+    for here, there in ((source, server), (server, back)):
+        for kill in range(3):
+            worker = team.start("worker_copy", here, there, rng.randint(1, 15), "" if kill < 2 else "comparing")
+            worker.expect("here")
+            await asyncio.sleep(rng.uniform(0, 0.01))
+            worker.kill()
+            with pytest.raises(CopyUnfinished):
+                async with agentbus.connect(there):
+                    pass
+        worker = team.start("worker_copy", here, there)
+        assert worker.expect("copied").endswith("True")
+        worker.finish()
+    after = everything(back)
+    assert [row[2] for row in after["events"][-2:]] == ["bus_copied", "bus_copied"]
+    assert {**after, "events": after["events"][:-2]} == before
+    assert integrity(back) == "ok"
 
 
 @pytest.mark.slow

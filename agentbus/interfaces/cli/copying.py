@@ -53,22 +53,20 @@ class Copied(Result):
 
     def __init__(self, report: CopyReport) -> None:
         self._report = report
+        self._tables = report.tables
 
     def data(self) -> Any:
         return msgspec.to_builtins(self._report)
 
     def lines(self) -> list[str]:
-        return ["\t".join(plain(value) for value in (table.name, table.rows, table.checksum)) for table in self._all()]
+        return ["\t".join(plain(value) for value in (table.name, table.rows, table.checksum)) for table in self._tables]
 
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import table
 
         columns = [("table", ""), ("rows", ""), ("checksum of both", "")]
-        rows = [{"table": one.name, "rows": f"{one.rows:,}", "checksum of both": one.checksum} for one in self._all()]
+        rows = [{"table": one.name, "rows": f"{one.rows:,}", "checksum of both": one.checksum} for one in self._tables]
         table(columns, rows, "", None)
-
-    def _all(self) -> list[Any]:
-        return self._report.tables
 
 
 def _copy(parser: ArgumentParser) -> Any:
@@ -81,7 +79,7 @@ def _copy(parser: ArgumentParser) -> Any:
 COMMANDS = {
     "copy": Command(
         copy, "Copy a whole bus to another place, between files and servers, and compare the two. Nobody may have it"
-        " open;\nit stays as it is. Copied again, a copy that was cut off goes on where it was.",
+        " open; it stays as it is. Copied again, a copy that was cut off goes on where it was.",
         "agentbus copy .agentbus postgresql://me@server/agents", _copy,
         output="plain output: table, rows, checksum of them in both",
     ),
