@@ -131,7 +131,9 @@ class CopyDiffers(CopyFailed):
 
     code = "copy_differs"
     text = "{path} is not the same as {source}: {what}"
-    fix_text = "if {source} was used meanwhile: remove {path}, and copy again while nobody uses it"
+    fix_text = (
+        "if {source} was used meanwhile: remove the copy (its directory, or its schema), and copy it again at rest"
+    )
 
 
 class CopyUnfinished(StoreError):

@@ -70,6 +70,8 @@ def test_who_is_in_the_way_is_said(shell: Shell) -> None:
         (("copy", ".agentbus", "file"), "invalid_url", 2),
         (("copy", ".agentbus", "/proc/there"), "not_writable", 1),
         (("copy", ".agentbus", "mysql://server"), "invalid_url", 2),
+        (("copy", ".agentbus", "postgresql://me:top-secret@127.0.0.1:1/agents"), "server_unreachable", 3),
+        (("copy", "postgresql://me:top-secret@127.0.0.1:1/agents", "there"), "server_unreachable", 3),
         (("copy", "newer", "there"), "schema_too_new", 1),
         (("copy", ".agentbus"), "usage", 2),
     ],
@@ -81,6 +83,7 @@ def test_what_cannot_be_copied_is_refused(shell: Shell, words: tuple[str, ...], 
     _of_the_future(shell.directory / "newer")
     error = shell.refused(*words, code=exit_code)
     assert error["code"] == code
+    assert "top-secret" not in str(error)
     assert not (shell.directory / "there").exists()
 
 

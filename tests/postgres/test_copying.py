@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+import agentbus
+from agentbus.blocking import open_bus, open_store
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import connect
 from agentbus.engine.postgres.statements import statements
+from agentbus.errors import AccessDenied
 from agentbus.operations.copying import LEFT_OUT, TABLES
+from agentbus.services.copying import copy_bus
 from tests.support.postgres import Schemas, at_schema
 
 NO_TABLE = {"sequences"}
@@ -55,3 +61,25 @@ def test_every_column_is_read_and_written(columns: dict[str, set[str]], table: s
     carried = match[1].replace(",", " ").split()
     assert carried == written[1].replace(",", " ").split()
     assert set(carried) == columns[table] - NOT_KEPT.get(table, set())
+
+
+async def test_no_server_is_outgrown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("WAITS", "WRITERS", "SIZE"):
+        monkeypatch.setenv(f"AGENTBUS_OUTGROWN_{bound}", "0.001")
+    async with agentbus.connect(url) as bus:
+        assert "room" not in {check.name for check in await bus.doctor()}
+    assert "room" not in {check.name for check in await agentbus.doctor(url)}
+
+
+async def test_without_the_right_to_make_a_schema_nothing_is_copied(url: str, tmp_path: Path) -> None:
+    connection = await connect(parse(url))
+    await connection.execute("DROP ROLE IF EXISTS nobodys; CREATE ROLE nobodys LOGIN")
+    await connection.close()
+    barred = url.replace("agentbus@", "nobodys@").rpartition("schema=")[0] + "schema=not_mine"
+
+    def copy() -> None:
+        open_bus(tmp_path / "bus", create=True).close()
+        with closing(open_store(tmp_path / "bus")) as source, pytest.raises(AccessDenied):
+            copy_bus(source, lambda: open_store(barred, create=True))
+
+    await asyncio.to_thread(copy)
