@@ -55,6 +55,7 @@ class Transactor:
         self._home = home
         self._connection = connection
         self._lock = lock
+        self.waited = lock.waited
         self._clock = clock
         self._disk = disk
         self._queries = Queries("sqlite")
@@ -122,10 +123,6 @@ class Transactor:
         except Exception as error:
             return self._problem(error)
         return not busy and pages == moved
-
-    def waited(self) -> int:
-        """Milliseconds that were waited for the lock since this was last asked. May be called from another thread."""
-        return self._lock.waited()
 
     def ring_again(self) -> bool:
         return self._ringer.ring_again()
