@@ -74,3 +74,15 @@ SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backe
 -- name: server_dead_rows
 -- How many rows of messages are there, and how many are dead but not yet swept away.
 SELECT n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE schemaname = current_schema() AND relname = 'messages';
+
+-- name: server_question
+-- One of several questions that are asked together.
+q{number} ({columns}) AS MATERIALIZED ({sql});
+
+-- name: server_answer
+-- What it came to, beside nothing for the others.
+SELECT {number}, {values} FROM q{number};
+
+-- name: server_several
+-- All of them as one statement.
+WITH {questions} {answers};
