@@ -1,11 +1,15 @@
 -- name: server_facts
 -- What must hold of a server: its version, its encoding, whether it only follows another one; its time, in milliseconds;
--- whether the bus has been made, and whether there is the schema to make it in.
+-- whether the bus has been made, and whether there is the schema to make it in. Read from the tables themselves: what the
+-- server remembers of them may be older than the lock that was waited for.
 SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
     current_setting('server_encoding'), pg_is_in_recovery(),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
-    to_regclass(quote_ident(CAST($1 AS text)) || '.migrations') IS NOT NULL,
-    to_regnamespace(quote_ident(CAST($1 AS text))) IS NOT NULL;
+    EXISTS (
+        SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+        WHERE nspname = CAST($1 AS text) AND relname = 'migrations'
+    ),
+    EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = CAST($1 AS text));
 
 -- name: server_lock_beside
 -- Write beside others that may too; and the server's time, in milliseconds.
