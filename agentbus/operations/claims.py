@@ -14,7 +14,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Again, Op, Outcome, Query, Row, Rows, mailbox_channel, operation, several
-from agentbus.operations.fencing import known, refusals, standing
+from agentbus.operations.fencing import known, standing, turned_away
 from agentbus.operations.leases import Held, Settlement, acknowledge, take_back
 
 _FEW = 32
@@ -65,7 +65,7 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
     wanted = _wanted(requests)
     agents = {request.actor.agent for request in requests}
     standings, dues, *found = yield from several(standing(agents), _due(wanted), *_most_urgent_of(wanted))
-    refused = refusals([request.actor for request in requests], known(standings))
+    refused = turned_away([request.actor for request in requests], known(standings))
     granted = [request for request in requests if request.actor not in refused] if refused else requests
     wanted = _wanted(granted) if refused else wanted
     yield from acknowledge(granted, now)
