@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Literal
 
 from agentbus.bus import Bus
@@ -15,6 +16,7 @@ from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range
 from agentbus.records import Check
 from agentbus.services.asking import Ask, asking
 from agentbus.services.doctor import examine
+from agentbus.services.outgrowing import bounds
 
 
 def connect(
@@ -60,25 +62,32 @@ def connect(
     )
 
 
-async def doctor(url: str | os.PathLike[str] | None = None, *, clock: Clock | None = None) -> list[Check]:
+async def doctor(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    clock: Clock | None = None,
+    outgrown: Mapping[str, float] | None = None,
+) -> list[Check]:
     """Look at a bus without opening it, also at one that cannot be opened: damaged, locked, of a newer agentbus, or not
-    there. ``url`` is as for ``connect``. Nothing is made and nothing is changed; what is wrong is said, never raised.
+    there. ``url`` is as for ``connect``, ``outgrown`` as for ``bus.doctor``. Nothing is made and nothing is changed;
+    what is wrong is said, never raised.
 
     >>> for check in await agentbus.doctor(".agentbus"):                              # doctest: +SKIP
     ...     if check.status != "ok":
     ...         print(check.status, check.name, check.text, check.fix or "")
     """
+    limits = bounds(outgrown)
     server = server_url(url)
     if server is not None:
         with needing_driver():
             from agentbus.engine.postgres.address import parse
             from agentbus.engine.postgres.closed import ClosedPostgres
         async with ClosedPostgres(parse(server), clock) as store:
-            return await examine(store)
+            return await examine(store, limits)
     from agentbus.engine.sqlite import home
     from agentbus.engine.sqlite.closed import ClosedSQLite
 
-    return await examine(ClosedSQLite(home.find(url), clock or SystemClock()))
+    return await examine(ClosedSQLite(home.find(url), clock or SystemClock()), limits)
 
 
 def _engine(

@@ -13,6 +13,7 @@ import pytest
 import agentbus
 from agentbus.engine.queries import load, parse, text, widened
 from agentbus.engine.sqlite.connection import migrations
+from agentbus.operations.copying import TABLES
 
 PACKAGE = Path(agentbus.__file__).parent
 QUERIES = load("sqlite")
@@ -122,6 +123,7 @@ MAY_SCAN = {
     "message_purge",
     "message_senders",
     "message_finished_counts",
+    "copy_counts",
 }
 
 MANY = """
@@ -206,8 +208,16 @@ def uses() -> Iterator[tuple[str, str, int | None]]:
                 name = node.slice
             else:
                 continue
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield f"{file.relative_to(PACKAGE.parent)}:{node.lineno}", name.value, count
+            for query in _named(name):
+                yield f"{file.relative_to(PACKAGE.parent)}:{node.lineno}", query, count
+
+
+def _named(name: ast.expr) -> list[str]:
+    """The queries that a name stands for: those of copying are named by their tables."""
+    if isinstance(name, ast.JoinedStr) and isinstance(name.values[0], ast.Constant):
+        start = str(name.values[0].value)
+        return [f"{start}{table.name}" for table in TABLES.values() if table.long or start != "copy_sizes_"]
+    return [name.value] if isinstance(name, ast.Constant) and isinstance(name.value, str) else []
 
 
 def _count(call: ast.Call) -> int | None:

@@ -285,9 +285,7 @@ def open_bus(
     **options: Any,
 ) -> BlockingBus:
     """The bus at a place, as ``agentbus.connect`` finds it; where there is none that is an error, unless ``create``."""
-    check_choice(durability, "durability", ("disk", "process"))
-    check_seconds(lock_timeout, "lock_timeout", zero=True)
-    store = _store(url, create, durability, clock, lock_timeout)
+    store = open_store(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout)
     try:
         return BlockingBus(store, **options)
     except BaseException:
@@ -295,10 +293,18 @@ def open_bus(
         raise
 
 
-def _store(
-    url: str | os.PathLike[str] | None, create: bool, durability: str, clock: Clock | None, lock_timeout: float
+def open_store(
+    url: str | os.PathLike[str] | None,
+    *,
+    create: bool = False,
+    durability: Literal["disk", "process"] = "disk",
+    clock: Clock | None = None,
+    lock_timeout: float = 30.0,
 ) -> BlockingEngine:
-    """The engine for a URL. Each is imported only where it is wanted: that of a server has an event loop inside."""
+    """The store of the bus at a place, with its tables up to date, whatever is in them. Each engine is imported only
+    where it is wanted: that of a server has an event loop inside."""
+    check_choice(durability, "durability", ("disk", "process"))
+    check_seconds(lock_timeout, "lock_timeout", zero=True)
     server = server_url(url)
     if server is not None:
         with needing_driver():
@@ -316,4 +322,4 @@ def _store(
     return BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
 
 
-__all__ = ["LEASE", "BlockingBus", "open_bus"]
+__all__ = ["LEASE", "BlockingBus", "open_bus", "open_store"]

@@ -60,6 +60,13 @@
         ├── BackupFailed
         │   └── UseServerTools        pg_dump, pg_restore; ``command`` is the one
         ├── BusInUse                  a bus that is open cannot be replaced
+        ├── CopyFailed
+        │   ├── NotEmpty              what it shall be copied into
+        │   ├── SameBus
+        │   ├── NotAtRest             somebody has it open that shall be copied
+        │   ├── CopyOvertaken         somebody else copies into the same bus
+        │   └── CopyDiffers           the source was changed meanwhile
+        ├── CopyUnfinished            it is only part of a copy
         ├── SchemaTooNew
         ├── SQLiteTooOld
         ├── ServerTooOld
@@ -142,6 +149,10 @@ from agentbus.errors.store import (
     AccessDenied,
     BackupFailed,
     BusInUse,
+    CopyDiffers,
+    CopyFailed,
+    CopyOvertaken,
+    CopyUnfinished,
     DamagedArchive,
     DamagedBackup,
     DamagedPayload,
@@ -152,9 +163,12 @@ from agentbus.errors.store import (
     LockTimeout,
     NoBus,
     NotADatabase,
+    NotAtRest,
+    NotEmpty,
     NotImportable,
     NotWritable,
     OutcomeUnknown,
+    SameBus,
     SchemaTooNew,
     ServerTooOld,
     ServerUnreachable,
@@ -180,6 +194,10 @@ __all__ = [
     "BusForked",
     "BusInUse",
     "Conflict",
+    "CopyDiffers",
+    "CopyFailed",
+    "CopyOvertaken",
+    "CopyUnfinished",
     "DamagedArchive",
     "DamagedBackup",
     "DamagedPayload",
@@ -200,6 +218,8 @@ __all__ = [
     "NoBus",
     "NoSuchFile",
     "NotADatabase",
+    "NotAtRest",
+    "NotEmpty",
     "NotFound",
     "NotImportable",
     "NotWritable",
@@ -213,6 +233,7 @@ __all__ = [
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
+    "SameBus",
     "SchemaTooNew",
     "ServerTooOld",
     "ServerUnreachable",

@@ -87,6 +87,63 @@ class BusInUse(StoreError):
     fix_text = "close it everywhere, then restore"
 
 
+class CopyFailed(StoreError):
+    """A bus was not copied, or not to the end. What there is of the copy is opened by nobody."""
+
+    code = "copy_failed"
+    text = "{path}: {reason}"
+
+
+class NotEmpty(CopyFailed):
+    """Only an empty bus can become a copy. Nothing was copied."""
+
+    code = "not_empty"
+    text = "{path} is not empty: it has {what}"
+    fix_text = "name a directory, or a schema of a database, in which no bus is yet"
+
+
+class SameBus(CopyFailed):
+    """A bus cannot become a copy of itself, nor a copy that is finished be made again."""
+
+    code = "same_bus"
+    text = "{path} is that bus itself, or a copy of it that was finished"
+    fix_text = "name a directory, or a schema of a database, in which no bus is yet"
+
+
+class NotAtRest(CopyFailed):
+    """Somebody has the bus open that shall be copied. Nothing was copied."""
+
+    code = "not_at_rest"
+    text = "{path} is in use: {who}"
+    fix_text = "end them, or close the bus in them; then copy it"
+
+
+class CopyOvertaken(CopyFailed):
+    """Somebody else copies into the same bus at this moment."""
+
+    code = "copy_overtaken"
+    text = "{path}: somebody else is copying into it"
+    fix_text = "leave it to them; the same command goes on if they do not"
+
+
+class CopyDiffers(CopyFailed):
+    """What was copied is not what the source has."""
+
+    code = "copy_differs"
+    text = "{path} is not the same as {source}: {what}"
+    fix_text = (
+        "if {source} was used meanwhile: remove the copy (its directory, or its schema), and copy it again at rest"
+    )
+
+
+class CopyUnfinished(StoreError):
+    """The bus is only part of a copy: whoever copied it was cut off."""
+
+    code = "copy_unfinished"
+    text = "{path} is only part of a copy of {source}"
+    fix_text = "finish it: {command}"
+
+
 class SchemaTooNew(StoreError):
     """The bus was made by a newer agentbus."""
 

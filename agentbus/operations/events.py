@@ -52,6 +52,7 @@ KINDS = {
     "retention_applied": "what was old enough is gone; counts (by kind), archive (the file that has it)",
     "retention_changed": "what is kept, and for how long, was changed; before, after (of what was changed)",
     "archive_imported": "an archive, or what lay at a path, was imported; archive (its name), counts (by kind)",
+    "bus_copied": "the bus was copied from another place; source, rows",
     "bus_restored": "the bus was replaced by a backup; backup, processes (how many were live in it)",
     "type_defined": "a type was added to the vocabulary; schema (whether it has one)",
     "type_changed": "a type has another description or schema; changed (which)",

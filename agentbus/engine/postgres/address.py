@@ -32,6 +32,13 @@ class Address(msgspec.Struct, frozen=True):
         """The schema as SQL takes it."""
         return f'"{self.schema}"'
 
+    @property
+    def bare(self) -> str:
+        """A URL that opens it, for whoever brings a password by other means."""
+        if self.schema == SCHEMA:
+            return self.plain
+        return f"{self.plain}{'&' if '?' in self.plain else '?'}schema={self.schema}"
+
     def dump(self, path: Path | None) -> str:
         """The command that backs it up."""
         file = shlex.quote(str(path or f"{self.schema}.dump"))

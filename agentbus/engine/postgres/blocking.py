@@ -67,6 +67,13 @@ class BlockingPostgres:
             raise
         self._transactor = Transactor(address, self.clock, patience=lock_timeout, connection=connection)
 
+    home = None
+
+    @property
+    def shown(self) -> str:
+        """Its URL, without a password."""
+        return self._address.bare
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the loop run until this is done. What interrupts it ends it: nothing goes on at the next call."""
         task = self._loop.create_task(work)

@@ -26,6 +26,7 @@ class ClosedPostgres:
     """A bus in a schema of a server, whatever state it is in, for the length of a block."""
 
     process = 0
+    home: str | None = None
 
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self._address = address
@@ -48,6 +49,10 @@ class ClosedPostgres:
                 return [Unseen("server", error)]
             self._clock.told(moment)
         return await examine(self._readers, self._address)
+
+    async def sizes(self) -> tuple[int, int]:
+        ((bytes,),) = await self._readers.fetch("server_size")
+        return bytes, 0
 
     async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         return await self._readers.answer(lambda: question(request, self._clock.now()))

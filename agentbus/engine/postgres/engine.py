@@ -43,6 +43,7 @@ class PostgresEngine:
         self.process = 0
         self.beat_every = 5.0
         self.directory = address.directory
+        self.home: str | None = None
         self.waited_in_vain = float("-inf")
         self._address = address
         self._create = create
@@ -125,6 +126,10 @@ class PostgresEngine:
 
     def free_space(self) -> int | None:
         return None
+
+    def waited(self) -> int:
+        # Transactions run beside each other.
+        return 0
 
     async def checkpoint(self) -> None:
         """The server looks after its own log."""

@@ -1,7 +1,8 @@
 """Several statements in one round trip: what a transaction writes last goes with its COMMIT, and so do the bells.
 
-The driver takes parameters for one statement at a time only, so that they are written into the text here. That is for a
-few small rows: for more, a prepared statement is faster.
+The driver takes parameters for one statement at a time only, so that they are written into the text here. That is for
+numbers and plain names, which need no quoting. What people wrote (payloads, values, errors) always goes as a parameter:
+a server may keep the text of a statement in its log.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from agentbus.engine.postgres.statements import statements
 from agentbus.operations import Each, Query
 
 _MOST_ROWS = 4
-_MOST_TEXT = 8192
 _MOST_CHANNELS = 64
 _parameter = re.compile(r"\$(\d+)")
+_is_name = re.compile(r"[A-Za-z][A-Za-z0-9._/:#@-]{0,255}").fullmatch
 
 
 def deferred(step: Query | Each) -> str | None:
@@ -33,23 +34,25 @@ def deferred(step: Query | Each) -> str | None:
         texts += [_parameter.sub(_Values(row), last.sql) for row in rows]
     except _Unwritable:
         return None
-    text = "; ".join(texts)
-    return text if len(text) <= _MOST_TEXT else None
+    return "; ".join(texts)
 
 
 def ringing(channels: Sequence[str], process: int) -> str | None:
-    """The statement that rings whoever else listens to these channels; None if they are too many for a script."""
+    """The statement that rings whoever else listens to these channels; None if they do not go into a script."""
     if len(channels) > _MOST_CHANNELS:
         return None
     (statement,) = statements()["listeners_of"]
-    return _parameter.sub(_Values((list(channels), process)), statement.sql)
+    try:
+        return _parameter.sub(_Values((list(channels), process)), statement.sql)
+    except _Unwritable:
+        return None
 
 
 @cache
 def _is_silent(name: str) -> bool:
-    """Whether a query only writes, and takes no parameters for its locks."""
+    """Whether a query only changes rows (new ones hold what people wrote), and takes no parameters for its locks."""
     *locks, last = statements()[name]
-    writes = last.sql.startswith(("INSERT", "UPDATE", "DELETE")) and "RETURNING" not in last.sql
+    writes = last.sql.startswith(("UPDATE", "DELETE")) and "RETURNING" not in last.sql
     return writes and not any(lock.width for lock in locks)
 
 
@@ -69,9 +72,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, int):
         # In brackets: a number below zero after an operator must not become another operator.
         return f"({int(value):d})"
-    if isinstance(value, str) and "\0" not in value:
-        # Backslashes mean nothing: standard_conforming_strings is on.
-        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, str) and _is_name(value):
+        return f"'{value}'"
     if isinstance(value, list) and value:
         kind = {int: "bigint", str: "text"}.get(type(value[0]))
         if kind is not None and all(type(item) is type(value[0]) for item in value):

@@ -44,6 +44,7 @@ class Transactor:
         self._home = home
         self._connection = connection
         self._lock = lock
+        self.waited = lock.waited
         self._clock = clock
         self._disk = disk
         self._queries = Queries("sqlite")

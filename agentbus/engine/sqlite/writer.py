@@ -157,6 +157,9 @@ class Writer:
     def gone(self) -> bool:
         return self._transactor.gone
 
+    def waited(self) -> int:
+        return self._transactor.waited()
+
     def hurry(self) -> None:
         self._transactor.hurry()
 

@@ -60,7 +60,7 @@ def status(call: Call) -> Result | int:
     shown = settings_of(call.settings)
     if call.arguments.watch:
         return _watch(call, shown)
-    return Standing(standing(call.bus), shown)
+    return Standing(standing(call.bus, call.settings), shown)
 
 
 def _watch(call: Call, shown: dict[str, Any]) -> int:
@@ -77,9 +77,9 @@ def _watch(call: Call, shown: dict[str, Any]) -> int:
         if is_terminal() and not call.arguments.json:
             from agentbus.interfaces.cli.overview import live
 
-            return live(lambda: standing(call.bus), pause)
+            return live(lambda: standing(call.bus, call.settings), pause)
         while True:
-            call.emit(Standing(standing(call.bus), shown))
+            call.emit(Standing(standing(call.bus, call.settings), shown))
             time.sleep(pause)
 
 

@@ -21,6 +21,9 @@ DEFAULTS: dict[str, Any] = {
     "lease": 600.0,
     "max_payload": 1024 * 1024,
     "max_snapshot": 16 * 1024 * 1024,
+    "outgrown_waits": 30.0,
+    "outgrown_writers": 32,
+    "outgrown_size": 4 * 1024**3,
 }
 """What can be set, and what it is otherwise. Who is calling is nothing for a file that all share."""
 _LONGEST = 1024 * 1024
@@ -62,6 +65,11 @@ def gathered(arguments: Namespace) -> Settings:
         values[name] = value
         sources[name] = "option"
     return Settings(values, sources)
+
+
+def outgrown_by(settings: Settings) -> dict[str, Any]:
+    """From where on a bus is too much for one file."""
+    return {name: settings[f"outgrown_{name}"] for name in ("waits", "writers", "size")}
 
 
 def place_of(url: str | None) -> str:

@@ -84,13 +84,13 @@ def doctor(call: Call) -> Result:
     import agentbus
     from agentbus.engine.places import server_url
     from agentbus.errors import NoBus
-    from agentbus.interfaces.cli.settings import place_of
+    from agentbus.interfaces.cli.settings import outgrown_by, place_of
 
     place = place_of(call.settings["url"])
     server = server_url(call.settings["url"])
     if server is None and not os.path.isdir(place):
         raise NoBus(path=place)
-    checks = asyncio.run(agentbus.doctor(server or place))
+    checks = asyncio.run(agentbus.doctor(server or place, outgrown=outgrown_by(call.settings)))
     checks = [replace(check, text=typed(check.text), fix=check.fix and typed(check.fix)) for check in checks]
     sick = any(check.status == "error" for check in checks)
     columns = ("status:status", "name", "text", "fix")
