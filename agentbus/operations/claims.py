@@ -14,11 +14,14 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.operations import Again, Op, Outcome, Query, Row, Rows, mailbox_channel, operation, several
-from agentbus.operations.fencing import known, refusals, standing
+from agentbus.operations.fencing import known, standing, turned_away
 from agentbus.operations.leases import Held, Settlement, acknowledge, take_back
 
 _FEW = 32
 """How many messages a request may want without being asked for apart."""
+
+CONTESTED, CONTESTS = 0.01, 20
+"""Seconds after which one who does not want to wait, but found everything in other hands, looks again; how often."""
 
 Ready: TypeAlias = tuple[int, int, int]
 """A message that can be claimed: minus its priority, its id, its mailbox. The most urgent is the least."""
@@ -51,12 +54,14 @@ class ClaimRequest(Settlement, frozen=True):
 
 class Claim(msgspec.Struct, frozen=True):
     """What a claim got. ``more``: something is left in these mailboxes. One that got nothing learns when to look again:
-    ``next_wall``, when the next scheduled message is due, and ``next_awake``, when the next lease runs out."""
+    ``next_wall``, when the next scheduled message is due, and ``next_awake``, when the next lease runs out.
+    ``contested``: there is something, but in the hands of another transaction, which may put it back."""
 
     rows: Sequence[Row]
     more: bool
     next_wall: int | None = None
     next_awake: int | None = None
+    contested: bool = False
 
 
 @operation(durable=False, last=True, beside=True)
@@ -65,7 +70,7 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
     wanted = _wanted(requests)
     agents = {request.actor.agent for request in requests}
     standings, dues, *found = yield from several(standing(agents), _due(wanted), *_most_urgent_of(wanted))
-    refused = refusals([request.actor for request in requests], known(standings))
+    refused = turned_away([request.actor for request in requests], known(standings))
     granted = [request for request in requests if request.actor not in refused] if refused else requests
     wanted = _wanted(granted) if refused else wanted
     yield from acknowledge(granted, now)
@@ -75,9 +80,10 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
         dues, *found = yield from several(_due(wanted), *_most_urgent_of(wanted))
         horizon = _horizon(dues)
     rows: dict[int, Row] = {}
-    ready, contested = _queues(found, rows)
+    ready, left = _queues(found, rows)
+    contested = left - ready.keys()
     if contested:
-        yield Again(contested)
+        yield Again([mailbox_channel(mailbox) for mailbox in sorted(contested)])
     shares = [_most_urgent(request, ready) for request in granted]
     taken = [id for share in shares for _, id, _ in share]
     if taken:
@@ -85,15 +91,18 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
             rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
         for (holder, duration, counted), ids in _alike(granted, shares).items():
             yield Query("message_lease", (holder, now.awake + duration, counted, ids))
-    left = {mailbox for mailbox, queue in ready.items() if queue}
+    left |= {mailbox for mailbox, queue in ready.items() if queue}
     claims = iter(
         [
             Claim([rows[id] for _, id, _ in share], bool(left) and not left.isdisjoint(request.mailboxes))
             if share
-            else Claim([], False, *_earliest(request.mailboxes, horizon))
+            else Claim(
+                [], False, *_earliest(request.mailboxes, horizon),
+                contested=bool(contested) and not contested.isdisjoint(request.mailboxes),
+            )
             for request, share in zip(granted, shares, strict=True)
         ]
-    )
+    )  # fmt: skip
     return [refused[request.actor] if refused and request.actor in refused else next(claims) for request in requests]
 
 
@@ -141,23 +150,23 @@ def _most_urgent_of(wanted: dict[int, int]) -> list[Query]:
     ]
 
 
-def _queues(found: Sequence[Rows], rows: dict[int, Row]) -> tuple[dict[int, Queue], list[str]]:
-    """What is ready, and the channels of mailboxes of which everything is in the hands of other transactions: those may
-    take less than they look at, so that the receivers come again. An engine may give all that the receivers of messages
-    get, too: that goes into ``rows``."""
+def _queues(found: Sequence[Rows], rows: dict[int, Row]) -> tuple[dict[int, Queue], set[int]]:
+    """What is ready, and the mailboxes in which an engine says that there is more. Where there is more but nothing is
+    ready, it is in the hands of other transactions, which may take less than they look at: the receivers come again. An
+    engine may give all that the receivers of messages get, too: that goes into ``rows``."""
     ready: dict[int, Queue] = {}
-    contested: list[str] = []
+    left: set[int] = set()
     for messages in found:
         for mailbox, priority, id, *row in messages:
             if id is None:
-                contested.append(mailbox_channel(mailbox))
+                left.add(mailbox)
                 continue
             if row:
                 rows[id] = (id, *row)
             if mailbox not in ready:
                 ready[mailbox] = deque()
             ready[mailbox].append((-priority, id, mailbox))
-    return ready, contested
+    return ready, left
 
 
 def _most_urgent(request: ClaimRequest, ready: dict[int, Queue]) -> list[Ready]:

@@ -60,10 +60,10 @@ def fence(actors: Iterable[Actor | None]) -> Op[dict[Actor | None, AgentFenced]]
     callers = [actor for actor in actors if actor is not None]
     if not callers:
         return {}
-    return refusals(callers, (yield from standings({actor.agent for actor in callers})))
+    return turned_away(callers, (yield from standings({actor.agent for actor in callers})))
 
 
-def refusals(actors: Iterable[Actor], known: dict[str, Standing]) -> dict[Actor | None, AgentFenced]:
+def turned_away(actors: Iterable[Actor], known: dict[str, Standing]) -> dict[Actor | None, AgentFenced]:
     """Those of these actors that may not act, each with its error."""
     refused: dict[Actor | None, AgentFenced] = {}
     for actor in actors:

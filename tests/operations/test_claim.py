@@ -249,3 +249,17 @@ def test_the_lease_in_a_row_is_the_one_before_this_hand_out() -> None:
     (outcome,) = played.outcomes
     assert isinstance(outcome, Claim)
     assert outcome.rows == [row(1, attempts=2, lease=7)]
+
+
+def test_where_something_is_left_that_was_not_given_there_is_more() -> None:
+    given: Answer = ("message_ready", [(10, 5, 1), (10, -1, None)])
+    played = play(claim.run([request()], NOW), ALIVE, QUIET, given, ("message_rows", [row(1)]))
+    (outcome,) = played.outcomes
+    assert (outcome.more, outcome.contested, played.again) == (True, False, [])
+
+
+def test_one_that_finds_everything_in_other_hands_is_told_so_and_rung_again() -> None:
+    requests = [request(), request(B, own=(20,))]
+    played = play(claim.run(requests, NOW), ALIVE, QUIET, ("message_ready", [(10, -1, None)]))
+    assert [(one.rows, one.more, one.contested) for one in played.outcomes] == [([], False, True), ([], False, False)]
+    assert played.again == ["mailbox/10"]

@@ -11,7 +11,7 @@ from agentbus.addresses import Address, pool
 from agentbus.codec import plain_payload
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.blocking import BlockingPostgres
-from agentbus.errors import AccessDenied, AgentBusError, BusClosed, ServerUnreachable, UnknownRecipient
+from agentbus.errors import AccessDenied, AgentBusError, BusClosed, Misuse, ServerUnreachable, UnknownRecipient
 from agentbus.operations import Actor, mailbox_channel
 from agentbus.operations.agents import DeclareRequest, Profile, RegisterRequest, declare, register
 from agentbus.operations.claims import ClaimRequest, claim
@@ -75,3 +75,8 @@ def test_what_cannot_be_opened_is_a_named_error(bad: str, kind: type[AgentBusErr
     with pytest.raises(kind) as found:
         opened(bad)
     assert not isinstance(found.value, AccessDenied)
+
+
+async def test_in_an_event_loop_it_says_what_to_use_instead(url: str) -> None:
+    with pytest.raises(Misuse, match=r"use agentbus\.connect"):
+        opened(url)

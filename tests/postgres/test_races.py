@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 
 from agentbus import Agent, Bus, Receipt, pool
+from agentbus.blocking import open_bus
 from agentbus.codec import digest
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import Connection, connect
+from agentbus.engine.postgres.statements import ask
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, MessageIdConflict, SessionExists, VersionConflict
+from agentbus.operations import Query
 from agentbus.operations.documents import SaveRequest, save_document
 
 COUNT = 200
@@ -63,6 +69,52 @@ async def test_everybody_who_waits_at_a_pool_gets_some_of_what_comes_at_once(bus
                     await anyio.sleep(0.005)
         assert all(message is not None for message in got)
         assert len({message.id for message in got}) == len(agents)
+
+
+@asynccontextmanager
+async def looked_at(url: str, most: int) -> AsyncIterator[Connection]:
+    """Another transaction has as many messages in hand as it wants to take, and has not taken them yet."""
+    connection = await connect(parse(url))
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        boxes = [row[0] for row in await connection.fetch("SELECT id FROM mailboxes WHERE kind = 'pool'")]
+        await ask(connection, Query("message_ready", (boxes, most + 1)))
+        yield connection
+    finally:
+        if not connection.is_closed():
+            await connection.close()
+
+
+def visit(url: str) -> list[Any]:
+    """What a command gets that does not wait."""
+    with open_bus(url) as bus:
+        visitor = bus.register("v", type="worker", pools=["p"])
+        return [message.payload for message in visitor.receive_many(1)]
+
+
+async def test_what_another_wants_is_its_own_but_no_more_than_that(buses: list[Bus], url: str) -> None:
+    agents = await workers(buses[:1], pools=["p"])
+    await agents[0].send_many([(pool("p"), "note", number) for number in range(3)])
+    async with looked_at(url, 2):
+        message = await agents[0].receive(timeout=0)
+        assert message is not None
+        assert message.payload == 2
+
+
+async def test_one_that_does_not_wait_gets_what_another_only_looked_at(buses: list[Bus], url: str) -> None:
+    """Also from the command line: that there is nothing is said only if it is so."""
+    agents = await workers(buses[:1], pools=["p"])
+    await agents[0].send_many([(pool("p"), "note", number) for number in range(2)])
+    for number in range(2):
+        async with looked_at(url, 2) as connection:
+            asyncio.get_running_loop().call_later(0.05, connection.terminate)
+            if number:
+                assert await asyncio.to_thread(visit, url) == [1]
+            else:
+                message = await agents[0].receive(timeout=0)
+                assert message is not None
+                assert message.payload == 0
 
 
 async def test_of_many_sends_under_one_id_one_is_written(buses: list[Bus]) -> None:

@@ -22,7 +22,7 @@ from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import undisturbed
 from agentbus.engine.sqlite import forking
-from agentbus.errors import AgentBusError, BusClosed, BusForked
+from agentbus.errors import AgentBusError, BusClosed, BusForked, Misuse
 from agentbus.operations import Op, Operation
 from agentbus.operations.processes import (
     BeatRequest,
@@ -47,6 +47,8 @@ class BlockingPostgres:
     def __init__(
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
     ) -> None:
+        if _in_a_loop():
+            raise Misuse(reason="a blocking bus cannot be used in an event loop: use agentbus.connect()")
         self.clock: Clock = clock or ServerClock()
         self._address = address
         self._patience = lock_timeout
@@ -153,6 +155,14 @@ class BlockingPostgres:
         if self._transactor is None:
             raise BusClosed
         return self._transactor
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class Attending:

@@ -10,9 +10,10 @@ WHERE messages.message_id = ANY ($1)
 ORDER BY messages.id;
 
 -- name: message_ready
--- The most urgent messages of each mailbox, at most $2 from each, with all that message_rows gives of them; no id for a
--- mailbox of which all is in other hands. Differs: what is found is locked until it is leased, and what others have locked
--- is passed over; asking for the rows apart would take another round trip.
+-- The most urgent messages of each mailbox, fewer than $2 from each, with all that message_rows gives of them; and a row
+-- without an id for a mailbox in which something is left, be it in other hands or not. Differs: what is found is locked until it
+-- is leased, so that none is found in vain, and what others have locked is passed over; asking for the rows apart would take
+-- another round trip.
 WITH ready AS MATERIALIZED (
     SELECT found.*
     FROM unnest($1::bigint[]) AS wanted (mailbox)
@@ -20,7 +21,7 @@ WITH ready AS MATERIALIZED (
         SELECT messages.* FROM messages
         WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued'
         ORDER BY messages.priority DESC, messages.id
-        LIMIT $2
+        LIMIT $2 - 1
         FOR UPDATE SKIP LOCKED
     ) AS found
 )
@@ -30,8 +31,10 @@ FROM ready
 UNION ALL
 SELECT wanted.mailbox, -1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM unnest($1::bigint[]) AS wanted (mailbox)
-WHERE NOT EXISTS (SELECT 1 FROM ready WHERE ready.mailbox = wanted.mailbox)
-    AND EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued')
+WHERE EXISTS (
+    SELECT 1 FROM messages WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued'
+    OFFSET (SELECT count(*) FROM ready WHERE ready.mailbox = wanted.mailbox) LIMIT 1
+)
 ORDER BY 2 DESC, 3;
 
 -- name: message_rows
