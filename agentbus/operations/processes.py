@@ -13,6 +13,7 @@ from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
+from agentbus.operations.holding import free_all
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.returning import acquit
 
@@ -263,3 +264,4 @@ def _new_boot(now: Now) -> Op[None]:
     # Leases of visiting agents have no process that could be struck off.
     rows = yield Query("message_leased")
     yield from take_back([Held(*row) for row in rows], "the machine was restarted", now)
+    yield from free_all("the machine was restarted", now)
