@@ -124,14 +124,16 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
             yield from record(task_events([one], "task_continued", request.by, now, **_facts(request)))
             yield from _ring(one)
         elif one.status == "halted":
-            yield from _make_ready(one, request, "task_continued", now)
+            yield from record(task_events([one], "task_continued", request.by, now, **_facts(request)))
+            yield from _make_ready(one, now)
     return None
 
 
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
         yield from try_again(task, problem_step(task.error), now)
-    yield from _make_ready(task, request, "task_resumed", now)
+    yield from record(task_events([task], "task_resumed", request.by, now, **_facts(request)))
+    yield from _make_ready(task, now)
     return None
 
 
@@ -203,9 +205,8 @@ def _stop_all(tasks: Sequence[HeldTask], by: str | None, now: Now, **facts: Any)
     return going
 
 
-def _make_ready(task: HeldTask, request: ControlRequest, kind: str, now: Now) -> Op[None]:
+def _make_ready(task: HeldTask, now: Now) -> Op[None]:
     yield Query("task_resume", (now.wall, task.number))
-    yield from record(task_events([task], kind, request.by, now, **_facts(request)))
     yield Wake([READY])
 
 

@@ -8,7 +8,8 @@ from typing import ClassVar
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.operations import Each, Op, Outcome, Query, carry_out, operation
+from agentbus.codec import plain_payload
+from agentbus.operations import Each, Op, Outcome, Query, Row, carry_out, operation
 from agentbus.operations.checkpoints import SaveRequest, save_checkpoint
 from agentbus.operations.events import event, record
 from agentbus.operations.holding import HeldRequest, held
@@ -25,6 +26,25 @@ class StepPlace(msgspec.Struct, frozen=True):
     position: int
     main: bool = True
     digest: str = ""
+
+    def row(
+        self,
+        task: int,
+        status: str,
+        started: int,
+        *,
+        once: int = 0,
+        note: str | None = None,
+        child: str | None = None,
+        finished: int | None = None,
+        checksum: int | None = None,
+        result: str | None = None,
+    ) -> Row:
+        """All that is written when a task comes to it."""
+        return (
+            task, self.kind, self.key, self.name, self.position, status, int(self.main), once, self.digest, note, child,
+            started, finished, checksum, result,
+        )  # fmt: skip
 
 
 class BeginStepRequest(HeldRequest, frozen=True):
@@ -112,14 +132,10 @@ def begin_step(requests: Sequence[BeginStepRequest], now: Now) -> Op[list[Outcom
         yield Each(
             "step_insert",
             [
-                (
-                    request.hold.number, request.place.kind, request.place.key, request.place.name,
-                    request.place.position, int(request.place.main), int(request.once), request.place.digest,
-                    request.note, now.wall,
-                )
+                request.place.row(request.hold.number, "running", now.wall, once=int(request.once), note=request.note)
                 for request in fresh
             ],
-        )  # fmt: skip
+        )
     again = [request for request in begun if request.attempt > 1]
     if again:
         yield Each(
@@ -177,19 +193,17 @@ def fail_step(requests: Sequence[FailStepRequest], now: Now) -> Op[list[Outcome[
 @operation(durable=True)
 def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Start sub-tasks, each with the step that it is of its parent."""
-    errors, _ = yield from held(requests)
+    errors, tasks = yield from held(requests)
     valid = [request for index, request in enumerate(requests) if index not in errors]
     yield Each(
-        "step_insert_child",
-        [
-            (
-                request.hold.number, request.place.key, request.place.name, request.place.position,
-                int(request.place.main), request.place.digest, request.child.id, now.wall,
-            )
-            for request in valid
-        ],
-    )  # fmt: skip
-    yield from insert([request.child for request in valid], now)
+        "step_insert",
+        [request.place.row(request.hold.number, "running", now.wall, child=request.child.id) for request in valid],
+    )
+    # Whether approvals are passed through may have changed since the parent was taken.
+    yield from insert(
+        [msgspec.structs.replace(request.child, auto=bool(tasks[request.hold.number].auto)) for request in valid],
+        now,
+    )
     return [errors.get(index) for index in range(len(requests))]
 
 
@@ -238,17 +252,5 @@ def progress_task(requests: Sequence[TaskProgressRequest], now: Now) -> Op[list[
 
 def _insert_done(place: StepPlace, task: int, result: int | None, now: Now) -> Op[None]:
     """What is done as soon as it is recorded."""
-    text = "null" if result is None else str(result)
-    yield Query(
-        "step_insert_done",
-        (
-            task, place.kind, place.key, place.name, place.position, int(place.main), now.wall,
-            _crc(text), text,
-        ),
-    )  # fmt: skip
-
-
-def _crc(text: str) -> int:
-    from zlib import crc32
-
-    return crc32(text.encode())
+    text, crc = plain_payload(result)
+    yield Query("step_insert", place.row(task, "finished", now.wall, finished=now.wall, checksum=crc, result=text))

@@ -198,9 +198,9 @@ def insert(requests: Sequence[StartRequest], now: Now) -> Op[None]:
         "task_insert",
         [
             (
-                request.id, request.workflow, request.name, request.session, request.parent, int(request.auto),
-                now.wall + request.delay if request.delay else 0, request.restarts, request.backoff, now.wall,
-                request.context, request.settings, request.arguments[1], request.arguments[0],
+                request.id, request.workflow, request.name, request.session, request.parent, "pending",
+                int(request.auto), now.wall + request.delay if request.delay else 0, request.restarts, request.backoff,
+                now.wall, now.wall, request.context, request.settings, request.arguments[1], request.arguments[0],
             )
             for request in requests
         ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_UNTYPED = (None, type(None), Any, inspect.Signature.empty)
+_UNTYPED = (None, type(None), Any)
 
 
 class Workflow(Generic[P, R]):
@@ -46,23 +45,28 @@ class Workflow(Generic[P, R]):
 
     def check_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """A task whose arguments do not fit would fail as soon as it is taken."""
+        from inspect import signature
+
         try:
-            inspect.signature(self.function).bind(None, *arguments, **keywords)
+            signature(self.function).bind(None, *arguments, **keywords)
         except TypeError as error:
             raise InvalidInput(reason=f"workflow {self.name!r} does not take these arguments: {error}") from None
 
     def converted(self, arguments: list[Any], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments that were stored as JSON, as the types that the function says it takes."""
+        from inspect import Parameter, signature
+
+        form = signature(self.function)
         hints = get_type_hints(self.function, include_extras=True)
-        bound = inspect.signature(self.function).bind(None, *arguments, **keywords)
+        bound = form.bind(None, *arguments, **keywords)
         for name, value in list(bound.arguments.items())[1:]:
-            kind = inspect.signature(self.function).parameters[name].kind
+            kind = form.parameters[name].kind
             as_ = hints.get(name)
             if as_ in _UNTYPED:
                 continue
-            if kind is inspect.Parameter.VAR_POSITIONAL:
+            if kind is Parameter.VAR_POSITIONAL:
                 as_ = tuple[as_, ...]  # type: ignore[valid-type]
-            elif kind is inspect.Parameter.VAR_KEYWORD:
+            elif kind is Parameter.VAR_KEYWORD:
                 as_ = dict[str, as_]  # type: ignore[valid-type]
             bound.arguments[name] = converted(value, as_, f"{name} of workflow {self.name}")
         return list(bound.args[1:]), bound.kwargs
@@ -92,9 +96,12 @@ def workflow(
     allowed = check_names(phases, "phase")
 
     def decorate(function: Callable[Concatenate[Task, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        if not inspect.iscoroutinefunction(function):
+        # Imported only here: whoever looks at tasks needs no workflow.
+        from inspect import iscoroutinefunction, signature
+
+        if not iscoroutinefunction(function):
             raise InvalidInput(reason=f"workflow {name!r} must be an async function: async def {name}(task, …)")
-        if not inspect.signature(function).parameters:
+        if not signature(function).parameters:
             raise InvalidInput(reason=f"workflow {name!r} must take the task as its first argument")
         return Workflow(name, function, allowed)
 
@@ -104,9 +111,11 @@ def workflow(
 @lru_cache(1024)
 def result_type(function: Any) -> Any:
     """What a function says that it returns; None if it does not say, or says anything."""
+    from inspect import isroutine
+
     target = getattr(function, "__wrapped__", function)
     target = getattr(target, "func", target)  # functools.partial
-    if not inspect.isroutine(target):
+    if not isroutine(target):
         target = type(target).__call__
     if "return" not in getattr(target, "__annotations__", {}):
         return None

@@ -4,7 +4,7 @@ INSERT INTO tasks (
     id, workflow, name, session, parent, status, auto, due, restarts, backoff, created, updated, context, settings,
     checksum, arguments
 )
-VALUES ($1, $2, $3, $4, $5, 'pending', $6, $7, $8, $9, $10, $10, $11, $12, $13, $14);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
 -- name: task_running
 -- Every task that somebody holds.
@@ -223,19 +223,11 @@ SELECT
         WHERE status = 'completed' AND (CAST($1 AS text) IS NULL OR workflow = $1));
 
 -- name: step_insert
--- A step is being executed.
-INSERT INTO steps (task, kind, key, name, position, status, main, once, digest, note, started)
-VALUES ($1, $2, $3, $4, $5, 'running', $6, $7, $8, $9, $10);
-
--- name: step_insert_child
--- A sub-task is at work as a step of its parent.
-INSERT INTO steps (task, kind, key, name, position, status, main, digest, child, started)
-VALUES ($1, 'task', $2, $3, $4, 'running', $5, $6, $7, $8);
-
--- name: step_insert_done
--- Something that is done as soon as it is recorded.
-INSERT INTO steps (task, kind, key, name, position, status, main, started, finished, checksum, result)
-VALUES ($1, $2, $3, $4, $5, 'finished', $6, $7, $7, $8, $9);
+-- Something that a task comes to: a step that is being executed, a sub-task, or what is done as soon as it is recorded.
+INSERT INTO steps (
+    task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
 
 -- name: step_again
 -- A step is being executed once more.
