@@ -162,10 +162,10 @@ def _decidable(request: DecideRequest, now: Now) -> Op[tuple[HeldTask, str] | Ag
             advice = "it asks again when it comes to an approval"
         status = f"asking for {len(open_ones)} approvals"
         return WrongState(what="task", name=task.id, status=status, action="decide", advice=advice)
-    named = [row for row in known if row[0] == request.name] or [row for row in known if row[1] == request.name]
+    named = [row for row in known if request.name in row[:2]]
     if not named:
         return UnknownApproval(task=task.id, name=request.name)
-    # Of several of a name the last: earlier ones were decided, or it would not have been asked for.
+    # Of several of a name the one that is open, else the last.
     key, _, status, expires = next((row for row in named if row[2] == "open"), named[-1])
     if status != "open":
         return _closed(task, key, status)

@@ -1,4 +1,5 @@
-"""What people do with tasks: decide, settle, halt, continue, stop, resume, redo, restart, edit; without an event loop."""
+"""What people do with tasks: decide, settle, halt, continue, stop, resume, redo, restart, edit; without an event
+loop."""
 
 from __future__ import annotations
 

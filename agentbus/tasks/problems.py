@@ -15,7 +15,7 @@ _MESSAGE = 2000
 
 def problem_of(error: BaseException, task: str, step: str | None = None) -> TaskProblem:
     """What is kept of an exception; ``step``: the one that it comes from, found out if it is not said."""
-    cause = _first(error)
+    cause = first_of(error)
     name, _, message = error_text(cause).partition(": ")
     frames = traceback.extract_tb(cause.__traceback__)[-_FRAMES:]
     places = [f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
@@ -27,7 +27,7 @@ def summary_of(problem: TaskProblem) -> str:
     return f"{problem.type}: {problem.message}"[:500]
 
 
-def _first(error: BaseException) -> BaseException:
+def first_of(error: BaseException) -> BaseException:
     """Of several that came together the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

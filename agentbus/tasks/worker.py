@@ -31,6 +31,7 @@ from agentbus.operations.tasks import (
 from agentbus.parting import farewell, unheeded
 from agentbus.records import TaskChange
 from agentbus.services.callbacks import check_callback
+from agentbus.tasks.problems import first_of
 from agentbus.tasks.running import Run
 from agentbus.tasks.task import Task
 from agentbus.tasks.workflow import Workflow
@@ -68,7 +69,7 @@ async def run_worker(
             await worker.work(until_idle)
         except BaseExceptionGroup as group:
             # What ends one part ends them all: a fenced agent, a closed bus.
-            raise group.exceptions[0] from None
+            raise first_of(group) from None
 
 
 def _checked(workflows: Sequence[object]) -> Sequence[Workflow[..., Any]]:
