@@ -22,7 +22,7 @@ from agentbus.limits import check_name
 from agentbus.operations import Operation, Part
 from agentbus.operations.holding import worker_channel
 from agentbus.operations.steps import StepPlace
-from agentbus.operations.task_reading import Recorded, Replay, holdings_of
+from agentbus.operations.task_reading import Recorded, Replay, present_state
 from agentbus.operations.tasks import (
     ClaimedTask,
     CompleteRequest,
@@ -261,8 +261,7 @@ class Run:
         """The task is to be halted: no step begins any more, unless somebody has it continued before all others end."""
 
         async def going_on() -> bool | None:
-            held = await self.engine.look(holdings_of, self.agent.id)
-            mine = held.get(self.hold.number)
+            mine = (await self.engine.look(present_state, (self.hold.number,))).get(self.hold.number)
             return True if mine is not None and not mine.halting else None
 
         await self.wait(Wait("halt", ""), going_on)

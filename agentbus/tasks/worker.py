@@ -17,7 +17,7 @@ from agentbus.agent import Agent
 from agentbus.engine.hub import Ear
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, TaskLost
 from agentbus.operations.holding import READY, worker_channel
-from agentbus.operations.task_reading import Replay, holdings_of, replay_of
+from agentbus.operations.task_reading import Replay, present_state, replay_of
 from agentbus.operations.tasks import (
     ClaimedTask,
     ClaimedTasks,
@@ -254,10 +254,10 @@ class Worker:
             if not self._runs:
                 continue
             expected = {number: run.hold.lease for number, run in self._runs.items()}
-            held = await self._engine.look(holdings_of, self.agent.id)
+            present = await self._engine.look(present_state, tuple(expected))
             for number, lease in expected.items():
-                task = held.get(number)
-                if task is None or task.lease != lease:
+                task = present.get(number)
+                if task is None or (task.status, task.lease) != ("running", lease):
                     self._lose(number, lease)
 
     def _lose(self, number: int, lease: int) -> None:
