@@ -116,6 +116,8 @@ class Worker:
         self._on_step = on_step
         self._on_phase = on_phase
         self._runs: dict[int, Run] = {}
+        self._more = False
+        """Whether there may be tasks that nobody has room for."""
         self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
 
     async def work(self, until_idle: bool) -> None:
@@ -144,13 +146,13 @@ class Worker:
         while True:
             room = self._concurrency - len(self._runs)
             if not room:
+                self._more = True
                 await ready.wait(None)
                 continue
             found = await self._claim(room)
             for claimed in found.tasks:
                 self._begin(claimed, ready, tasks)
-            if found.more or (found.tasks and len(found.tasks) < room):
-                continue
+            self._more = found.more
             if until_idle and not self._runs:
                 return
             await ready.wait(self._until_next(found))
@@ -206,7 +208,8 @@ class Worker:
             raise
         finally:
             self._runs.pop(run.claimed.number, None)
-            ready.ring()
+            if self._more or not self._runs:
+                ready.ring()
 
     async def _execute(self, run: Run) -> None:
         claimed = run.claimed
