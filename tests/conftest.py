@@ -100,9 +100,11 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture(scope="session")
-def schemas() -> Schemas:
+def schemas() -> Iterator[Schemas]:
     """Empty buses on a server, which is started for the first test that wants one."""
-    return Schemas()
+    found = Schemas()
+    yield found
+    found.close()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -54,10 +54,6 @@ BEGIN
         PERFORM pg_advisory_unlock(lock);
         RETURN taken;
     END IF;
-    IF counter = 'topology' THEN
-        -- Nobody caches whom to ring.
-        RETURN 0;
-    END IF;
     UPDATE counters SET value = value + amount WHERE name = counter RETURNING value INTO taken;
     RETURN taken;
 END

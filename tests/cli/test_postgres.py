@@ -315,8 +315,8 @@ def test_what_is_wrong_with_a_server_is_told(remote: Remote, server: Server) -> 
 
 def test_the_doctor_looks_at_a_server_that_cannot_be_opened(remote: Remote) -> None:
     missing = remote.json("doctor", code=1)
-    assert [(check["name"], check["status"]) for check in missing[:2]] == [("schema", "error"), ("server", "ok")]
-    assert "agentbus init" in missing[0]["fix"]
+    assert [(check["name"], check["status"]) for check in missing[:2]] == [("server", "ok"), ("schema", "error")]
+    assert "agentbus init" in missing[1]["fix"]
     remote.environment["AGENTBUS_URL"] = f"postgresql://guest:{SECRET}@127.0.0.1:{free_port()}/x"
     (gone,) = remote.json("doctor", code=1)
     assert (gone["name"], gone["status"]) == ("server", "error")

@@ -18,14 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
-T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 _SETTINGS = {
     "fsync": "off",
@@ -36,6 +34,8 @@ _SETTINGS = {
     "shared_buffers": "64MB",
     "max_wal_size": "2GB",
     "jit": "off",
+    # What is deleted is swept by whoever clears a schema, at a moment of its own.
+    "autovacuum": "off",
     "log_min_messages": "fatal",
     "log_statement": "none",
 }
@@ -168,22 +168,6 @@ def at_schema(url: str, schema: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}schema={schema}"
 
 
-def run_apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on an event loop of its own, wherever the caller is."""
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(work())
-    finally:
-        loop.close()
-
-
-_BLOATED = 1_200_000
-_SIZE = (
-    "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class"
-    " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
-)
-
-
 class Schemas:
     """Empty buses on the server: a schema is cleared and used again, because making one takes much longer."""
 
@@ -191,6 +175,8 @@ class Schemas:
         self.url = server_url()
         self._free: list[str] = []
         self._made = 0
+        self._loop = asyncio.new_event_loop()
+        self._connection: Any = None
 
     def take(self) -> str:
         """The name of a schema with an empty bus in it."""
@@ -198,13 +184,18 @@ class Schemas:
             return self._free.pop()
         self._made += 1
         name = f"test_{os.getpid()}_{self._made}"
-        run_apart(lambda: self._make(name))
+        self._loop.run_until_complete(self._make(name))
         return name
 
     def give_back(self, name: str) -> None:
         """Clear a schema for the next test, or leave it to somebody who still has it open."""
-        if run_apart(lambda: self._clear(name)):
+        if self._loop.run_until_complete(self._clear(name)):
             self._free.append(name)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._loop.run_until_complete(self._connection.close())
+        self._loop.close()
 
     async def _make(self, name: str) -> None:
         from agentbus.engine.postgres.address import parse
@@ -218,39 +209,10 @@ class Schemas:
     async def _clear(self, name: str) -> bool:
         import asyncpg
 
-        connection = await asyncpg.connect(self.url, server_settings={"search_path": f'"{name}"'})
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(self.url, server_settings={"lock_timeout": "2000"})
+            await self._connection.execute(Path(__file__).with_name("clear.sql").read_text(encoding="utf-8"))
         try:
-            # As long as somebody has a bus open there, a beat could write into the next test's.
-            held = "SELECT count(*) FROM processes WHERE status = 'live'"
-            if await connection.fetchval(held):
-                return False
-            await connection.execute(await self._clearing(connection))
-            if await connection.fetchval(_SIZE) > _BLOATED:
-                # What was deleted still takes room, and some tests look at how much there is.
-                await connection.execute("VACUUM FULL")
+            return bool(await self._connection.fetchval("SELECT pg_temp.clear($1)", name))
         except asyncpg.PostgresError:
             return False
-        finally:
-            await connection.close()
-        return True
-
-    async def _clearing(self, connection: Any) -> str:
-        """One script: without triggers and foreign keys, in whatever order."""
-        tables = await connection.fetch(
-            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
-        )
-        sequences = await connection.fetch(
-            "SELECT relname FROM pg_class WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace"
-        )
-        kept = {"migrations", "counters", "vocabulary", "meta"}
-        return ";".join(
-            [
-                "SET session_replication_role = replica",
-                *(f"DELETE FROM {row[0]}" for row in tables if row[0] not in kept),
-                "DELETE FROM meta WHERE key <> 'bus'",
-                "UPDATE meta SET value = left(replace(gen_random_uuid()::text, '-', ''), 16)",
-                "DELETE FROM vocabulary WHERE builtin = 0",
-                "UPDATE counters SET value = 0",
-                *(f"SELECT setval('{row[0]}', 1, false)" for row in sequences),
-            ]
-        )

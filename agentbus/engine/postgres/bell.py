@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
-from agentbus.engine.hub import Hub
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go
@@ -24,15 +23,23 @@ log = logging.getLogger("agentbus.engine")
 
 ANY = "*"
 """Rung instead of a list of channels that would not fit: look at everything."""
-_AGAIN = 0.01
+AGAIN = 0.01
 """Seconds after which those come again who found everything in other hands."""
 _SETTINGS = {"synchronous_commit": "off"}
+
+
+class Ears(Protocol):
+    """Who is told what was rung."""
+
+    def ring(self, channels: Iterable[str]) -> None: ...
+
+    def ring_all(self) -> None: ...
 
 
 class Bell:
     """This process's own doorbell, and the way to the others'."""
 
-    def __init__(self, address: Address, hub: Hub) -> None:
+    def __init__(self, address: Address, hub: Ears) -> None:
         self.name = f"agentbus_{secrets.token_hex(8)}"
         self.process = 0
         self._address = address
@@ -67,7 +74,7 @@ class Bell:
                 self._waiting.update(dict.fromkeys(channels))
                 self._work()
         if again:
-            self._loop.call_later(_AGAIN, self._hub.ring, again)
+            self._loop.call_later(AGAIN, self._hub.ring, again)
 
     async def close(self) -> None:
         self._closed = True

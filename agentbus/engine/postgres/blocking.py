@@ -12,10 +12,9 @@ from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
-from agentbus.engine.hub import Hub
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.bell import Bell
+from agentbus.engine.postgres.bell import AGAIN, Bell
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
@@ -55,6 +54,8 @@ class BlockingPostgres:
         self._generation = forking.generation()
         self._loop = asyncio.new_event_loop()
         self._transactor: Transactor | None = None
+        self.contested = False
+        """What the last call came for was in the hands of another transaction, which may put it back."""
         self._readers = Readers(address, lock_timeout)
         try:
             connection = self.run(opened(address, lock_timeout, self.clock, create=create))
@@ -87,6 +88,7 @@ class BlockingPostgres:
         transactor = self._checked()
         call = Call(operation, request, self._disk and (operation.durable if durable is None else durable))
         bells = self.run(transactor.run([call]))
+        self.contested = bool(bells.again)
         if bells.channels and not bells.told:
             with suppress(AgentBusError):
                 self.run(self._readers.ring(list(dict.fromkeys(bells.channels)), transactor.process))
@@ -159,8 +161,7 @@ class Attending:
         self.process = 0
         self._engine = engine
         self._address = address
-        self._hub = Hub(engine.clock)
-        self._ear = self._hub.listen(())
+        self._ear = Ear()
         self._bell: Bell | None = None
         self._channels: tuple[str, ...] = ()
         self._beaten = 0.0
@@ -185,8 +186,6 @@ class Attending:
     def listen(self, channels: Sequence[str]) -> None:
         """Be rung for these from now on, and for nothing else. Look after that, then wait."""
         wanted = tuple(dict.fromkeys(channel.partition("#")[0] for channel in channels))
-        self._ear.close()
-        self._ear = self._hub.watch(tuple(dict.fromkeys([*channels, *wanted])))
         for channel in set(self._channels) - set(wanted):
             self._engine.write(listen, ListenRequest(self.process, channel, False))
         for channel in set(wanted) - set(self._channels):
@@ -195,7 +194,9 @@ class Attending:
 
     def wait(self, seconds: float) -> bool:
         """Sleep until something rings, or for so long, or until the next beat; whether something rang."""
-        rung = self._engine.run(self._rings(min(seconds, self._beaten + BEAT - time.monotonic())))
+        contested = self._engine.contested
+        longest = min(seconds, self._beaten + BEAT - time.monotonic())
+        rung = self._engine.run(self._rings(min(longest, AGAIN) if contested else longest)) or contested
         if time.monotonic() >= self._beaten + BEAT:
             self._beat()
         return rung
@@ -208,7 +209,7 @@ class Attending:
         self._beaten = time.monotonic()
 
     async def _hung_up(self) -> Bell:
-        bell = Bell(self._address, self._hub)
+        bell = Bell(self._address, self._ear)
         try:
             await bell.open()
         except problems.DRIVER as error:
@@ -216,11 +217,22 @@ class Attending:
         return bell
 
     async def _rings(self, seconds: float) -> bool:
-        if not self._ear.rung:
-            task = asyncio.ensure_future(self._ear.wait(None))
-            done, _ = await asyncio.wait([task], timeout=max(0.0, seconds))
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            return bool(done)
-        self._ear.rung = False
+        try:
+            await asyncio.wait_for(self._ear.rung.wait(), max(0.0, seconds))
+        except TimeoutError:
+            return False
+        self._ear.rung.clear()
         return True
+
+
+class Ear:
+    """Hears whatever is rung: others ring this process only for what it listens to."""
+
+    def __init__(self) -> None:
+        self.rung = asyncio.Event()
+
+    def ring(self, channels: Iterable[str]) -> None:
+        self.rung.set()
+
+    def ring_all(self) -> None:
+        self.rung.set()

@@ -44,7 +44,7 @@ class ClosedPostgres:
     async def examine(self) -> list[Check | Unseen]:
         if isinstance(self._clock, ServerClock):
             try:
-                ((*_, moment),) = await self._readers.fetch("server_facts")
+                ((_, _, _, _, moment, *_),) = await self._readers.fetch("server_facts", self._address.schema)
             except AgentBusError as error:
                 return [Unseen("server", error)]
             self._clock.told(moment)

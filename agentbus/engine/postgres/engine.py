@@ -157,10 +157,7 @@ class PostgresEngine:
             if writer is not None:
                 await writer.close()
         finally:
-            if readers is not None:
-                await readers.close()
-            if bell is not None:
-                await bell.close()
+            await asyncio.gather(*(part.close() for part in (readers, bell) if part is not None))
             # Whoever waits for a message hears that there will be none.
             self.hub.ring_all()
 

@@ -28,9 +28,10 @@ async def examine(readers: Readers, address: Address) -> list[Check | Unseen]:
     checks: list[Check | Unseen] = []
     looks = _LOOKS
     try:
-        ((made, _),) = await readers.fetch("server_tables", address.schema)
+        ((_, name, encoding, _, _, made, _),) = await readers.fetch("server_facts", address.schema)
     except AgentBusError as error:
         return [Unseen("server", error)]
+    checks.append(Check("server", "ok", f"PostgreSQL {name}, {encoding}"))
     if not made:
         text = f"there is no bus in the schema {address.schema} of {address.shown}"
         checks.append(Check("schema", "error", text, "name another schema; agentbus.connect(…) makes a bus"))
@@ -45,11 +46,6 @@ async def examine(readers: Readers, address: Address) -> list[Check | Unseen]:
 
 
 Found = tuple[str, str, str | None]
-
-
-async def _server(readers: Readers) -> Found:
-    ((_, name, encoding, _, _),) = await readers.fetch("server_facts")
-    return "ok", f"PostgreSQL {name}, {encoding}", None
 
 
 async def _schema(readers: Readers) -> Found:
@@ -130,7 +126,6 @@ async def _dead_rows(readers: Readers) -> Found:
 
 
 _LOOKS: dict[str, Callable[[Readers], Awaitable[Any]]] = {
-    "server": _server,
     "schema": _schema,
     "integrity": _guards,
     "durability": _durability,

@@ -1,8 +1,11 @@
 -- name: server_facts
--- What must hold of a server: its version, its encoding, whether it only follows another one; and its time, in milliseconds.
+-- What must hold of a server: its version, its encoding, whether it only follows another one; its time, in milliseconds;
+-- whether the bus has been made, and whether there is the schema to make it in.
 SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
     current_setting('server_encoding'), pg_is_in_recovery(),
-    CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
+    CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
+    to_regclass(quote_ident(CAST($1 AS text)) || '.migrations') IS NOT NULL,
+    to_regnamespace(quote_ident(CAST($1 AS text))) IS NOT NULL;
 
 -- name: server_lock_beside
 -- Write beside others that may too; and the server's time, in milliseconds.
@@ -17,11 +20,6 @@ SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(
 -- name: server_lock_migrations
 -- Of several who open a bus at once, one brings its schema up to date.
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus migration ' || CAST($1 AS text), 0));
-
--- name: server_tables
--- Whether the bus has been made, and whether there is the schema to make it in.
-SELECT to_regclass(quote_ident(CAST($1 AS text)) || '.migrations') IS NOT NULL,
-    to_regnamespace(quote_ident(CAST($1 AS text))) IS NOT NULL;
 
 -- name: server_schema
 -- The schema that the tables are in.
