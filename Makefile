@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 help:
 	@echo "make demo    watch a team be killed, and go on"
-	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
+	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make schemas write schemas/json/ from the code"
 	@echo "make bench   measure the queue, state, recovery and the command line"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
@@ -34,6 +34,8 @@ test: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 	@echo "== pytest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@echo "== guard"
+	@$(BIN)/python -m benchmarks.guard
 
 bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -40,6 +40,12 @@ class Query(msgspec.Struct, frozen=True):
     parameters: tuple[Any, ...] = ()
 
 
+class Several(msgspec.Struct, frozen=True):
+    """Ask these, none of which needs another's answer: where an answer takes a round trip, all may come with one."""
+
+    queries: tuple[Query, ...]
+
+
 class Each(msgspec.Struct, frozen=True):
     """Run the named query once for every row of parameters; nothing comes back."""
 
@@ -61,7 +67,7 @@ class Again(msgspec.Struct, frozen=True):
     channels: Sequence[str]
 
 
-Op: TypeAlias = Generator[Query | Each | Wake | Again, Rows, T]
+Op: TypeAlias = Generator[Query | Several | Each | Wake | Again, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
 
@@ -156,6 +162,13 @@ def _one_unit(request: UnitRequest, now: Now) -> Op[Outcome[list[Any]]]:
             return outcome
         results.append(outcome)
     return results
+
+
+def several(*queries: Query) -> Op[list[Rows]]:
+    """The rows of each of these questions. For operations; what only reads asks one by one."""
+    if len(queries) == 1:
+        return [(yield queries[0])]
+    return cast("list[Rows]", (yield Several(queries)))
 
 
 def carry_out(operation: Operation[R, T], request: R, now: Now) -> Op[T]:

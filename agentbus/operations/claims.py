@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.operations import Again, Op, Outcome, Query, Row, mailbox_channel, operation
-from agentbus.operations.fencing import fence
+from agentbus.operations import Again, Op, Outcome, Query, Row, Rows, mailbox_channel, operation, several
+from agentbus.operations.fencing import known, refusals, standing
 from agentbus.operations.leases import Held, Settlement, acknowledge, take_back
 
 _FEW = 32
@@ -62,16 +62,22 @@ class Claim(msgspec.Struct, frozen=True):
 @operation(durable=False, last=True, beside=True)
 def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]]:
     """Lease the most urgent messages of each request's mailboxes. No message is given to two requests."""
-    refused = yield from fence(request.actor for request in requests)
+    wanted = _wanted(requests)
+    agents = {request.actor.agent for request in requests}
+    standings, dues, *found = yield from several(standing(agents), _due(wanted), *_most_urgent_of(wanted))
+    refused = refusals([request.actor for request in requests], known(standings))
     granted = [request for request in requests if request.actor not in refused] if refused else requests
+    wanted = _wanted(granted) if refused else wanted
     yield from acknowledge(granted, now)
-    wanted: dict[int, int] = {}
-    for request in granted:
-        for mailbox in request.mailboxes:
-            wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
-    horizon = yield from tend(list(wanted), now)
+    horizon = {mailbox: due for mailbox, due in _horizon(dues).items() if mailbox in wanted}
+    if (yield from _tended(horizon, now)):
+        # What was found before may be too old by now, or not the most urgent.
+        dues, *found = yield from several(_due(wanted), *_most_urgent_of(wanted))
+        horizon = _horizon(dues)
     rows: dict[int, Row] = {}
-    ready = yield from _ready(wanted, rows)
+    ready, contested = _queues(found, rows)
+    if contested:
+        yield Again(contested)
     shares = [_most_urgent(request, ready) for request in granted]
     taken = [id for share in shares for _, id, _ in share]
     if taken:
@@ -91,9 +97,22 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
     return [refused[request.actor] if refused and request.actor in refused else next(claims) for request in requests]
 
 
-def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
-    """Promote, expire and take back what is due in these mailboxes; answer when each has something due next."""
-    horizon = yield from _horizon(mailboxes)
+def _wanted(requests: Sequence[ClaimRequest]) -> dict[int, int]:
+    """How much is wanted from each mailbox."""
+    wanted: dict[int, int] = {}
+    for request in requests:
+        for mailbox in request.mailboxes:
+            wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
+    return wanted
+
+
+def tend(mailboxes: Sequence[int], now: Now) -> Op[None]:
+    """Promote, expire and take back what is due in these mailboxes."""
+    yield from _tended(_horizon((yield _due(mailboxes))), now)
+
+
+def _tended(horizon: dict[int, Row], now: Now) -> Op[bool]:
+    """The same, by when each has something due next; whether there was anything to do."""
     expired = [box for box, (_, _, expires) in horizon.items() if expires is not None and expires <= now.wall]
     lapsed = [box for box, (_, until, _) in horizon.items() if until is not None and until <= now.awake]
     due = [box for box, (due, _, _) in horizon.items() if due is not None and due <= now.wall]
@@ -105,35 +124,40 @@ def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
     if expired or lapsed:
         # Last: what was taken back may be too old by now.
         yield Query("message_expire", (now.wall, expired + lapsed))
-    return (yield from _horizon(mailboxes)) if expired or due or lapsed else horizon
+    return bool(expired or due or lapsed)
 
 
-def _ready(wanted: dict[int, int], rows: dict[int, Row]) -> Op[dict[int, Queue]]:
-    """The most urgent messages of each mailbox, one more than wanted, to know whether something is left. An engine may
-    give all that their receivers get, too: that goes into ``rows``.
+def _most_urgent_of(wanted: dict[int, int]) -> list[Query]:
+    """Asks for the most urgent messages of each mailbox, one more than wanted, to know whether something is left.
 
-    Mailboxes from which much is wanted are asked apart, so that the others need not read as much. Where everything is
-    in the hands of other transactions, which may take less than they look at, the receivers come again.
+    Mailboxes from which much is wanted are asked apart, so that the others need not read as much.
     """
-    ready: dict[int, Queue] = {}
-    contested: list[str] = []
     few = [mailbox for mailbox, limit in wanted.items() if limit <= _FEW]
     many = [mailbox for mailbox, limit in wanted.items() if limit > _FEW]
-    for mailboxes in (few, many):
-        if mailboxes:
-            most = max(wanted[mailbox] for mailbox in mailboxes)
-            for mailbox, priority, id, *row in (yield Query("message_ready", (mailboxes, most + 1))):
-                if id is None:
-                    contested.append(mailbox_channel(mailbox))
-                    continue
-                if row:
-                    rows[id] = (id, *row)
-                if mailbox not in ready:
-                    ready[mailbox] = deque()
-                ready[mailbox].append((-priority, id, mailbox))
-    if contested:
-        yield Again(contested)
-    return ready
+    return [
+        Query("message_ready", (mailboxes, max(wanted[mailbox] for mailbox in mailboxes) + 1))
+        for mailboxes in (few, many)
+        if mailboxes
+    ]
+
+
+def _queues(found: Sequence[Rows], rows: dict[int, Row]) -> tuple[dict[int, Queue], list[str]]:
+    """What is ready, and the channels of mailboxes of which everything is in the hands of other transactions: those may
+    take less than they look at, so that the receivers come again. An engine may give all that the receivers of messages
+    get, too: that goes into ``rows``."""
+    ready: dict[int, Queue] = {}
+    contested: list[str] = []
+    for messages in found:
+        for mailbox, priority, id, *row in messages:
+            if id is None:
+                contested.append(mailbox_channel(mailbox))
+                continue
+            if row:
+                rows[id] = (id, *row)
+            if mailbox not in ready:
+                ready[mailbox] = deque()
+            ready[mailbox].append((-priority, id, mailbox))
+    return ready, contested
 
 
 def _most_urgent(request: ClaimRequest, ready: dict[int, Queue]) -> list[Ready]:
@@ -167,8 +191,12 @@ def _alike(
     return groups
 
 
-def _horizon(mailboxes: Sequence[int]) -> Op[dict[int, Row]]:
-    rows = yield Query("mailbox_horizon", (list(mailboxes),))
+def _due(mailboxes: Iterable[int]) -> Query:
+    """Asks for what ``_horizon`` reads: when each mailbox has something due next."""
+    return Query("mailbox_horizon", (list(mailboxes),))
+
+
+def _horizon(rows: Rows) -> dict[int, Row]:
     return {row[0]: row[1:] for row in rows}
 
 
@@ -197,4 +225,4 @@ def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[Row]]:
 
 def horizon(mailboxes: Sequence[int], now: Now) -> Op[tuple[int | None, int | None]]:
     """When the next scheduled message of these mailboxes is due (wall), and the next lease runs out (awake)."""
-    return _earliest(mailboxes, (yield from _horizon(mailboxes)))
+    return _earliest(mailboxes, _horizon((yield _due(mailboxes))))

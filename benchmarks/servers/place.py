@@ -13,4 +13,4 @@ def url() -> str:
     given = os.environ.get("AGENTBUS_BENCH_POSTGRES_URL")
     if given:
         return given if "?" in given else f"{given}?"
-    return Server(fsync="on", full_page_writes="on", shared_buffers="256MB", max_wal_size="4GB").url
+    return Server(fsync="on", full_page_writes="on", autovacuum="on", shared_buffers="256MB", max_wal_size="4GB").url

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from agentbus.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Again, Each, Op, Query, Row, Separately, Wake
+from agentbus.operations import Actor, Again, Each, Op, Query, Row, Separately, Several, Wake
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
@@ -90,7 +90,10 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
     try:
         step = next(operation)
         while True:
-            step = operation.send(_answer(step, played, left))
+            if isinstance(step, Several):
+                step = operation.send([_answer(query, played, left) for query in step.queries])  # type: ignore[misc]
+            else:
+                step = operation.send(_answer(step, played, left))
     except StopIteration as stop:
         return stop.value
 

@@ -12,13 +12,14 @@ from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
 from agentbus.engine import presence
+from agentbus.engine.calls import Call
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import AGAIN, Bell
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
-from agentbus.engine.postgres.transaction import Call, Transactor
+from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import undisturbed
 from agentbus.engine.sqlite import forking
 from agentbus.errors import AgentBusError, BusClosed, BusForked

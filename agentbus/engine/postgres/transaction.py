@@ -12,34 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentbus.clock import Clock, Now
+from agentbus.engine.calls import Call
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
+from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.scripts import deferred, ringing
 from agentbus.engine.postgres.statements import ask, write_each
 from agentbus.errors import AgentBusError, OutcomeUnknown
-from agentbus.operations import Again, Each, Op, Operation, Query, Rows, Wake
+from agentbus.operations import Again, Each, Op, Operation, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
-
-
-class Call:
-    """One caller's request for one operation, and what became of it."""
-
-    __slots__ = ("durable", "operation", "outcome", "request")
-
-    def __init__(self, operation: Operation[Any, Any], request: Any, durable: bool) -> None:
-        self.operation = operation
-        self.request = request
-        self.durable = durable
-        self.outcome: Any = None
-
-    @property
-    def beside(self) -> bool:
-        """Whether it may run beside other transactions. A unit's parts decide that for it."""
-        own: bool | None = getattr(self.request, "beside", None)
-        return self.operation.beside if own is None else own
 
 
 class Bells:
@@ -247,6 +231,11 @@ class Transactor:
                             await connection.execute("; ".join(last))
                             last.clear()
                         rows = await self._run(connection, step)
+                elif type(step) is Several:
+                    if last:
+                        await connection.execute("; ".join(last))
+                        last.clear()
+                    rows = await ask_several(connection, step.queries)  # type: ignore[assignment]
                 elif type(step) is Wake:
                     bells.channels.extend(step.channels)
                     rows = []

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from agentbus.engine.calls import Call
 from agentbus.engine.postgres.bell import Bell
-from agentbus.engine.postgres.transaction import Bells, Call, Transactor
+from agentbus.engine.postgres.transaction import Bells, Transactor
 from agentbus.errors import BusClosed, OutcomeUnknown
 from agentbus.operations import Operation
 

@@ -19,8 +19,9 @@ from typing import Any, TypeVar, cast
 
 import aiosqlite
 
+from agentbus.engine.calls import Call
 from agentbus.engine.hub import Hub
-from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.errors import BusClosed, OutcomeUnknown
 from agentbus.operations import Operation
 

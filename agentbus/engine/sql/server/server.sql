@@ -1,11 +1,15 @@
 -- name: server_facts
 -- What must hold of a server: its version, its encoding, whether it only follows another one; its time, in milliseconds;
--- whether the bus has been made, and whether there is the schema to make it in.
+-- whether the bus has been made, and whether there is the schema to make it in. Read from the tables themselves: what the
+-- server remembers of them may be older than the lock that was waited for.
 SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
     current_setting('server_encoding'), pg_is_in_recovery(),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
-    to_regclass(quote_ident(CAST($1 AS text)) || '.migrations') IS NOT NULL,
-    to_regnamespace(quote_ident(CAST($1 AS text))) IS NOT NULL;
+    EXISTS (
+        SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+        WHERE nspname = CAST($1 AS text) AND relname = 'migrations'
+    ),
+    EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = CAST($1 AS text));
 
 -- name: server_lock_beside
 -- Write beside others that may too; and the server's time, in milliseconds.
@@ -74,3 +78,15 @@ SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backe
 -- name: server_dead_rows
 -- How many rows of messages are there, and how many are dead but not yet swept away.
 SELECT n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE schemaname = current_schema() AND relname = 'messages';
+
+-- name: server_question
+-- One of several questions that are asked together.
+q{number} ({columns}) AS MATERIALIZED ({sql});
+
+-- name: server_answer
+-- What it came to, beside nothing for the others.
+SELECT {number}, {values} FROM q{number};
+
+-- name: server_several
+-- All of them as one statement.
+WITH {questions} {answers};
