@@ -115,7 +115,8 @@ class Run:
         self.closing = True
         if self._loss is not None:
             raise self._loss
-        if self._letting_go and (self._scope.cancelled_caught or problem is not None):
+        # Whatever a workflow makes of being let go (it may answer with a result): it waits for something.
+        if self._letting_go:
             await self.let_go()
         elif problem is not None:
             await self._fail(problem)
