@@ -124,6 +124,7 @@ class Task:
 
         >>> plan = await task.step("plan", make_plan, request, retries=2, timeout=600)   # doctest: +SKIP
         """
+        self._outside("task.step")
         how = options(retries, backoff, timeout, once, validate, returns)
         return await take_step(self._run, name, function, arguments, keywords, how)
 
@@ -188,7 +189,7 @@ class Task:
         ...     plan = await task.step("plan", make_plan, request, verdict.reason)
         ...     verdict = await task.approval("plan", show=plan)
         """
-        run = self._run
+        run = self._outside("task.approval")
         with run.busy():
             key = run.key("approval", name)
             wanted = (run.hold.number, key)
@@ -249,7 +250,7 @@ class Task:
         >>> children = [await task.start(build, part) for part in parts]              # doctest: +SKIP
         >>> reports = [await child for child in children]                             # doctest: +SKIP
         """
-        run = self._run
+        run = self._outside("task.start")
         checked = start_request(
             workflow, arguments, keywords, run.bus.max_payload, id="-", name=name, session=self.session,
             auto=bool(run.claimed.auto), context=context, settings=settings, restarts=restarts, backoff=backoff,
@@ -310,7 +311,7 @@ class Task:
 
         >>> await task.phase("implementing")                                          # doctest: +SKIP
         """
-        run = self._run
+        run = self._outside("task.phase")
         if run.workflow.phases:
             check_choice(name, "phase", run.workflow.phases)
         with run.busy():
@@ -337,7 +338,7 @@ class Task:
         """
         from agentbus.checkpoints import draft
 
-        run = self._run
+        run = self._outside("task.checkpoint")
         with run.busy():
             place, known = run.ask("checkpoint", name)
             if known is not None:
@@ -363,3 +364,10 @@ class Task:
         if current is None or current.run is not self._run:
             raise Misuse(reason=f"{what} is used inside a step: by the function that task.step(…) calls")
         return current
+
+    def _outside(self, what: str) -> Run:
+        """Nobody would come to what a step asks for once that step has finished."""
+        current = CURRENT.get()
+        if current is not None and current.run is self._run:
+            raise Misuse(reason=f"{what} is used inside step {current.key!r}; call it from the workflow itself")
+        return self._run
