@@ -217,7 +217,18 @@ def _failed(run: Run, place: StepPlace, failures: int, kept: TaskProblem | None)
 
 def digest(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
     """What tells the arguments of a step from others. Of what is not JSON only its type counts."""
-    return hashlib.sha256(_encode((arguments, keywords))).hexdigest()[:_DIGEST]
+    try:
+        text = _encode((arguments, keywords))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        text = _encode(([_known(value) for value in arguments], {name: _known(keywords[name]) for name in keywords}))
+    return hashlib.sha256(text).hexdigest()[:_DIGEST]
+
+
+def _known(value: Any) -> bytes:
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _named(value).encode()
 
 
 def _named(value: Any) -> str:
