@@ -148,15 +148,16 @@ def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
     rows = yield Query("step_places", (task.number,))
     # A step before a phase or an approval of the same name; those can be told by their kind: approval:plan.
     places = sorted(rows, key=lambda row: (row[0] not in {"step", "task"}, row[2]))
-    positions: dict[str, int] = {}
+    positions: dict[str, tuple[int, str]] = {}
     for kind, found, position in places:
-        positions.setdefault(found, position)
-        positions.setdefault(f"{kind}:{found}", position)
+        positions.setdefault(found, (position, found))
+        positions.setdefault(f"{kind}:{found}", (position, found))
     if key not in positions:
         near = [name for name in positions if ":" not in name and name.partition("#")[0] == key.partition("#")[0]]
         return UnknownStep(task=task.id, step=key, near=near)
     facts = {"step": key, **_facts(request), **({} if request.note is None else {"note": request.note})}
-    yield from _do_again(task, positions[key], {} if request.note is None else {key: request.note}, request.by, now)
+    position, name = positions[key]
+    yield from _do_again(task, position, {} if request.note is None else {name: request.note}, request.by, now)
     yield from record(task_events([task], "task_redone", request.by, now, **facts))
     return None
 
