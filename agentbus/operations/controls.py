@@ -15,7 +15,16 @@ from agentbus.operations import Each, Op, Outcome, Query, Wake, operation
 from agentbus.operations.approvals import operator_or_error, pass_through
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
-from agentbus.operations.holding import READY, HeldTask, free, go_on, task_events, tell_parents, worker_channel
+from agentbus.operations.holding import (
+    READY,
+    HeldTask,
+    ended_channel,
+    free,
+    go_on,
+    task_events,
+    tell_parents,
+    worker_channel,
+)
 from agentbus.operations.tasks import TRANSITIONS, problem_step, refuse, try_again
 
 
@@ -187,7 +196,8 @@ def _do_again(task: HeldTask, position: int, notes: dict[str, str], by: str | No
         found = yield Query("task_standing", ([child],))
         for row in found:
             family = yield from _family(HeldTask(*row))
-            yield from _stop_all(family, by, now, reason=f"{task.id} is done again")
+            stopped = yield from _stop_all(family, by, now, reason=f"{task.id} is done again")
+            yield Wake([ended_channel(one.id) for one in stopped])
     yield Query("step_supersede", (generation, now.wall, task.number, position))
     yield Query("approval_supersede", (generation, task.number, position))
     yield Each("step_interrupt", [(task.number,)])
