@@ -247,6 +247,8 @@ def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
     """Make ready what is due, and free what was held for too long; when to look again (wall, awake)."""
     ((due, until),) = yield Query("task_horizon")
     if due is not None and due <= now.wall:
+        waited = yield Query("task_waited", (now.wall,))
+        yield from record([event(now.wall, "task_pending", ("task", id), None, before="waiting") for (id,) in waited])
         yield Query("task_promote", (now.wall,))
     if until is not None and until <= now.awake:
         rows = yield Query("task_lapsed", (now.awake,))

@@ -18,6 +18,10 @@ SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
     (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
 
+-- name: task_waited
+-- Tasks whose waiting has an end now, whether what they wait for has come or not.
+SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
 -- name: task_promote
 -- What is due may be taken; what waited in vain looks for itself how it goes on.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
