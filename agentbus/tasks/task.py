@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LONGEST = 128
+_CUT = 100
 
 
 class Child(Generic[R]):
@@ -263,10 +267,17 @@ class Task:
             place, known = run.ask("task", name or checked.workflow, digest(arguments, dict(keywords or {})))
             if known is not None:
                 return Child(self, str(known.child), place, known, as_)
-            child = f"{self.id[:110]}/{place.position}"
+            child = await self._free_id(place.position)
             await run.write(start_child, ChildRequest(run.agent.actor, run.hold, place, checked.named(child)))
             run.tell("task", place.key, "running")
         return Child(self, child, place, None, as_)
+
+    async def _free_id(self, position: int) -> str:
+        """An id for a sub-task: after its parent's, if that is short enough and nobody has taken it."""
+        id = f"{self.id}/{position}"
+        if len(id) <= _LONGEST and await self._run.engine.look(ending_of, id) is None:
+            return id
+        return f"{self.id[:_CUT]}/{position}-{secrets.token_hex(6)}"
 
     async def result(self, child: Child[R]) -> R:
         """Wait for a sub-task and give its result; TaskFailed if it failed or was stopped.
