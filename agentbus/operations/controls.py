@@ -141,9 +141,20 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
         yield from try_again(task, problem_step(task.error), now)
-    yield from record(task_events([task], "task_resumed", request.by, now, **_facts(request)))
-    yield from _make_ready(task, now)
+    # What was halted or stopped with it goes on with it.
+    for one in [task, *(yield from _kept_with(task))]:
+        yield from record(task_events([one], "task_resumed", request.by, now, **_facts(request)))
+        yield from _make_ready(one, now)
     return None
+
+
+def _kept_with(task: HeldTask) -> Op[list[HeldTask]]:
+    """The sub-tasks that a task still waits for and that were halted or stopped, and theirs."""
+    rows = yield Query("task_awaited_children", (task.number,))
+    found = [HeldTask(*row) for row in rows]
+    for one in list(found):
+        found.extend((yield from _kept_with(one)))
+    return [one for one in found if one.status in {"halted", "stopped"}]
 
 
 def _stop(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:

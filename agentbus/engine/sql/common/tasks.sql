@@ -156,6 +156,15 @@ SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.
 FROM family JOIN tasks ON tasks.id = family.id
 WHERE tasks.ended IS NULL;
 
+-- name: task_awaited_children
+-- The sub-tasks of a task whose ends it has not heard of, in the order in which it started them.
+SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
+    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
+    tasks.restarted, tasks.error
+FROM steps JOIN tasks ON tasks.id = steps.child
+WHERE steps.task = $1 AND steps.kind = 'task' AND steps.superseded = 0 AND steps.status = 'running'
+ORDER BY steps.position;
+
 -- name: task_get
 -- All of one task.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
