@@ -246,22 +246,30 @@ class Run:
         """Wait until ``found`` gives something, as long as others are busy; else the task is let go."""
         ear = self.engine.hub.watch((worker_channel(self.agent.id),))
         self._waits.add(wait)
-        self._busy -= 1
-        self._look_whether_all_wait()
         try:
             while True:
+                # Busy until it has looked: that may have to write, which takes longer than letting go.
                 result = await found()
                 if result is not None:
                     # Only now: what is cancelled while it waits goes on waiting, as far as others can see.
                     self._waits.discard(wait)
                     return result
                 wall = self.engine.clock.now().wall
-                await ear.wait(None if wait.due is None else max(0, wait.due - wall) / 1000)
+                with self._idle():
+                    await ear.wait(None if wait.due is None else max(0, wait.due - wall) / 1000)
         finally:
             if not self._letting_go:
                 self._waits.discard(wait)
-            self._busy += 1
             ear.close()
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        self._busy -= 1
+        self._look_whether_all_wait()
+        try:
+            yield
+        finally:
+            self._busy += 1
 
     async def wait_out_halt(self) -> None:
         """The task is to be halted: no step begins any more, unless somebody has it continued before all others end."""
