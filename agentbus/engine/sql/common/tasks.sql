@@ -18,6 +18,10 @@ SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
     (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
 
+-- name: task_waited
+-- Tasks whose waiting has an end now, whether what they wait for has come or not.
+SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
 -- name: task_promote
 -- What is due may be taken; what waited in vain looks for itself how it goes on.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
@@ -151,6 +155,15 @@ SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.
     tasks.restarted, tasks.error
 FROM family JOIN tasks ON tasks.id = family.id
 WHERE tasks.ended IS NULL;
+
+-- name: task_awaited_children
+-- The sub-tasks of a task whose ends it has not heard of, in the order in which it started them.
+SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
+    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
+    tasks.restarted, tasks.error
+FROM steps JOIN tasks ON tasks.id = steps.child
+WHERE steps.task = $1 AND steps.kind = 'task' AND steps.superseded = 0 AND steps.status = 'running'
+ORDER BY steps.position;
 
 -- name: task_get
 -- All of one task.
