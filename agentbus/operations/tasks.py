@@ -259,6 +259,14 @@ def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
 
 
 @operation(durable=False)
+def free_lapsed_tasks(requests: Sequence[None], now: Now) -> Op[list[Outcome[int]]]:
+    """Free what was held for too long, where no worker claims; the outcome says how many."""
+    rows = yield Query("task_lapsed", (now.awake,))
+    yield from free([HeldTask(*row) for row in rows], "its lease ran out", now)
+    return [len(rows)] * len(requests)
+
+
+@operation(durable=False)
 def renew_tasks(requests: Sequence[RenewTasksRequest], now: Now) -> Op[list[Outcome[list[tuple[int, int]]]]]:
     """Hold tasks for longer; the outcome has the numbers and leases of those that are lost."""
     refused = yield from fence(request.actor for request in requests)
