@@ -17,7 +17,7 @@ from agentbus.agent import Agent
 from agentbus.engine.hub import Ear
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, TaskLost
 from agentbus.operations.holding import READY, worker_channel
-from agentbus.operations.task_reading import Replay, holdings_of, replay_of
+from agentbus.operations.task_reading import Replay, present_state, replay_of
 from agentbus.operations.tasks import (
     ClaimedTask,
     ClaimedTasks,
@@ -117,6 +117,8 @@ class Worker:
         self._on_phase = on_phase
         # By hand-out: a task may come back before the run that lost it has come to its end.
         self._runs: dict[tuple[int, int], Run] = {}
+        self._more = False
+        """Whether there may be tasks that nobody has room for."""
         self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
 
     async def work(self, until_idle: bool) -> None:
@@ -145,13 +147,13 @@ class Worker:
         while True:
             room = self._concurrency - len(self._runs)
             if not room:
+                self._more = True
                 await ready.wait(None)
                 continue
             found = await self._claim(room)
             for claimed in found.tasks:
                 self._begin(claimed, ready, tasks)
-            if found.more or (found.tasks and len(found.tasks) < room):
-                continue
+            self._more = found.more
             if until_idle and not self._runs:
                 return
             await ready.wait(self._until_next(found))
@@ -207,7 +209,8 @@ class Worker:
             raise
         finally:
             self._runs.pop((run.claimed.number, run.claimed.lease), None)
-            ready.ring()
+            if self._more or not self._runs:
+                ready.ring()
 
     async def _execute(self, run: Run) -> None:
         claimed = run.claimed
@@ -255,10 +258,10 @@ class Worker:
             if not self._runs:
                 continue
             expected = list(self._runs)
-            held = await self._engine.look(holdings_of, self.agent.id)
+            present = await self._engine.look(present_state, [number for number, _ in expected])
             for number, lease in expected:
-                task = held.get(number)
-                if task is None or task.lease != lease:
+                task = present.get(number)
+                if task is None or (task.status, task.lease) != ("running", lease):
                     self._lose(number, lease)
 
     def _lose(self, number: int, lease: int) -> None:
