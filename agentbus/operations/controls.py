@@ -260,14 +260,17 @@ def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[TaskR
         if not rows:
             outcomes.append(UnknownTask(task=request.task))
             continue
-        family = yield from _family(HeldTask(*rows[0]))
+        task = HeldTask(*rows[0])
+        # Those too that were stopped with it: they go on with it.
+        stopped = [one for one in (yield from _kept_with(task)) if one.status == "stopped"]
+        family = [*(yield from _family(task)), *stopped]
         yield Each("task_auto", [(int(request.on), now.wall, task.number) for task in family])
         yield from record([
             event(now.wall, "task_edited", ("task", task.id), request.by, changed={"auto": request.on})
             for task in family
         ])  # fmt: skip
         if request.on:
-            yield from pass_through([task for task in family if task.status not in {"completed", "stopped"}], now)
+            yield from pass_through(family, now)
         outcomes.append((yield from record_of(request.task, now)))
     return outcomes
 

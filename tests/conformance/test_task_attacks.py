@@ -154,6 +154,25 @@ async def test_one_of_several_branches_fails_while_another_waits_for_a_person(bu
     assert (await task_of(bus, "t")).result == [True, "mended"]
 
 
+async def test_auto_passes_through_what_a_stopped_task_and_its_sub_tasks_had_asked(bus: Bus) -> None:
+    @agentbus.workflow("asks")
+    async def asks(task: Task) -> bool:
+        return (await task.approval("go")).auto
+
+    @agentbus.workflow("flow")
+    async def flow(task: Task) -> list[bool]:
+        child = await task.start(asks)
+        return [(await task.approval("go")).auto, await child]
+
+    await bus.tasks.start(flow, id="t")
+    await work_off(bus, flow, asks)
+    await bus.tasks.stop("t")
+    await bus.tasks.auto("t", True)
+    await bus.tasks.resume("t")
+    await work_off(bus, flow, asks)
+    assert (await task_of(bus, "t")).result == [True, True]
+
+
 # Sub-tasks
 
 
