@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -38,12 +38,13 @@ def show(found: dict[str, Any], settings: dict[str, Any]) -> None:
     Console().print(drawn(found, settings))
 
 
-def live(look: Callable[[], dict[str, Any]], pause: float) -> NoReturn:
-    """Draw it again and again in place, until Ctrl-C."""
-    with Live(drawn(look()), refresh_per_second=4, screen=False, transient=False) as screen:
-        while True:
+def live(look: Callable[[int], RenderableType], pause: float, over: Callable[[], bool]) -> None:
+    """Draw it again and again in place, until it is over, or until Ctrl-C."""
+    console = Console()
+    with Live(look(console.height), console=console, refresh_per_second=4) as screen:
+        while not over():
             time.sleep(pause)
-            screen.update(drawn(look()))
+            screen.update(look(console.height))
 
 
 def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None) -> RenderableType:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from agentbus.interfaces.cli.output import Result, plain
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from agentbus.blocking import BlockingBus
     from agentbus.interfaces.cli.settings import Settings
 
@@ -72,6 +74,11 @@ class Standing(Result):
             value = "-" if one["value"] is None else one["value"]
             rows.append(("setting", name, f"{value} ({one['source']})"))
         return ["\t".join(plain(value) for value in row) for row in rows]
+
+    def drawn(self, most: int | None = None) -> RenderableType:
+        from agentbus.interfaces.cli.overview import drawn
+
+        return drawn(self._found)
 
     def show(self) -> None:
         from agentbus.interfaces.cli.overview import show
