@@ -242,7 +242,7 @@ def _judged(value: Any) -> str:
     return "\n".join(f"  {line[:1000]}" for line in [*lines[:_SHOWN], *more])
 
 
-def _short(value: Any, longest: int = 60) -> str:
+def _short(value: Any, longest: int = 40) -> str:
     text = harmless(plain(value))
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 

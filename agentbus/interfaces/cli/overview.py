@@ -1,9 +1,9 @@
-"""How the bus stands, for people: tables of agents, queues, sessions and settings. With rich."""
+"""How the bus stands, for people: tables of agents, queues, sessions, tasks and settings. With rich."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -30,6 +30,16 @@ _SESSIONS = (
     ("progress", "percent"),
     ("updated", "time"),
 )
+_TASKS = (
+    ("id", ""),
+    ("workflow", ""),
+    ("status", "status"),
+    ("phase", ""),
+    ("progress", "percent"),
+    ("waits for", ""),
+    ("updated", "time"),
+)
+_FEW = 3
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 
 
@@ -58,10 +68,25 @@ def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None) -> Rend
     if found["sessions"]:
         sessions = [{**one, "status": "degraded" if one["degraded"] else one["status"]} for one in found["sessions"]]
         parts.append(grid(_SESSIONS, sessions, "sessions"))
+    if found["tasks"]:
+        tasks = [{**one, "waits for": ", ".join(one["waits"]) or None} for one in found["tasks"]]
+        parts.append(grid(_TASKS, tasks, "tasks"))
+    if found["asked"]:
+        parts.append(_asked(found["asked"]))
     if settings is not None:
         rows = [{"setting": name, **one} for name, one in settings.items()]
         parts.append(grid(_SETTINGS, rows, "settings"))
     return Group(*(item for part in parts for item in (part, Text())))
+
+
+def _asked(questions: Sequence[dict[str, Any]]) -> Text:
+    """What waits for a person, with the commands that answer; if that is much, where to find it."""
+    count = len(questions)
+    text = Text(f"{count} {'question waits' if count == 1 else 'questions wait'} for a person:", style="bold yellow")
+    few = questions if count <= _FEW else [{"command": "agentbus task approvals"}]
+    for one in few:
+        text.append(f"\n  {one['command']}", style="bold cyan")
+    return text
 
 
 def _counts(found: dict[str, Any]) -> Text:

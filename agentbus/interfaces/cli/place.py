@@ -63,7 +63,7 @@ COMMANDS = {
     ),
     "status": Command(
         status,
-        "Show how the bus stands: agents, queues, sessions, settings.",
+        "Show how the bus stands: agents, queues, sessions, tasks, settings.",
         "agentbus status --json",
         watch_options,
         output="plain output: subject, name, value",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("place", "make a bus here"),
-    "status": ("place", "how the bus stands: agents, queues, sessions, settings"),
+    "status": ("place", "how the bus stands: agents, queues, sessions, tasks, settings"),
     "register": ("agents", "join the bus as a visiting agent"),
     "heartbeat": ("agents", "show that you are alive"),
     "progress": ("agents", "say how far you are"),

@@ -10,7 +10,7 @@ from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.directing import COMMANDS as DIRECTING
 from agentbus.interfaces.cli.failures import FAILED, NOTHING, missing
 from agentbus.interfaces.cli.output import Result, Rows, Said, bare
-from agentbus.interfaces.cli.unfolding import Shown, unfold
+from agentbus.interfaces.cli.unfolding import Shown, asked, unfold
 from agentbus.interfaces.cli.values import paging, seconds, watch_options
 from agentbus.interfaces.cli.watching import looked
 
@@ -23,7 +23,6 @@ COLUMNS = (
 ASKED = ("task", "kind", "name", "since:time", "expires:time", "command:command")
 _PLAIN = "plain output: id, workflow, status, phase, progress, waits (JSON), session, updated, name"
 _ENDED = frozenset({"completed", "failed", "stopped"})
-_MOST = 1000
 
 
 def listed(call: Call) -> Result | int:
@@ -44,11 +43,13 @@ def listed(call: Call) -> Result | int:
         return Rows(page.items, COLUMNS, cursor=page.cursor, people=_seen, empty="there are no such tasks")
 
     found = looked(call, look)
-    if not given.watch:
-        count = len(asked(call))
-        if count:
-            call.note(f"{'one waits' if count == 1 else f'{count} wait'} for a person: agentbus task approvals")
-    return found
+    if isinstance(found, int):
+        return found
+    call.emit(found)
+    count = len(asked(call.bus))
+    if count:
+        call.note(f"{'one waits' if count == 1 else f'{count} wait'} for a person: agentbus task approvals")
+    return found.code
 
 
 def _seen(task: dict[str, Any]) -> dict[str, Any]:
@@ -70,29 +71,7 @@ def resumable(call: Call) -> Result:
 
 def approvals(call: Call) -> Result:
     """All that people are asked, with the commands that answer."""
-    return Rows(asked(call), ASKED, paged=False, empty="nobody is asked anything")
-
-
-def asked(call: Call) -> list[dict[str, Any]]:
-    """What tasks wait for people for: decisions, and what became of steps that must run only once."""
-    tasks = call.bus.tasks
-    found = [
-        {
-            "task": one.task, "kind": "approval", "name": one.key, "since": one.created, "expires": one.expires,
-            "command": f"agentbus task approve {one.task} {one.key}",
-        }
-        for one in call.bus.do(tasks.approvals(limit=_MOST))
-    ]  # fmt: skip
-    for task in call.bus.do(tasks.list(status="waiting", limit=_MOST)).items:
-        for wait in task.waits:
-            kind, _, step = wait.partition(":")
-            if kind == "step":
-                command = f"agentbus task settle {task.id} {step} --result JSON"
-                found.append({
-                    "task": task.id, "kind": kind, "name": step, "since": task.updated, "expires": None,
-                    "command": command,
-                })  # fmt: skip
-    return found
+    return Rows(asked(call.bus), ASKED, paged=False, empty="nobody is asked anything")
 
 
 def show(call: Call) -> Result | int:

@@ -23,6 +23,7 @@ APPROVAL = ("key", "status", "created", "decided", "by", "auto", "reason", "expi
 _DEEPEST = 3
 _MOST = 50
 """Sub-tasks of a task whose own steps are looked at."""
+_PAGE = 1000
 _REASON = "--reason 'why'"
 
 
@@ -75,6 +76,27 @@ def actions(found: Unfolded) -> list[dict[str, str]]:
         elif one.task.status in {"failed", "stopped"} and one.task.parent is None:
             say(id, one.task.status, f"resume {id}")
     return said
+
+
+def asked(bus: BlockingBus) -> list[dict[str, Any]]:
+    """What tasks wait for people for: decisions, and what became of steps that must run only once."""
+    found = [_question(one.task, "approval", one.key, one.created, one.expires) for one in _open(bus)]
+    for task in bus.do(bus.tasks.list(status="waiting", limit=_PAGE)).items:
+        waits = [wait.partition(":") for wait in task.waits]
+        found += [_question(task.id, kind, step, task.updated, None) for kind, _, step in waits if kind == "step"]
+    return found
+
+
+def _open(bus: BlockingBus) -> Sequence[ApprovalRecord]:
+    return bus.do(bus.tasks.approvals(limit=_PAGE))
+
+
+def _question(task: str, kind: str, name: str, since: int, expires: int | None) -> dict[str, Any]:
+    answer = f"approve {task} {name}" if kind == "approval" else f"settle {task} {name} --result JSON"
+    return {
+        "task": task, "kind": kind, "name": name, "since": since, "expires": expires,
+        "command": f"agentbus task {answer}",
+    }  # fmt: skip
 
 
 class Shown(Result):
