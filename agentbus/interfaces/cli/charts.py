@@ -94,7 +94,7 @@ def _rows(found: Unfolded, indent: str, now: int) -> Iterator[list[Text]]:
     """A line for each thing that the task came to; what was done at the same time is bracketed."""
     entries: list[Any] = [*found.steps, *found.approvals]
     entries.sort(key=lambda one: (one.position, one.superseded))
-    brackets = bracketed([(_began(one), _over(one), one.superseded, getattr(one, "kind", "")) for one in entries])
+    brackets = bracketed([(_began(one), _over(one), getattr(one, "kind", "approval")) for one in entries])
     for entry, bracket in zip(entries, brackets, strict=True):
         yield _row(entry, indent + bracket, now)
         part = found.parts.get(getattr(entry, "child", None) or "")
@@ -103,23 +103,19 @@ def _rows(found: Unfolded, indent: str, now: int) -> Iterator[list[Text]]:
             yield from _rows(part, f"{indent}{rail}  ", now)
 
 
-def bracketed(spans: Sequence[tuple[int, int | None, int, str]]) -> list[str]:
-    """Which of these (beginning, end or None, redo that made it void, kind) were done at the same time as others.
+def bracketed(spans: Sequence[tuple[int, int | None, str]]) -> list[str]:
+    """Which of these (beginning, end or None, kind) were done at the same time as others. A phase parts them.
 
-    >>> bracketed([(0, 5, 0, "step"), (5, 9, 0, "step"), (6, None, 0, "step"), (7, 8, 0, "step")])
+    >>> bracketed([(0, 5, "step"), (5, 9, "step"), (6, None, "step"), (7, 8, "step")])
     ['', '┌ ', '├ ', '└ ']
     """
     groups: list[list[int]] = []
     end: int | None = -1
-    for index, (began, over, superseded, kind) in enumerate(spans):
-        before = spans[index - 1] if index else None
-        together = (
-            before is not None
-            and before[2] == superseded
-            and "phase" not in (kind, before[3])
-            and (end is None or began < end)
-        )
-        if together:
+    for index, (began, over, kind) in enumerate(spans):
+        if kind == "phase":
+            groups.append([index])
+            end = -1
+        elif end is None or began < end:
             groups[-1].append(index)
             end = None if end is None or over is None else max(end, over)
         else:
@@ -140,7 +136,8 @@ def _began(entry: Any) -> int:
 
 def _over(entry: Any) -> int | None:
     over: int | None = entry.finished if hasattr(entry, "finished") else entry.decided
-    return over
+    # Nobody waits any more for what is void.
+    return _began(entry) if over is None and entry.superseded else over
 
 
 def _row(entry: StepRecord | ApprovalRecord, prefix: str, now: int) -> list[Text]:
