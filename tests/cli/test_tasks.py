@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -12,36 +11,12 @@ from typing import Any
 
 import pytest
 
-import agentbus
 from agentbus.blocking import open_bus
 from agentbus.interfaces.cli.operators import account
-from tests.cli import flows
+from tests.cli.at_work import begun, start, work
 from tests.cli.conftest import PATIENCE, Shell
 from tests.cli.test_terminal import on_terminal, uncoloured
 from tests.cli.test_watching import until
-
-ALL = (flows.feature, flows.docs, flows.broken)
-
-
-def work(shell: Shell) -> None:
-    """Do what there is to do."""
-
-    async def run() -> None:
-        async with agentbus.connect(shell.directory / ".agentbus") as bus:
-            await asyncio.wait_for(bus.tasks.run_worker(*ALL, until_idle=True), PATIENCE)
-
-    asyncio.run(run())
-
-
-def begun(shell: Shell, id: str = "f-1", **options: Any) -> None:
-    """A task that waits for its plan to be approved."""
-    start(shell, "feature", "login", id=id, **options)
-    work(shell)
-
-
-def start(shell: Shell, workflow: str, *arguments: Any, **options: Any) -> None:
-    with open_bus(shell.directory / ".agentbus") as bus:
-        bus.do(bus.tasks.start(workflow, *arguments, **options))
 
 
 def status(shell: Shell, task: str = "f-1") -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 
 from agentbus.blocking import open_bus
 from agentbus.records import TaskRecord
-from tests.cli import flows
+from tests.cli.at_work import add_module, start
 from tests.cli.conftest import PATIENCE, Shell
 from tests.cli.test_watching import until
 
@@ -23,7 +23,7 @@ from tests.cli.test_watching import until
 @pytest.fixture
 def works(shell: Shell) -> Shell:
     """A bus beside a module with workflows."""
-    shutil.copy(flows.__file__, shell.directory / "flows.py")
+    add_module(shell)
     return shell
 
 
@@ -36,11 +36,6 @@ def working(shell: Shell, *words: str, **options: Any) -> Iterator[subprocess.Po
         if worker.poll() is None:
             worker.kill()
         worker.communicate()
-
-
-def start(shell: Shell, workflow: str, *arguments: Any, id: str) -> None:
-    with open_bus(shell.directory / ".agentbus") as bus:
-        bus.do(bus.tasks.start(workflow, *arguments, id=id))
 
 
 def task(shell: Shell, id: str) -> TaskRecord:
@@ -136,7 +131,10 @@ def test_a_worker_whose_reader_is_gone_ends_quietly(works: Shell) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_worker_that_cannot_work_says_why(shell: Shell, words: tuple[str, ...], error: str, says: str) -> None:
+def test_a_worker_that_cannot_work_says_why(
+    shell: Shell, words: tuple[str, ...], error: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     made = "import agentbus\n@agentbus.workflow('feature')\nasync def {}(task): ...\n"
     for name, text in {
         "wrong_inside": "1 / 0\n",
@@ -149,5 +147,6 @@ def test_a_worker_that_cannot_work_says_why(shell: Shell, words: tuple[str, ...]
     assert says in found["message"]
 
 
-def test_a_worker_needs_a_bus(nowhere: Shell) -> None:
+def test_a_worker_needs_a_bus(nowhere: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     assert nowhere.refused("worker", "tests.cli.flows:feature", code=1)["code"] == "no_bus"

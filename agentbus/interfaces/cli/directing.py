@@ -21,7 +21,6 @@ def start(call: Call) -> Result:
     given = call.arguments
     if given.auto:
         decider(call, "pass approvals through")
-    visitor = call.visitor
     made = call.bus.do(
         call.bus.tasks.start(
             given.workflow,
@@ -29,7 +28,7 @@ def start(call: Call) -> Result:
             keywords=dict(_keyword(text, given) for text in given.keyword or ()),
             id=given.id,
             name=given.name,
-            session=given.session or (None if visitor is None else visitor.session),
+            session=given.session or _own_session(call),
             auto=given.auto,
             context=json_value(given.context),
             settings=json_value(given.settings),
@@ -40,6 +39,14 @@ def start(call: Call) -> Result:
     )
     _look_for_workers(call)
     return Said(_brief(made), made.id)
+
+
+def _own_session(call: Call) -> str | None:
+    """The session of the agent that calls, if it goes on."""
+    from agentbus.interfaces.cli.sessions import still_open
+
+    visitor = call.visitor
+    return None if visitor is None or visitor.session is None else still_open(call, visitor.session)
 
 
 def _keyword(text: str, given: Namespace) -> tuple[str, Any]:

@@ -19,7 +19,7 @@ CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "a
 def start(call: Call) -> Result:
     given = call.arguments
     me = call.visitor
-    elsewhere = None if me is None or me.session in {None, given.id} else _open(call, me.session)
+    elsewhere = None if me is None or me.session in {None, given.id} else still_open(call, me.session)
     if me is not None:
         # Nothing begins by the hand of one that is over.
         me.heartbeat()
@@ -42,7 +42,7 @@ def start(call: Call) -> Result:
     return Said(data, begun.session)
 
 
-def _open(call: Call, session: str) -> str | None:
+def still_open(call: Call, session: str) -> str | None:
     """The session, if it goes on."""
     record = call.bus.do(call.bus.sessions.get(session))
     return None if record is None or record.status in {"completed", "failed"} else session
