@@ -1,7 +1,9 @@
-"""The queue benchmark: ``python -m benchmarks.queue``. Tables in Markdown on stdout, progress on stderr."""
+"""The queue benchmark: ``python -m benchmarks.queue``, or with ``--engine postgres`` on a server. Tables in Markdown on
+stdout, progress on stderr."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import shutil
 import sys
@@ -72,6 +74,13 @@ QUICK = Pace(seconds=0.25, slices=2, many=100_000, growth_rounds=20, upkeep_seco
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--engine", choices=["sqlite", "postgres"], default="sqlite")
+    chosen, arguments = parser.parse_known_args(arguments)
+    if chosen.engine == "postgres":
+        from benchmarks.servers import command as servers
+
+        return servers.main(arguments)
     command = Command(
         name="queue",
         about=__doc__ or "",

@@ -39,7 +39,6 @@ HOT = (
     "state_standing",
     "state_values",
     "state_update",
-    "task_held",
     "task_ready",
     "task_lease",
     "task_renew",
@@ -67,7 +66,7 @@ LOOKS = (
     "recovery_history",
     "task_get",
     "task_ending",
-    "task_held_by",
+    "task_held",
     "step_recorded",
     "approval_answer",
 )
@@ -216,7 +215,7 @@ def uses() -> Iterator[tuple[str, str, int | None]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Query", "Each"}:
                 name = node.args[0]
                 count = _count(node) if node.func.id == "Query" else None
-            elif isinstance(node, ast.Subscript) and "queries" in ast.unparse(node.value):
+            elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("queries"):
                 name = node.slice
             else:
                 continue
@@ -251,11 +250,14 @@ def test_a_query_can_be_prepared_on_the_real_schema(name: str, empty: sqlite3.Co
 
 
 def test_only_queries_that_exist_are_used() -> None:
-    assert [f"{place}: {name}" for place, name, _ in uses() if name not in QUERIES] == []
+    known = {*QUERIES, *parse(text("server"))}
+    assert [f"{place}: {name}" for place, name, _ in uses() if name not in known] == []
 
 
 def test_every_query_is_used() -> None:
     assert set(QUERIES) - {name for _, name, _ in uses()} == set()
+    engine = "".join(file.read_text(encoding="utf-8") for file in (PACKAGE / "engine" / "postgres").glob("*.py"))
+    assert [name for name in parse(text("server")) if f'"{name}"' not in engine] == []
 
 
 def test_queries_are_given_as_many_parameters_as_they_take() -> None:
@@ -267,15 +269,22 @@ def test_queries_are_given_as_many_parameters_as_they_take() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("dialect", ["common", "sqlite"])
+@pytest.mark.parametrize("dialect", ["common", "sqlite", "postgres", "server"])
 def test_every_query_has_a_sentence(dialect: str) -> None:
     for name, comment in comments(dialect).items():
         assert re.match(r"[A-Z`$].*\.$", comment), f"{name}: {comment!r}"
 
 
-def test_a_query_of_a_dialect_says_why_it_differs() -> None:
-    for name, comment in comments("sqlite").items():
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_a_query_of_a_dialect_says_why_it_differs(dialect: str) -> None:
+    for name, comment in comments(dialect).items():
         assert re.search(r"Differs: \w", comment), name
+
+
+def test_both_dialects_define_the_same_names() -> None:
+    assert set(load("postgres")) == set(QUERIES)
+    # Each query that SQLite says in its own words is one that PostgreSQL must too.
+    assert set(comments("sqlite")) <= set(comments("postgres"))
 
 
 def test_a_common_query_speaks_no_dialect() -> None:

@@ -61,8 +61,7 @@ class Engine(Protocol):
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         """A verified copy of the store as it is now: where it keeps its own files, of which the newest ``keep`` stay,
-        or at a path where nothing is yet. An engine that has tools of its own for that raises BackupFailed and names
-        them."""
+        or at a path where nothing is yet. A server has tools of its own for that, which UseServerTools names."""
 
     async def examine(self) -> list[Check | Unseen]:
         """Look at the store and its surroundings, without holding anybody up; what could not be looked at, and why."""

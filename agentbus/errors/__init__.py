@@ -69,9 +69,15 @@
         ├── DamagedArchive
         ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
+        │   └── UseServerTools        pg_dump, pg_restore; ``command`` is the one
         ├── BusInUse                  a bus that is open cannot be replaced
         ├── SchemaTooNew
         ├── SQLiteTooOld
+        ├── ServerTooOld
+        ├── ServerUnreachable         transient: no connection to the server
+        ├── AccessDenied              the server does not let this user in, or not do this
+        ├── UnknownDatabase           the server has no such database
+        ├── StatementTimeout          transient: the server cut a statement off
         ├── UnsupportedFileSystem
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
@@ -79,7 +85,7 @@
         │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
-        └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
+        └── OutcomeUnknown            an I/O error or a lost connection at commit: call again with the same message_id
 
 Each class has a stable ``code`` (used by the command line and by wire formats), each error its ``facts`` and,
 where there is one, a ``fix``. Facts can be read as attributes:
@@ -144,6 +150,7 @@ from agentbus.errors.calls import (
     WrongState,
 )
 from agentbus.errors.store import (
+    AccessDenied,
     BackupFailed,
     BusInUse,
     DamagedArchive,
@@ -160,9 +167,14 @@ from agentbus.errors.store import (
     NotWritable,
     OutcomeUnknown,
     SchemaTooNew,
+    ServerTooOld,
+    ServerUnreachable,
     SQLiteTooOld,
+    StatementTimeout,
     StoreError,
+    UnknownDatabase,
     UnsupportedFileSystem,
+    UseServerTools,
 )
 from agentbus.errors.tasks import (
     NotAnOperator,
@@ -179,6 +191,7 @@ from agentbus.errors.tasks import (
 )
 
 __all__ = [
+    "AccessDenied",
     "AgentBusError",
     "AgentEnded",
     "AgentExists",
@@ -226,12 +239,15 @@ __all__ = [
     "RequestTimedOut",
     "SQLiteTooOld",
     "SchemaTooNew",
+    "ServerTooOld",
+    "ServerUnreachable",
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",
     "SessionIdTaken",
     "SessionLost",
     "SnapshotTooLarge",
+    "StatementTimeout",
     "StepFailed",
     "StoreError",
     "TaskExists",
@@ -243,6 +259,7 @@ __all__ = [
     "UnknownAgent",
     "UnknownApproval",
     "UnknownCheckpoint",
+    "UnknownDatabase",
     "UnknownDocument",
     "UnknownFile",
     "UnknownMessage",
@@ -255,6 +272,7 @@ __all__ = [
     "UnreadableFile",
     "UnsafePath",
     "UnsupportedFileSystem",
+    "UseServerTools",
     "VersionConflict",
     "WorkflowChanged",
     "WrongLoop",

@@ -71,6 +71,14 @@ class BackupFailed(StoreError):
     text = "no backup in {path}: {reason}"
 
 
+class UseServerTools(BackupFailed):
+    """The bus is on a server, which is backed up and restored with its own tools. Nothing was changed."""
+
+    code = "use_server_tools"
+    text = "{path} is on a server, which has tools of its own for that"
+    fix_text = "{command}"
+
+
 class BusInUse(StoreError):
     """The bus that shall be replaced is open somewhere. Nothing was replaced."""
 
@@ -93,6 +101,47 @@ class SQLiteTooOld(StoreError):
     code = "sqlite_too_old"
     text = "SQLite {found} is too old, {needed} is needed"
     fix_text = "use a Python built with a newer SQLite"
+
+
+class ServerTooOld(StoreError):
+    """The PostgreSQL server is too old, or set up in a way that does not do."""
+
+    code = "server_too_old"
+    text = "{path}: PostgreSQL {found} does not do, {needed} is needed"
+
+
+class ServerUnreachable(StoreError):
+    """There is no connection to the server. Nothing was written."""
+
+    code = "server_unreachable"
+    text = "{path} cannot be reached: {reason}"
+    fix_text = "see that the server runs and that host and port are right, then try again"
+    transient = True
+
+
+class AccessDenied(StoreError):
+    """The server does not let this user in, or not do this. Nothing was written."""
+
+    code = "access_denied"
+    text = "{path} refuses: {reason}"
+    fix_text = "check user and password; to make a bus, a user needs CREATE on the database, or a schema of its own"
+
+
+class UnknownDatabase(StoreError):
+    """The server has no such database."""
+
+    code = "unknown_database"
+    text = "{path}: {reason}"
+    fix_text = "make it with createdb, or name another one"
+
+
+class StatementTimeout(StoreError):
+    """The server cut a statement off that took longer than the server or its user allows. Nothing was written."""
+
+    code = "statement_timeout"
+    text = "{path}: {reason}"
+    fix_text = "try again; statement_timeout of the server or the user should be some seconds at least"
+    transient = True
 
 
 class UnsupportedFileSystem(StoreError):
@@ -153,7 +202,7 @@ class FormatRefused(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """An I/O error at commit: it may or may not be written."""
+    """An I/O error at commit, or a connection that was lost at it: it may or may not be written."""
 
     code = "outcome_unknown"
     text = "{path}: {reason}; the outcome is unknown"

@@ -54,7 +54,14 @@ class Wake(msgspec.Struct, frozen=True):
     channels: Sequence[str]
 
 
-Op: TypeAlias = Generator[Query | Each | Wake, Rows, T]
+class Again(msgspec.Struct, frozen=True):
+    """Shortly after this is committed, wake listeners of these channels once more, here: what they came for was in the
+    hands of another transaction, which may put it back."""
+
+    channels: Sequence[str]
+
+
+Op: TypeAlias = Generator[Query | Each | Wake | Again, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
 
@@ -63,24 +70,27 @@ class Operation(Generic[R, T]):
     """A rule with what a driver must know of it.
 
     ``durable``: its commit is fsynced before the caller hears of it. ``last``: in a batch it runs after the others,
-    so that a claim sees what was sent beside it.
+    so that a claim sees what was sent beside it. ``beside``: on an engine with several transactions at once it may run
+    beside others that may too; all that it relies on is either locked by its own queries, or changed only by operations
+    that run alone.
     """
 
-    __slots__ = ("durable", "last", "name", "run")
+    __slots__ = ("beside", "durable", "last", "name", "run")
 
-    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False) -> None:
+    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False, beside: bool = False) -> None:
         self.name = run.__name__
         self.run = run
         self.durable = durable
         self.last = last
+        self.beside = beside
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
 
 
-def operation(*, durable: bool, last: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
+def operation(*, durable: bool, last: bool = False, beside: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
     """Make an operation of a generator function."""
-    return lambda run: Operation(run, durable=durable, last=last)
+    return lambda run: Operation(run, durable=durable, last=last, beside=beside)
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -105,6 +115,10 @@ class UnitRequest(msgspec.Struct, frozen=True):
     @property
     def durable(self) -> bool:
         return any(part.operation.durable for part in self.parts)
+
+    @property
+    def beside(self) -> bool:
+        return all(part.operation.beside for part in self.parts)
 
     @property
     def weight(self) -> int:

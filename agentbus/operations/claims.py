@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations import Again, Op, Outcome, Query, Row, mailbox_channel, operation
 from agentbus.operations.fencing import fence
 from agentbus.operations.leases import Held, Settlement, acknowledge, take_back
 
@@ -59,7 +59,7 @@ class Claim(msgspec.Struct, frozen=True):
     next_awake: int | None = None
 
 
-@operation(durable=False, last=True)
+@operation(durable=False, last=True, beside=True)
 def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]]:
     """Lease the most urgent messages of each request's mailboxes. No message is given to two requests."""
     refused = yield from fence(request.actor for request in requests)
@@ -70,12 +70,13 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
         for mailbox in request.mailboxes:
             wanted[mailbox] = wanted.get(mailbox, 0) + request.limit
     horizon = yield from tend(list(wanted), now)
-    ready = yield from _ready(wanted)
-    shares = [_most_urgent(request, ready) for request in granted]
     rows: dict[int, Row] = {}
+    ready = yield from _ready(wanted, rows)
+    shares = [_most_urgent(request, ready) for request in granted]
     taken = [id for share in shares for _, id, _ in share]
     if taken:
-        rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
+        if taken[0] not in rows:
+            rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
         for (holder, duration, counted), ids in _alike(granted, shares).items():
             yield Query("message_lease", (holder, now.awake + duration, counted, ids))
     left = {mailbox for mailbox, queue in ready.items() if queue}
@@ -107,21 +108,31 @@ def tend(mailboxes: Sequence[int], now: Now) -> Op[dict[int, Row]]:
     return (yield from _horizon(mailboxes)) if expired or due or lapsed else horizon
 
 
-def _ready(wanted: dict[int, int]) -> Op[dict[int, Queue]]:
-    """The most urgent messages of each mailbox, one more than wanted, to know whether something is left.
+def _ready(wanted: dict[int, int], rows: dict[int, Row]) -> Op[dict[int, Queue]]:
+    """The most urgent messages of each mailbox, one more than wanted, to know whether something is left. An engine may
+    give all that their receivers get, too: that goes into ``rows``.
 
-    Mailboxes from which much is wanted are asked apart, so that the others need not read as much.
+    Mailboxes from which much is wanted are asked apart, so that the others need not read as much. Where everything is
+    in the hands of other transactions, which may take less than they look at, the receivers come again.
     """
     ready: dict[int, Queue] = {}
+    contested: list[str] = []
     few = [mailbox for mailbox, limit in wanted.items() if limit <= _FEW]
     many = [mailbox for mailbox, limit in wanted.items() if limit > _FEW]
     for mailboxes in (few, many):
         if mailboxes:
             most = max(wanted[mailbox] for mailbox in mailboxes)
-            for mailbox, priority, id in (yield Query("message_ready", (mailboxes, most + 1))):
+            for mailbox, priority, id, *row in (yield Query("message_ready", (mailboxes, most + 1))):
+                if id is None:
+                    contested.append(mailbox_channel(mailbox))
+                    continue
+                if row:
+                    rows[id] = (id, *row)
                 if mailbox not in ready:
                     ready[mailbox] = deque()
                 ready[mailbox].append((-priority, id, mailbox))
+    if contested:
+        yield Again(contested)
     return ready
 
 
@@ -175,8 +186,11 @@ def _earliest(mailboxes: Iterable[int], horizon: dict[int, Row]) -> tuple[int | 
 def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[Row]]:
     """What a claim would get of these mailboxes, as far as it is ready without being tended."""
     mailboxes, most = wanted
-    ready = yield Query("message_ready", (list(mailboxes), most))
-    ids = [id for _, id in sorted((-priority, id) for _, priority, id in ready)[:most]]
+    ready: list[tuple[int, int]] = []
+    for mailbox in mailboxes:
+        # Not as a claim finds them, which may lock what it finds.
+        ready += [(-priority, id) for priority, id in (yield Query("message_waiting", (mailbox, most)))]
+    ids = [id for _, id in sorted(ready)[:most]]
     rows = {row[0]: row for row in (yield Query("message_rows", (ids,)))}
     return [rows[id] for id in ids]
 

@@ -4,7 +4,7 @@ task hears of it at once, and one that does not hear is fenced: it holds another
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,11 @@ from agentbus.operations.approvals import operator_or_error, pass_through
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
 from agentbus.operations.holding import READY, HeldTask, free, go_on, task_events, tell_parents, worker_channel
+from agentbus.operations.task_reading import record_of
 from agentbus.operations.tasks import TRANSITIONS, problem_step, refuse, try_again
+
+if TYPE_CHECKING:
+    from agentbus.records import TaskRecord
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
@@ -75,9 +79,9 @@ ADVICE = {
 
 
 @operation(durable=True)
-def control_task(requests: Sequence[ControlRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Carry out what people want of tasks, or say why that cannot be."""
-    outcomes: list[Outcome[None]] = []
+def control_task(requests: Sequence[ControlRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
+    """Carry out what people want of tasks, or say why that cannot be. The outcome is the task as it is then."""
+    outcomes: list[Outcome[TaskRecord]] = []
     for request in requests:
         rows = yield Query("task_standing", ([request.task],))
         if not rows:
@@ -89,7 +93,8 @@ def control_task(requests: Sequence[ControlRequest], now: Now) -> Op[list[Outcom
         if task.status not in TRANSITIONS[request.action]:
             outcomes.append(refuse(task, request.action, ADVICE[request.action]))
             continue
-        outcomes.append((yield from _CONTROLS[request.action](task, request, now)))
+        error = yield from _CONTROLS[request.action](task, request, now)
+        outcomes.append(error or (yield from record_of(task.id, now)))
     return outcomes
 
 
@@ -225,9 +230,9 @@ def _facts(request: ControlRequest) -> dict[str, Any]:
 
 
 @operation(durable=True)
-def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[None]]]:
+def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
     """Pass approvals through from now on, those that are open too; or ask people again. With all sub-tasks."""
-    outcomes: list[Outcome[None]] = []
+    outcomes: list[Outcome[TaskRecord]] = []
     for request in requests:
         rows = yield Query("task_standing", ([request.task],))
         if not rows:
@@ -241,14 +246,14 @@ def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[None]
         ])  # fmt: skip
         if request.on:
             yield from pass_through([task for task in family if task.status not in {"completed", "stopped"}], now)
-        outcomes.append(None)
+        outcomes.append((yield from record_of(request.task, now)))
     return outcomes
 
 
 @operation(durable=True)
-def edit_task(requests: Sequence[EditRequest], now: Now) -> Op[list[Outcome[None]]]:
+def edit_task(requests: Sequence[EditRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
     """Change what is known of tasks. A worker that has one sees it with the next hand-out."""
-    outcomes: list[Outcome[None]] = []
+    outcomes: list[Outcome[TaskRecord]] = []
     for request in requests:
         rows = yield Query("task_standing", ([request.task],))
         if not rows:
@@ -261,16 +266,17 @@ def edit_task(requests: Sequence[EditRequest], now: Now) -> Op[list[Outcome[None
         changed = [name for name, value in zip(names, values, strict=True) if value is not None]
         yield from record([event(now.wall, "task_edited", ("task", task.id), request.by, changed=changed)])
         yield from _ring(task)
-        outcomes.append(None)
+        outcomes.append((yield from record_of(request.task, now)))
     return outcomes
 
 
 @operation(durable=True)
-def settle_step(requests: Sequence[SettleRequest], now: Now) -> Op[list[Outcome[None]]]:
+def settle_step(requests: Sequence[SettleRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
     """Keep what people found out of steps whose outcome was unknown, and let their tasks go on."""
-    outcomes: list[Outcome[None]] = []
+    outcomes: list[Outcome[TaskRecord]] = []
     for request in requests:
-        outcomes.append((yield from _settle(request, now)))
+        error = yield from _settle(request, now)
+        outcomes.append(error or (yield from record_of(request.task, now)))
     return outcomes
 
 

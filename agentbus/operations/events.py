@@ -1,8 +1,8 @@
 """The audit trail: one line for each change of status, takeover, deletion or definition, not one per message.
 
-``KINDS`` says what is recorded. On SQLite an event gets its id inside the write transaction, of which there is only one
-at a time: the order of the ids is the order of the commits, so that whoever has read up to an id has missed nothing
-before it. An engine with concurrent transactions must see to that in another way.
+``KINDS`` says what is recorded. The order of the ids is the order of the commits, so that whoever has read up to an id
+has missed nothing before it: on SQLite there is only one write transaction at a time, on PostgreSQL only one that has
+written events.
 """
 
 from __future__ import annotations

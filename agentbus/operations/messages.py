@@ -100,7 +100,7 @@ class _Directory(msgspec.Struct):
     """How many rows this batch needs."""
 
 
-@operation(durable=True)
+@operation(durable=True, beside=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailbox, or say which draft of a request cannot be sent."""
     directory = yield from _look_up(requests)

@@ -122,7 +122,7 @@ def disown(requests: Sequence[DisownRequest], now: Now) -> Op[list[Outcome[int]]
     return outcomes
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """One beat for all agents of a process. A suspect agent that did something is running again, and so is every one
     that was suspect only because its process did not beat. The outcome says whether the process counted as dead."""
@@ -161,7 +161,7 @@ def _own_again(process: int, now: Now) -> Op[None]:
     ])  # fmt: skip
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Begin or cease to listen. One operation for both: of several requests of a process the last one counts."""
     last = {(request.channel, request.process): request.listening for request in requests}

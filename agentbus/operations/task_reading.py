@@ -71,6 +71,13 @@ def get_task(id: str, now: Now) -> Op[TaskRecord | None]:
     return task_record(rows[0][1:]) if rows else None
 
 
+def record_of(id: str, now: Now) -> Op[TaskRecord]:
+    """The same of a task that is known to be there."""
+    record = yield from get_task(id, now)
+    assert record is not None  # noqa: S101 - it was looked at in this transaction
+    return record
+
+
 def list_tasks(wanted: TaskFilter, now: Now) -> Op[Page[TaskRecord]]:
     statuses = None if wanted.status is None else f",{','.join(wanted.status)},"
     if wanted.status is not None and len(wanted.status) == 1:
@@ -142,9 +149,9 @@ def replay_of(number: int, now: Now) -> Op[Replay]:
     )
 
 
-def holdings_of(agent: str, now: Now) -> Op[dict[int, HeldTask]]:
-    """What a worker holds, by number."""
-    rows = yield Query("task_held_by", ([agent],))
+def present_state(numbers: Sequence[int], now: Now) -> Op[dict[int, HeldTask]]:
+    """How these tasks stand, by their numbers: for a worker that holds them, as far as it knows."""
+    rows = yield Query("task_held", (list(numbers),))
     return {row[0]: HeldTask(*row) for row in rows}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentbus.codec import encode, plain
-from agentbus.errors import InvalidInput, UnknownTask
+from agentbus.errors import InvalidInput
 from agentbus.limits import check_name, check_range, check_seconds, check_text
 from agentbus.operations.approvals import DecideRequest, decide_approval
 from agentbus.operations.controls import (
@@ -20,7 +20,7 @@ from agentbus.operations.controls import (
     set_auto,
     settle_step,
 )
-from agentbus.operations.task_reading import ApprovalFilter, get_task, list_approvals
+from agentbus.operations.task_reading import ApprovalFilter, list_approvals
 from agentbus.records import ApprovalRecord, TaskProblem, TaskRecord
 from agentbus.tasks.starting import MAX_NAME, MAX_RESTARTS, check_switch, encode_notes
 
@@ -75,8 +75,7 @@ class Control:
             None if result is _UNSET else encode(result, self._bus.max_payload),
             None if error is None else plain(TaskProblem("Settled", check_text(error, "error", 10_000), [], step)),
         )
-        await self._engine.write(settle_step, request)
-        return await self._record(task)
+        return await self._engine.write(settle_step, request)
 
     # Control
 
@@ -133,8 +132,8 @@ class Control:
 
         >>> await bus.tasks.auto("feature-1", True)                                   # doctest: +SKIP
         """
-        await self._engine.write(set_auto, AutoRequest(check_name(task, "task"), check_switch(on, "on"), _name(by)))
-        return await self._record(task)
+        request = AutoRequest(check_name(task, "task"), check_switch(on, "on"), _name(by))
+        return await self._engine.write(set_auto, request)
 
     async def edit(
         self,
@@ -162,8 +161,7 @@ class Control:
             None if backoff is None else check_seconds(backoff, "backoff", zero=True),
             _name(by),
         )
-        await self._engine.write(edit_task, request)
-        return await self._record(task)
+        return await self._engine.write(edit_task, request)
 
     async def _control(
         self,
@@ -176,8 +174,7 @@ class Control:
     ) -> TaskRecord:
         checked = None if reason is None else check_text(reason, "reason")
         request = ControlRequest(check_name(task, "task"), action, _name(by), checked, step, note)
-        await self._engine.write(control_task, request)
-        return await self._record(task)
+        return await self._engine.write(control_task, request)
 
     async def _decide(self, task: str, name: str | None, approved: bool, by: str, reason: str | None) -> ApprovalRecord:
         request = DecideRequest(
@@ -190,12 +187,6 @@ class Control:
         decided = await self._engine.write(decide_approval, request)
         found = await self._engine.read(list_approvals, ApprovalFilter(task))
         return next(record for record in found if record.key == decided.key)
-
-    async def _record(self, task: str) -> TaskRecord:
-        record = await self._engine.look(get_task, task)
-        if record is None:
-            raise UnknownTask(task=task)
-        return record
 
 
 def _check_key(key: object) -> str:

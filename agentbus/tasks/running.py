@@ -22,7 +22,7 @@ from agentbus.limits import check_name
 from agentbus.operations import Operation, Part
 from agentbus.operations.holding import worker_channel
 from agentbus.operations.steps import StepPlace
-from agentbus.operations.task_reading import Recorded, Replay, holdings_of
+from agentbus.operations.task_reading import Recorded, Replay, present_state
 from agentbus.operations.tasks import (
     ClaimedTask,
     CompleteRequest,
@@ -37,6 +37,7 @@ from agentbus.tasks.problems import problem_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
 
 if TYPE_CHECKING:
+    from agentbus.engine.hub import Ear
     from agentbus.tasks.worker import Worker
     from agentbus.unit import Unit
 
@@ -238,31 +239,35 @@ class Run:
 
     async def wait(self, wait: Wait, found: Callable[[], Awaitable[T | None]]) -> T:
         """Wait until ``found`` gives something, as long as others are busy; else the task is let go."""
+        # Listen first, then look: what comes in between rings.
         ear = self.engine.hub.watch((worker_channel(self.agent.id),))
         self._waits.add(wait)
-        self._busy -= 1
-        self._look_whether_all_wait()
         try:
             while True:
                 result = await found()
                 if result is not None:
-                    # Only now: what is cancelled while it waits goes on waiting, as far as others can see.
-                    self._waits.discard(wait)
                     return result
-                wall = self.engine.clock.now().wall
-                await ear.wait(None if wait.due is None else max(0, wait.due - wall) / 1000)
+                await self._pause(ear, wait.due)
         finally:
+            # What is cancelled to be let go was waiting for this.
             if not self._letting_go:
                 self._waits.discard(wait)
-            self._busy += 1
             ear.close()
+
+    async def _pause(self, ear: Ear, due: int | None) -> None:
+        """Sleep until there is news, or until a time; only this is waiting, looking is not."""
+        self._busy -= 1
+        self._look_whether_all_wait()
+        try:
+            await ear.wait(None if due is None else max(0, due - self.engine.clock.now().wall) / 1000)
+        finally:
+            self._busy += 1
 
     async def wait_out_halt(self) -> None:
         """The task is to be halted: no step begins any more, unless somebody has it continued before all others end."""
 
         async def going_on() -> bool | None:
-            held = await self.engine.look(holdings_of, self.agent.id)
-            mine = held.get(self.hold.number)
+            mine = (await self.engine.look(present_state, (self.hold.number,))).get(self.hold.number)
             return True if mine is not None and not mine.halting else None
 
         await self.wait(Wait("halt", ""), going_on)

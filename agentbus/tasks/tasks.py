@@ -211,3 +211,9 @@ class Tasks(Control):
             self._bus, workflows, check_range(concurrency, "concurrency", 1, 10_000), agent,
             check_seconds(lease, "lease"), on_step, on_phase, check_switch(until_idle, "until_idle"),
         )  # fmt: skip
+
+    async def _record(self, task: str) -> TaskRecord:
+        record = await self._engine.look(get_task, task)
+        if record is None:
+            raise UnknownTask(task=task)
+        return record

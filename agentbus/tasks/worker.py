@@ -17,7 +17,7 @@ from agentbus.agent import Agent
 from agentbus.engine.hub import Ear
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, TaskLost
 from agentbus.operations.holding import READY, worker_channel
-from agentbus.operations.task_reading import Replay, holdings_of, replay_of
+from agentbus.operations.task_reading import Replay, present_state, replay_of
 from agentbus.operations.tasks import (
     ClaimedTask,
     ClaimedTasks,
@@ -116,6 +116,8 @@ class Worker:
         self._on_step = on_step
         self._on_phase = on_phase
         self._runs: dict[int, Run] = {}
+        self._more = False
+        """Whether there may be tasks that nobody has room for."""
         self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
 
     async def work(self, until_idle: bool) -> None:
@@ -144,13 +146,13 @@ class Worker:
         while True:
             room = self._concurrency - len(self._runs)
             if not room:
+                self._more = True
                 await ready.wait(None)
                 continue
             found = await self._claim(room)
             for claimed in found.tasks:
                 self._begin(claimed, ready, tasks)
-            if found.more or (found.tasks and len(found.tasks) < room):
-                continue
+            self._more = found.more
             if until_idle and not self._runs:
                 return
             await ready.wait(self._until_next(found))
@@ -206,7 +208,8 @@ class Worker:
             raise
         finally:
             self._runs.pop(run.claimed.number, None)
-            ready.ring()
+            if self._more or not self._runs:
+                ready.ring()
 
     async def _execute(self, run: Run) -> None:
         claimed = run.claimed
@@ -254,10 +257,10 @@ class Worker:
             if not self._runs:
                 continue
             expected = {number: run.hold.lease for number, run in self._runs.items()}
-            held = await self._engine.look(holdings_of, self.agent.id)
+            present = await self._engine.look(present_state, tuple(expected))
             for number, lease in expected.items():
-                task = held.get(number)
-                if task is None or task.lease != lease:
+                task = present.get(number)
+                if task is None or (task.status, task.lease) != ("running", lease):
                     self._lose(number, lease)
 
     def _lose(self, number: int, lease: int) -> None:

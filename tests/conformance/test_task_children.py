@@ -182,7 +182,7 @@ async def test_a_sub_task_is_started_once_however_often_its_parent_is_interrupte
 async def test_a_workflow_that_only_others_have_can_be_a_sub_task(bus: Bus) -> None:
     @agentbus.workflow("far")
     async def far(task: Task) -> Part:
-        child = await task.start("build", "xy", returns=Part)
+        child: agentbus.tasks.task.Child[Part] = await task.start("build", "xy", returns=Part)
         part: Part = await child
         return part
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from agentbus.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Each, Op, Query, Row, Separately, Wake
+from agentbus.operations import Actor, Again, Each, Op, Query, Row, Separately, Wake
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
@@ -35,6 +35,7 @@ class Played(Generic[T]):
     asked: list[tuple[str, Row]] = field(default_factory=list)
     statements: list[tuple[str, Row]] = field(default_factory=list)
     woken: list[str] = field(default_factory=list)
+    again: list[str] = field(default_factory=list)
 
     def written(self, name: str) -> list[Row]:
         """The parameters of every execution of one writing query."""
@@ -94,7 +95,10 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
         return stop.value
 
 
-def _answer(step: Query | Each | Wake, played: Played[Any], left: list[Answer]) -> list[Row]:
+def _answer(step: Query | Each | Wake | Again, played: Played[Any], left: list[Answer]) -> list[Row]:
+    if isinstance(step, Again):
+        played.again += step.channels
+        return []
     if isinstance(step, Wake):
         played.woken += step.channels
         return []

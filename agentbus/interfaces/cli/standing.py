@@ -54,7 +54,7 @@ def settings_of(settings: Settings) -> dict[str, Any]:
     """Each setting, and where it came from."""
     from agentbus.interfaces.cli.settings import place_of
 
-    place = {"value": place_of(settings["url"])[0], "source": settings.sources["url"]}
+    place = {"value": place_of(settings["url"]), "source": settings.sources["url"]}
     found = {name: {"value": value, "source": settings.sources[name]} for name, value in settings.values.items()}
     return {**found, "url": place}
 

@@ -219,7 +219,7 @@ ORDER BY workflow, status;
 -- Since when the oldest task waits for a worker, and how long completed ones took.
 SELECT
     (SELECT min(created) FROM tasks WHERE due = 0 AND (CAST($1 AS text) IS NULL OR workflow = $1)),
-    (SELECT CAST(avg(ended - started) AS double precision) FROM tasks
+    (SELECT CAST(avg(ended - started) AS bigint) FROM tasks
         WHERE status = 'completed' AND (CAST($1 AS text) IS NULL OR workflow = $1));
 
 -- name: step_insert
