@@ -402,3 +402,116 @@ LIMIT $3;
 -- How many approvals are open; NULL takes all workflows.
 SELECT count(*) FROM approvals JOIN tasks ON tasks.number = approvals.task
 WHERE approvals.status = 'open' AND approvals.superseded = 0 AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1);
+
+-- name: task_after
+-- Tasks after a number, with about their size.
+SELECT number, id, (
+    SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
+        + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
+    FROM steps WHERE steps.task = tasks.number
+)
+FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: task_of_session
+-- The tasks of a session: id, when it ended and was last changed, about its size.
+SELECT id, ended, updated, (
+    SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
+        + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
+    FROM steps WHERE steps.task = tasks.number
+)
+FROM tasks WHERE session = $1 ORDER BY number;
+
+-- name: task_expendable
+-- Tasks that are nobody's sub-task and ended before $3, after a cursor ($1, $2): when, and which.
+SELECT ended, number, id FROM tasks
+WHERE ended IS NOT NULL AND parent IS NULL AND ended <= $3 AND (ended > $1 OR (ended = $1 AND number > $2))
+ORDER BY ended, number
+LIMIT $4;
+
+-- name: task_lineage
+-- A task with all its sub-tasks, and theirs: id, when it ended and was last changed, about its size.
+WITH RECURSIVE family (id) AS (
+    SELECT id FROM tasks WHERE id = $1
+    UNION
+    SELECT tasks.id FROM family JOIN tasks ON tasks.parent = family.id
+)
+SELECT tasks.id, tasks.ended, tasks.updated, (
+    SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
+        + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
+    FROM steps WHERE steps.task = tasks.number
+)
+FROM family JOIN tasks ON tasks.id = family.id;
+
+-- name: task_mark
+-- When a task ended, and was last changed.
+SELECT ended, updated FROM tasks WHERE id = $1;
+
+-- name: task_archive
+-- All of a task that outlives a boot.
+SELECT id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
+    backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
+    arguments, result_sum, result
+FROM tasks WHERE id = $1;
+
+-- name: step_archive
+-- All steps of a task.
+SELECT steps.kind, steps.key, steps.superseded, steps.name, steps.position, steps.status, steps.main, steps.once,
+    steps.attempt, steps.failures, steps.digest, steps.progress, steps.note, steps.child, steps.due, steps.error,
+    steps.started, steps.finished, steps.checksum, steps.validation, steps.result
+FROM steps JOIN tasks ON tasks.number = steps.task
+WHERE tasks.id = $1
+ORDER BY steps.position, steps.superseded;
+
+-- name: approval_archive
+-- All approvals of a task.
+SELECT approvals.key, approvals.superseded, approvals.name, approvals.position, approvals.status, approvals.auto,
+    approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
+    approvals.reason, approvals.checksum, approvals.shown
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE tasks.id = $1
+ORDER BY approvals.position, approvals.superseded;
+
+-- name: task_restore
+-- A task from an archive.
+INSERT INTO tasks (
+    id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
+    backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
+    arguments, result_sum, result
+)
+VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25, $26, $27, $28
+)
+RETURNING number;
+
+-- name: step_restore
+-- A step from an archive.
+INSERT INTO steps (
+    task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
+    due, error, started, finished, checksum, validation, result
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
+
+-- name: approval_restore
+-- An approval from an archive.
+INSERT INTO approvals (
+    task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by, reason,
+    checksum, shown
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+
+-- name: task_same
+-- Whether a task is the one of an archive.
+SELECT 1 FROM tasks WHERE id = $1 AND workflow = $2 AND created = $3;
+
+-- name: step_delete
+-- A task goes, and its steps with it.
+DELETE FROM steps WHERE task = (SELECT number FROM tasks WHERE id = $1);
+
+-- name: approval_delete
+-- A task goes, and its approvals with it.
+DELETE FROM approvals WHERE task = (SELECT number FROM tasks WHERE id = $1);
+
+-- name: task_delete
+-- A task goes for good.
+DELETE FROM tasks WHERE id = $1;
