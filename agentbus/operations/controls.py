@@ -15,7 +15,16 @@ from agentbus.operations import Each, Op, Outcome, Query, Wake, operation
 from agentbus.operations.approvals import operator_or_error, pass_through
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
-from agentbus.operations.holding import READY, HeldTask, free, go_on, task_events, tell_parents, worker_channel
+from agentbus.operations.holding import (
+    READY,
+    HeldTask,
+    ended_channel,
+    free,
+    go_on,
+    task_events,
+    tell_parents,
+    worker_channel,
+)
 from agentbus.operations.task_reading import record_of
 from agentbus.operations.tasks import TRANSITIONS, problem_step, refuse, try_again
 
@@ -137,9 +146,20 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
         yield from try_again(task, problem_step(task.error), now)
-    yield from record(task_events([task], "task_resumed", request.by, now, **_facts(request)))
-    yield from _make_ready(task, now)
+    # What was halted or stopped with it goes on with it.
+    for one in [task, *(yield from _kept_with(task))]:
+        yield from record(task_events([one], "task_resumed", request.by, now, **_facts(request)))
+        yield from _make_ready(one, now)
     return None
+
+
+def _kept_with(task: HeldTask) -> Op[list[HeldTask]]:
+    """The sub-tasks that a task still waits for and that were halted or stopped, and theirs."""
+    rows = yield Query("task_awaited_children", (task.number,))
+    found = [HeldTask(*row) for row in rows]
+    for one in list(found):
+        found.extend((yield from _kept_with(one)))
+    return [one for one in found if one.status in {"halted", "stopped"}]
 
 
 def _stop(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
@@ -153,15 +173,16 @@ def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
     rows = yield Query("step_places", (task.number,))
     # A step before a phase or an approval of the same name; those can be told by their kind: approval:plan.
     places = sorted(rows, key=lambda row: (row[0] not in {"step", "task"}, row[2]))
-    positions: dict[str, int] = {}
+    positions: dict[str, tuple[int, str]] = {}
     for kind, found, position in places:
-        positions.setdefault(found, position)
-        positions.setdefault(f"{kind}:{found}", position)
+        positions.setdefault(found, (position, found))
+        positions.setdefault(f"{kind}:{found}", (position, found))
     if key not in positions:
         near = [name for name in positions if ":" not in name and name.partition("#")[0] == key.partition("#")[0]]
         return UnknownStep(task=task.id, step=key, near=near)
     facts = {"step": key, **_facts(request), **({} if request.note is None else {"note": request.note})}
-    yield from _do_again(task, positions[key], {} if request.note is None else {key: request.note}, request.by, now)
+    position, name = positions[key]
+    yield from _do_again(task, position, {} if request.note is None else {name: request.note}, request.by, now)
     yield from record(task_events([task], "task_redone", request.by, now, **facts))
     return None
 
@@ -191,7 +212,8 @@ def _do_again(task: HeldTask, position: int, notes: dict[str, str], by: str | No
         found = yield Query("task_standing", ([child],))
         for row in found:
             family = yield from _family(HeldTask(*row))
-            yield from _stop_all(family, by, now, reason=f"{task.id} is done again")
+            stopped = yield from _stop_all(family, by, now, reason=f"{task.id} is done again")
+            yield Wake([ended_channel(one.id) for one in stopped])
     yield Query("step_supersede", (generation, now.wall, task.number, position))
     yield Query("approval_supersede", (generation, task.number, position))
     yield Each("step_interrupt", [(task.number,)])
@@ -238,14 +260,17 @@ def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[TaskR
         if not rows:
             outcomes.append(UnknownTask(task=request.task))
             continue
-        family = yield from _family(HeldTask(*rows[0]))
+        task = HeldTask(*rows[0])
+        # Those too that were stopped with it: they go on with it.
+        stopped = [one for one in (yield from _kept_with(task)) if one.status == "stopped"]
+        family = [*(yield from _family(task)), *stopped]
         yield Each("task_auto", [(int(request.on), now.wall, task.number) for task in family])
         yield from record([
             event(now.wall, "task_edited", ("task", task.id), request.by, changed={"auto": request.on})
             for task in family
         ])  # fmt: skip
         if request.on:
-            yield from pass_through([task for task in family if task.status not in {"completed", "stopped"}], now)
+            yield from pass_through(family, now)
         outcomes.append((yield from record_of(request.task, now)))
     return outcomes
 

@@ -247,6 +247,8 @@ def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
     """Make ready what is due, and free what was held for too long; when to look again (wall, awake)."""
     ((due, until),) = yield Query("task_horizon")
     if due is not None and due <= now.wall:
+        waited = yield Query("task_waited", (now.wall,))
+        yield from record([event(now.wall, "task_pending", ("task", id), None, before="waiting") for (id,) in waited])
         yield Query("task_promote", (now.wall,))
     if until is not None and until <= now.awake:
         rows = yield Query("task_lapsed", (now.awake,))
@@ -257,10 +259,18 @@ def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
 
 
 @operation(durable=False)
-def renew_tasks(requests: Sequence[RenewTasksRequest], now: Now) -> Op[list[Outcome[list[int]]]]:
-    """Hold tasks for longer; the outcome has the numbers of those that are lost."""
+def free_lapsed_tasks(requests: Sequence[None], now: Now) -> Op[list[Outcome[int]]]:
+    """Free what was held for too long, where no worker claims; the outcome says how many."""
+    rows = yield Query("task_lapsed", (now.awake,))
+    yield from free([HeldTask(*row) for row in rows], "its lease ran out", now)
+    return [len(rows)] * len(requests)
+
+
+@operation(durable=False)
+def renew_tasks(requests: Sequence[RenewTasksRequest], now: Now) -> Op[list[Outcome[list[tuple[int, int]]]]]:
+    """Hold tasks for longer; the outcome has the numbers and leases of those that are lost."""
     refused = yield from fence(request.actor for request in requests)
-    outcomes: list[Outcome[list[int]]] = []
+    outcomes: list[Outcome[list[tuple[int, int]]]] = []
     for request in requests:
         if request.actor in refused:
             outcomes.append(refused[request.actor])
@@ -271,7 +281,7 @@ def renew_tasks(requests: Sequence[RenewTasksRequest], now: Now) -> Op[list[Outc
             "task_renew",
             [(until, hold.number) for index, hold in enumerate(request.holds) if index not in errors],
         )
-        outcomes.append([hold.number for index, hold in enumerate(request.holds) if index in errors])
+        outcomes.append([(hold.number, hold.lease) for index, hold in enumerate(request.holds) if index in errors])
     return outcomes
 
 

@@ -32,6 +32,7 @@ from agentbus.operations.tasks import (
     fail_task,
     let_go_task,
 )
+from agentbus.parting import is_stray
 from agentbus.records import TaskChange
 from agentbus.tasks.problems import problem_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
@@ -100,7 +101,7 @@ class Run:
     async def run(self, call: Callable[[], Awaitable[Any]]) -> None:
         """Run the workflow, and write down how that ended."""
         self._main = asyncio.current_task()
-        problem: Exception | None = None
+        problem: BaseException | None = None
         value: Any = None
         with self._scope:
             try:
@@ -108,10 +109,15 @@ class Run:
                 self._check_all_asked()
             except Exception as error:
                 problem = error
+            except asyncio.CancelledError as error:
+                if not is_stray(error):
+                    raise
+                problem = error
         self.closing = True
         if self._loss is not None:
             raise self._loss
-        if self._letting_go and (self._scope.cancelled_caught or problem is not None):
+        # Whatever a workflow makes of being let go (it may answer with a result): it waits for something.
+        if self._letting_go:
             await self.let_go()
         elif problem is not None:
             await self._fail(problem)
@@ -138,7 +144,7 @@ class Run:
             return
         await self.agent.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
 
-    async def _fail(self, error: Exception) -> None:
+    async def _fail(self, error: BaseException) -> None:
         problem = problem_of(error, self.claimed.id)
         request = FailRequest(
             self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
@@ -245,6 +251,7 @@ class Run:
         self._waits.add(wait)
         try:
             while True:
+                # Busy until it has looked: that may have to write, which takes longer than letting go.
                 result = await found()
                 if result is not None:
                     return result

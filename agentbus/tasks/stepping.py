@@ -26,6 +26,7 @@ from agentbus.operations.steps import (
     finish_step,
 )
 from agentbus.operations.task_reading import Recorded, problem, recorded_step
+from agentbus.parting import is_stray
 from agentbus.records import TaskProblem
 from agentbus.tasks.problems import problem_of
 from agentbus.tasks.running import Run, Wait
@@ -33,6 +34,8 @@ from agentbus.tasks.workflow import result_type
 from agentbus.unit import Unit
 
 MAX_RETRIES = 1000
+MAX_INTERRUPTIONS = 100
+"""So many workers may go away in the middle of a step before it counts as the reason."""
 LONGEST_BACKOFF = 3600 * 1000
 _DIGEST = 32
 
@@ -109,6 +112,10 @@ async def take_step(
             known = await _settled(run, place)
         attempt, failures, note = (0, 0, None) if known is None else (known.attempt, known.failures, known.note)
         note = run.notes.get(place.key) if known is None else note
+        if attempt - failures >= MAX_INTERRUPTIONS:
+            failures += 1
+            reason = f"{MAX_INTERRUPTIONS} workers went away in the middle of it"
+            await _after_failure(run, place, how, attempt, failures, RuntimeError(reason))
         while True:
             attempt += 1
             await _begin(run, place, how, attempt, failures, note)
@@ -117,8 +124,13 @@ async def take_step(
             except (TaskLost, AgentFenced):
                 raise
             except Exception as error:
-                failures += 1
-                await _after_failure(run, place, how, attempt, failures, error)
+                problem_found: BaseException = error
+            except asyncio.CancelledError as error:
+                if not is_stray(error):
+                    raise
+                problem_found = error
+            failures += 1
+            await _after_failure(run, place, how, attempt, failures, problem_found)
 
 
 async def _begin(run: Run, place: StepPlace, how: Options, attempt: int, failures: int, note: str | None) -> None:
@@ -180,7 +192,7 @@ async def _validate(validate: Callable[[Any], Any], result: Any, limit: int) -> 
 
 
 async def _after_failure(
-    run: Run, place: StepPlace, how: Options, attempt: int, failures: int, error: Exception
+    run: Run, place: StepPlace, how: Options, attempt: int, failures: int, error: BaseException
 ) -> None:
     """Keep what went wrong, and wait for the next attempt; raise if there is none."""
     kept = problem_of(error, run.claimed.id, place.key)
@@ -211,7 +223,18 @@ def _failed(run: Run, place: StepPlace, failures: int, kept: TaskProblem | None)
 
 def digest(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:
     """What tells the arguments of a step from others. Of what is not JSON only its type counts."""
-    return hashlib.sha256(_encode((arguments, keywords))).hexdigest()[:_DIGEST]
+    try:
+        text = _encode((arguments, keywords))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        text = _encode(([_known(value) for value in arguments], {name: _known(keywords[name]) for name in keywords}))
+    return hashlib.sha256(text).hexdigest()[:_DIGEST]
+
+
+def _known(value: Any) -> bytes:
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _named(value).encode()
 
 
 def _named(value: Any) -> str:

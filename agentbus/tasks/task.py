@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_LONGEST = 128
+_CUT = 100
 
 
 class Child(Generic[R]):
@@ -124,6 +128,7 @@ class Task:
 
         >>> plan = await task.step("plan", make_plan, request, retries=2, timeout=600)   # doctest: +SKIP
         """
+        self._outside("task.step")
         how = options(retries, backoff, timeout, once, validate, returns)
         return await take_step(self._run, name, function, arguments, keywords, how)
 
@@ -188,7 +193,7 @@ class Task:
         ...     plan = await task.step("plan", make_plan, request, verdict.reason)
         ...     verdict = await task.approval("plan", show=plan)
         """
-        run = self._run
+        run = self._outside("task.approval")
         with run.busy():
             key = run.key("approval", name)
             wanted = (run.hold.number, key)
@@ -249,7 +254,7 @@ class Task:
         >>> children = [await task.start(build, part) for part in parts]              # doctest: +SKIP
         >>> reports = [await child for child in children]                             # doctest: +SKIP
         """
-        run = self._run
+        run = self._outside("task.start")
         checked = start_request(
             workflow, arguments, keywords, run.bus.max_payload, id="-", name=name, session=self.session,
             auto=bool(run.claimed.auto), context=context, settings=settings, restarts=restarts, backoff=backoff,
@@ -262,10 +267,17 @@ class Task:
             place, known = run.ask("task", name or checked.workflow, digest(arguments, dict(keywords or {})))
             if known is not None:
                 return Child(self, str(known.child), place, known, as_)
-            child = f"{self.id[:110]}/{place.position}"
+            child = await self._free_id(place.position)
             await run.write(start_child, ChildRequest(run.agent.actor, run.hold, place, checked.named(child)))
             run.tell("task", place.key, "running")
         return Child(self, child, place, None, as_)
+
+    async def _free_id(self, position: int) -> str:
+        """An id for a sub-task: after its parent's, if that is short enough and nobody has taken it."""
+        id = f"{self.id}/{position}"
+        if len(id) <= _LONGEST and await self._run.engine.look(ending_of, id) is None:
+            return id
+        return f"{self.id[:_CUT]}/{position}-{secrets.token_hex(6)}"
 
     async def result(self, child: Child[R]) -> R:
         """Wait for a sub-task and give its result; TaskFailed if it failed or was stopped.
@@ -310,7 +322,7 @@ class Task:
 
         >>> await task.phase("implementing")                                          # doctest: +SKIP
         """
-        run = self._run
+        run = self._outside("task.phase")
         if run.workflow.phases:
             check_choice(name, "phase", run.workflow.phases)
         with run.busy():
@@ -337,7 +349,7 @@ class Task:
         """
         from agentbus.checkpoints import draft
 
-        run = self._run
+        run = self._outside("task.checkpoint")
         with run.busy():
             place, known = run.ask("checkpoint", name)
             if known is not None:
@@ -363,3 +375,10 @@ class Task:
         if current is None or current.run is not self._run:
             raise Misuse(reason=f"{what} is used inside a step: by the function that task.step(…) calls")
         return current
+
+    def _outside(self, what: str) -> Run:
+        """Nobody would come to what a step asks for once that step has finished."""
+        current = CURRENT.get()
+        if current is not None and current.run is self._run:
+            raise Misuse(reason=f"{what} is used inside step {current.key!r}; call it from the workflow itself")
+        return self._run

@@ -115,7 +115,8 @@ class Worker:
         self._lease = lease
         self._on_step = on_step
         self._on_phase = on_phase
-        self._runs: dict[int, Run] = {}
+        # By hand-out: a task may come back before the run that lost it has come to its end.
+        self._runs: dict[tuple[int, int], Run] = {}
         self._more = False
         """Whether there may be tasks that nobody has room for."""
         self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
@@ -190,7 +191,7 @@ class Worker:
     def _begin(self, claimed: ClaimedTask, ready: Ear, tasks: anyio.abc.TaskGroup) -> None:
         # Known at once, so that it is renewed and can be lost; what is recorded of it comes before it runs.
         run = Run(self, claimed, self._workflows[claimed.workflow])
-        self._runs[claimed.number] = run
+        self._runs[claimed.number, claimed.lease] = run
         tasks.start_soon(self._run, run, ready)
 
     async def _run(self, run: Run, ready: Ear) -> None:
@@ -207,7 +208,7 @@ class Worker:
             await farewell(self._engine, self._part(run))
             raise
         finally:
-            self._runs.pop(run.claimed.number, None)
+            self._runs.pop((run.claimed.number, run.claimed.lease), None)
             if self._more or not self._runs:
                 ready.ring()
 
@@ -238,7 +239,7 @@ class Worker:
             if not holds:
                 continue
             try:
-                lost: list[int] = await self.agent.write(
+                lost: list[tuple[int, int]] = await self.agent.write(
                     renew_tasks, RenewTasksRequest(self.agent.actor, holds, self._lease)
                 )
             except AgentFenced:
@@ -247,7 +248,7 @@ class Worker:
                 log.warning("%s: leases could not be renewed, trying again: %s", self.agent.id, error)
                 continue
             for hold in holds:
-                if hold.number in lost:
+                if (hold.number, hold.lease) in lost:
                     self._lose(hold.number, hold.lease)
 
     async def _hear(self, news: Ear) -> None:
@@ -256,16 +257,16 @@ class Worker:
             await news.wait(None)
             if not self._runs:
                 continue
-            expected = {number: run.hold.lease for number, run in self._runs.items()}
-            present = await self._engine.look(present_state, tuple(expected))
-            for number, lease in expected.items():
+            expected = list(self._runs)
+            present = await self._engine.look(present_state, [number for number, _ in expected])
+            for number, lease in expected:
                 task = present.get(number)
                 if task is None or (task.status, task.lease) != ("running", lease):
                     self._lose(number, lease)
 
     def _lose(self, number: int, lease: int) -> None:
-        run = self._runs.get(number)
-        if run is not None and run.hold.lease == lease:
+        run = self._runs.get((number, lease))
+        if run is not None:
             reason = "it was given to somebody else, stopped, or is done again"
             run.lose(TaskLost(task=run.claimed.id, agent=self.agent.id, lease=lease, reason=reason))
 

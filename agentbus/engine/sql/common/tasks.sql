@@ -18,6 +18,10 @@ SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
     (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
 
+-- name: task_waited
+-- Tasks whose waiting has an end now, whether what they wait for has come or not.
+SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
 -- name: task_promote
 -- What is due may be taken; what waited in vain looks for itself how it goes on.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
@@ -151,6 +155,15 @@ SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.
     tasks.restarted, tasks.error
 FROM family JOIN tasks ON tasks.id = family.id
 WHERE tasks.ended IS NULL;
+
+-- name: task_awaited_children
+-- The sub-tasks of a task whose ends it has not heard of, in the order in which it started them.
+SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
+    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
+    tasks.restarted, tasks.error
+FROM steps JOIN tasks ON tasks.id = steps.child
+WHERE steps.task = $1 AND steps.kind = 'task' AND steps.superseded = 0 AND steps.status = 'running'
+ORDER BY steps.position;
 
 -- name: task_get
 -- All of one task.
@@ -379,12 +392,12 @@ ORDER BY approvals.position
 LIMIT $4;
 
 -- name: approval_list_open
--- What all tasks ask for, the oldest first.
+-- What all tasks ask for that have not ended, the oldest first.
 SELECT tasks.id, approvals.key, approvals.name, approvals.status, approvals.position, approvals.checksum,
     approvals.shown, approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
     approvals.reason, approvals.auto, approvals.superseded
 FROM approvals JOIN tasks ON tasks.number = approvals.task
-WHERE approvals.status = 'open' AND approvals.superseded = 0
+WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS NULL
 ORDER BY approvals.created, approvals.id
 LIMIT $1;
 
@@ -401,7 +414,8 @@ LIMIT $3;
 -- name: approval_count
 -- How many approvals are open; NULL takes all workflows.
 SELECT count(*) FROM approvals JOIN tasks ON tasks.number = approvals.task
-WHERE approvals.status = 'open' AND approvals.superseded = 0 AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1);
+WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS NULL
+    AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1);
 
 -- name: task_after
 -- Tasks after a number, with about their size.
@@ -515,3 +529,32 @@ DELETE FROM approvals WHERE task = (SELECT number FROM tasks WHERE id = $1);
 -- name: task_delete
 -- A task goes for good.
 DELETE FROM tasks WHERE id = $1;
+
+-- name: task_open_of_session
+-- The tasks of a session that have not ended, and who has them.
+SELECT id, status, holder FROM tasks WHERE session = $1 AND ended IS NULL ORDER BY number;
+
+-- name: task_payloads
+-- Arguments and results of tasks before a number, newest first, each with its checksum.
+SELECT number, checksum, arguments, 'the arguments', id FROM tasks
+WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2)
+UNION ALL
+SELECT number, result_sum, result, 'the result', id FROM tasks
+WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2) AND result IS NOT NULL
+ORDER BY 1 DESC;
+
+-- name: step_payloads
+-- Steps before a number, newest first, each with the result that it has and its checksum.
+SELECT steps.id, steps.checksum, steps.result, steps.key, tasks.id
+FROM steps JOIN tasks ON tasks.number = steps.task
+WHERE steps.id < $1
+ORDER BY steps.id DESC
+LIMIT $2;
+
+-- name: approval_payloads
+-- What approvals before a number show, newest first, with its checksum.
+SELECT approvals.id, approvals.checksum, approvals.shown, approvals.key, tasks.id
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE approvals.id < $1
+ORDER BY approvals.id DESC
+LIMIT $2;
