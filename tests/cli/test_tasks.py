@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from rich.console import Console
 
 from agentbus.blocking import open_bus
+from agentbus.interfaces.cli import charts
 from agentbus.interfaces.cli.operators import account
+from agentbus.interfaces.cli.unfolding import Shown, unfold
 from tests.cli.at_work import begun, start, work
 from tests.cli.conftest import PATIENCE, Shell
 from tests.cli.test_terminal import on_terminal, uncoloured
@@ -255,6 +260,7 @@ def test_tasks_are_listed_and_counted(shell: Shell) -> None:
     work(shell)
     listed = shell.told("task", "list", "--session", "s")["items"]
     assert [one["id"] for one in listed] == [made["id"]], "a task of an agent belongs to its session"
+    assert [one["id"] for one in shell.told("session", "status", "s")["tasks"]] == [made["id"]]
     page = shell.told("task", "list", "--limit", "1")
     assert [one["id"] for one in page["items"]] == ["b-1"]
     assert len(shell.told("task", "list", "--cursor", page["cursor"])["items"]) == 1
@@ -311,6 +317,19 @@ def waiting(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     open_bus(shell.directory / ".agentbus", create=True).close()
     begun(shell)
     return shell
+
+
+@pytest.mark.parametrize("width", [160, 100, 80, 60, 40, 25])
+def test_nothing_that_is_copied_is_cut_in_two(waiting: Shell, width: int) -> None:
+    text = io.StringIO()
+    with open_bus(waiting.directory / ".agentbus") as bus:
+        task = bus.do(bus.tasks.get("f-1"))
+        assert task is not None
+        with patch.object(charts, "Console", lambda: Console(file=text, width=width)):
+            Shown(unfold(bus, task, history=True)).show()
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    assert "  agentbus task reject f-1 plan --reason 'why'" in lines
+    assert any("approval:plan" in line for line in lines)
 
 
 def test_a_decision_that_was_made_stays(shell: Shell) -> None:

@@ -32,8 +32,8 @@ _AT_LEAST = 5
 
 
 def show(what: RenderableType) -> None:
-    """Print it once."""
-    Console().print(what)
+    """Print it once. What is to be copied is left to the terminal, which folds it without parting it."""
+    Console().print(what, crop=False)
 
 
 def chart(found: Unfolded, actions: Sequence[dict[str, str]], most: int | None = None) -> RenderableType:
@@ -216,7 +216,7 @@ def _requests(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[Re
             yield Text(f"\n{_asked(*about, found.task.id)}", style="bold")
             if about in shown and shown[about] is not None:
                 yield Text(_judged(shown[about]))
-        yield Text(f"  {action['command']}", style="bold cyan")
+        yield Text(f"  {action['command']}", style="bold cyan", no_wrap=True, overflow="ignore")
 
 
 def _asked(task: str, about: str, top: str) -> str:

@@ -76,8 +76,9 @@ class Rows(Result):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
-    was), percent, bytes, milliseconds, severity, command, flag, facts and json. ``following``: one of many that come
-    one by one, which people see without a heading. ``people``: what people see of a record instead, by ``field:kind``.
+    was), percent, bytes, milliseconds, severity, command, flag, facts, json and prose (which may be folded).
+    ``following``: one of many that come one by one, which people see without a heading. ``people``: what people see of
+    a record instead, by ``field:kind``.
     """
 
     def __init__(

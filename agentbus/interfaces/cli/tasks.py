@@ -54,12 +54,11 @@ def listed(call: Call) -> Result | int:
 
 def _seen(task: dict[str, Any]) -> dict[str, Any]:
     """What people see: what it waits for without brackets, and its name if that says more."""
-    name = None if task["name"] == task["workflow"] else task["name"]
     return {
-        "id": task["id"], "name": name, "workflow": task["workflow"], "status:status": task["status"],
-        "phase": task["phase"], "progress:percent": task["progress"],
-        "waits for": ", ".join(task["waits"]) if task["status"] == "waiting" else None, "session": task["session"],
-        "updated:time": task["updated"],
+        "id": task["id"], "workflow": task["workflow"], "status:status": task["status"],
+        "waits for:prose": ", ".join(task["waits"]) if task["status"] == "waiting" else None, "phase": task["phase"],
+        "progress:percent": task["progress"], "session": task["session"], "updated:time": task["updated"],
+        "name:prose": None if task["name"] == task["workflow"] else task["name"],
     }  # fmt: skip
 
 
