@@ -13,6 +13,8 @@ import pytest
 import agentbus
 from tests.support.clock import FakeClock
 
+pytest_plugins = ["tests.support.figures"]
+
 
 def pytest_configure() -> None:
     # In the background of a shell Ctrl-C is ignored, under nohup the end of a terminal; by what tests start too.
