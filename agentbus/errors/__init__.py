@@ -39,6 +39,10 @@
     │   ├── ArchiveDiffers            another row has the id of an archived one
     │   ├── Outdated                  an import is older than what the bus has, and would do harm
     │   ├── ForeignCheckpoint         it belongs to somebody else
+    │   ├── QuotaExceeded             transient: more than the bus allows
+    │   │   ├── QueueFull             as many wait in the mailbox as may
+    │   │   ├── SendingTooFast        more messages a second than one agent may send
+    │   │   └── BusFull               the bus is as large as it may be
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
@@ -132,6 +136,7 @@ from agentbus.errors.calls import (
     WrongLoop,
     WrongState,
 )
+from agentbus.errors.quotas import BusFull, QueueFull, QuotaExceeded, SendingTooFast
 from agentbus.errors.store import (
     BackupFailed,
     BusInUse,
@@ -165,6 +170,7 @@ __all__ = [
     "BuiltInType",
     "BusClosed",
     "BusForked",
+    "BusFull",
     "BusInUse",
     "Conflict",
     "DamagedArchive",
@@ -196,11 +202,14 @@ __all__ = [
     "PayloadMismatch",
     "PayloadTooLarge",
     "PlanOutdated",
+    "QueueFull",
+    "QuotaExceeded",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
     "SchemaTooNew",
+    "SendingTooFast",
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",

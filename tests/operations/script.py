@@ -17,7 +17,8 @@ Answer = tuple[str, Sequence[Row]]
 
 SELDOM = {
     "agent_cut_off", "agent_suspects", "checkpoint_newest_within", "mailbox_unsubscribed", "process_revive",
-    "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors", "state_lengths",
+    "bus_quotas",    "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors",
+    "state_lengths",
 }  # fmt: skip
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 
