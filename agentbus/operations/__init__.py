@@ -63,24 +63,26 @@ class Operation(Generic[R, T]):
     """A rule with what a driver must know of it.
 
     ``durable``: its commit is fsynced before the caller hears of it. ``last``: in a batch it runs after the others,
-    so that a claim sees what was sent beside it.
+    so that a claim sees what was sent beside it. ``grows``: it stores what its caller gives it, and so gets none of the
+    room that is kept for cleaning up a full disk (a request may know better, by a property of this name).
     """
 
-    __slots__ = ("durable", "last", "name", "run")
+    __slots__ = ("durable", "grows", "last", "name", "run")
 
-    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False) -> None:
+    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False, grows: bool = False) -> None:
         self.name = run.__name__
         self.run = run
         self.durable = durable
         self.last = last
+        self.grows = grows
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
 
 
-def operation(*, durable: bool, last: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
+def operation(*, durable: bool, last: bool = False, grows: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
     """Make an operation of a generator function."""
-    return lambda run: Operation(run, durable=durable, last=last)
+    return lambda run: Operation(run, durable=durable, last=last, grows=grows)
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -105,6 +107,10 @@ class UnitRequest(msgspec.Struct, frozen=True):
     @property
     def durable(self) -> bool:
         return any(part.operation.durable for part in self.parts)
+
+    @property
+    def grows(self) -> bool:
+        return any(getattr(part.request, "grows", part.operation.grows) for part in self.parts)
 
     @property
     def weight(self) -> int:
