@@ -102,6 +102,7 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("backup list", ("backup", "list"), 0),
     ("doctor", ("doctor",), 0),
     ("cleanup", ("cleanup", "--stale", "0"), 0),
+    ("quotas", ("quotas", "--depth", "1000"), 0),
     ("prime", ("prime",), 0),
 ]
 
