@@ -2,7 +2,8 @@
 
 The model is stricter than most file systems. A write that was not followed by an fsync of its file may be there, be
 missing, or be there in some of its sectors. A name is in its directory for sure only after an fsync of that directory;
-before, those of the first so many changes are.
+before, those of the first so many changes are. After an fsync that failed, what it should have synced never will be:
+the system counts it as written, and no later fsync writes it again.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class Disk:
             case "ftruncate":
                 self._names[name].pending.append(Write(int(step.rest.rsplit(b",", 1)[1].rstrip(b") ")), None))
             case "fsync" | "fdatasync":
-                self._sync(name)
+                if step.result < 0:
+                    self._names[name].pending.clear()
+                else:
+                    self._sync(name)
             case "mkdir" | "mkdirat":
                 self._rename(name, File())
             case "openat":

@@ -140,3 +140,37 @@ def _is_there(words: list[str], image: Image) -> bool:
     if what == "sent":
         return name in image.sent
     return f"{name}.second" in image.sent if what == "unit" else name in image.saved
+
+
+@pytest.mark.slow
+@pytest.mark.fault(7)
+def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
+    short: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
+    """The system has forgotten what that one should have written: nothing may rely on it any more."""
+    require_strace()
+    chance = random.Random(seed := scale.seed(SEED + 1))
+    trace, root = short / "trace", short / "root"
+    root.mkdir()
+    team.start("worker_calls", "killed", root / "bus", 0, 4, before=recording(trace)).finish(60)
+    before = list(steps(trace))
+    failing = recording(trace, "fdatasync:error=EIO:when=9+7")
+    team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), 500, before=failing).wait(120)
+    disk = Disk(root)
+    sent: set[str] = set()
+    images = failed = 0
+    lost: list[str] = []
+    for number, step in enumerate(recorded := before + list(steps(trace))):
+        if (words := told(step)) is not None:
+            sent.update({f"n-{words[1]}"} if words[0] == "sent" or words[2:3] == ["sent"] else ())
+        elif disk.take(step):
+            failed += step.result < 0
+            if failed and chance.random() < scale(60, 400) / len(recorded):
+                image = Image(disk.cut(chance, fate := chance.choice(FATES)), short / f"image-{images}")
+                images += 1
+                assert image.read() == "ok", f"seed {seed}, call {number}, {fate}"
+                lost += [f"seed {seed}, call {number}, {fate}: {name}" for name in sent - image.sent]
+    figure("power cut after a failed fsync", failed=failed, images=images, acknowledged=len(sent), lost=len(lost))
+    assert failed >= 3
+    assert len(sent) >= 20
+    assert not lost, f"{len(lost)} lost: {lost[:3]}"

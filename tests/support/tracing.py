@@ -25,7 +25,8 @@ _TEXT = re.compile(rb'(?:"((?:\\x[0-9a-f]{2})*)"|<((?:\\x[0-9a-f]{2})*)>)')
 
 
 class Step(NamedTuple):
-    """One call that succeeded: ``texts`` are its paths and data, ``numbers`` what else it was given."""
+    """One call that succeeded, or an fsync that did not (its ``result`` is negative): ``texts`` are its paths and data,
+    ``rest`` what else it was given."""
 
     call: str
     texts: list[bytes]
@@ -49,10 +50,11 @@ def require_strace() -> None:
         pytest.skip(reason)
 
 
-def recording(trace: Path) -> list[str]:
-    """The command in front of a command that records it."""
+def recording(trace: Path, *inject: str) -> list[str]:
+    """The command in front of a command that records it; meanwhile calls may be made to fail, in strace's words."""
     options = ["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", "1000000", "-e", "signal=none"]
-    return ["strace", *options, "-e", f"trace={_RECORDED}", "-o", str(trace)]
+    failing = [word for one in inject for word in ("-e", f"inject={one}")]
+    return ["strace", *options, "-e", f"trace={_RECORDED}", *failing, "-o", str(trace)]
 
 
 def injecting(calls: Sequence[str], what: str, when: str) -> list[str]:
@@ -79,7 +81,7 @@ def steps(trace: Path) -> Iterator[Step]:
             rest = begun.pop(thread, b"") + rest
             arguments, equals, answer = rest.rpartition(b" = ")
             result = re.match(rb"-?\d+", answer)
-            if not equals or result is None or int(result[0]) < 0:
+            if not equals or result is None or (int(result[0]) < 0 and call not in {b"fsync", b"fdatasync"}):
                 continue
             texts = [
                 bytes.fromhex((one or other).replace(b"\\x", b"").decode()) for one, other in _TEXT.findall(arguments)

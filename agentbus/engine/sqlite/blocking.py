@@ -12,9 +12,10 @@ from agentbus.clock import Clock, Now
 from agentbus.engine.blocking import Attendance
 from agentbus.engine.queries import Queries, bound
 from agentbus.engine.sqlite import forking, home
+from agentbus.engine.sqlite.call import Call
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.errors import BusClosed, BusForked
 from agentbus.operations import Op, Operation, Query
 

@@ -17,11 +17,13 @@ from agentbus.clock import Clock, Now
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
 from agentbus.engine.sqlite import forking
+from agentbus.engine.sqlite.call import Call
 from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.listeners import Listeners
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, StoreError
+from agentbus.engine.sqlite.log import Log
+from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
 from agentbus.operations import Each, Op, Operation, Query, Rows
 
 _WIDTH = 16
@@ -29,23 +31,6 @@ _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """What tends mailboxes: as long as their backlog, so it is not run where it would hold others up."""
 _LOG_PAGES = 1000
 """The commit that makes the log this long moves it into the database."""
-
-
-class Call:
-    """One caller's request for one operation, and what became of it."""
-
-    __slots__ = ("durable", "operation", "outcome", "request")
-
-    def __init__(self, operation: Operation[Any, Any], request: Any, durable: bool) -> None:
-        self.operation = operation
-        self.request = request
-        self.durable = durable
-        self.outcome: Any = None
-
-    @property
-    def grows(self) -> bool:
-        """Whether it makes the bus larger, as those do that store what a caller gives them."""
-        return bool(getattr(self.request, "grows", self.operation.grows))
 
 
 class Transactor:
@@ -66,6 +51,7 @@ class Transactor:
         self._checkpoints: bool | None = True
         self._at_once = False
         self._listeners = Listeners(connection, self._queries)
+        self._log = Log(connection, home.file)
         self._path = home.file
         self._file = identity(self._path)
         self._log_files = {name: _identity(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
@@ -118,11 +104,9 @@ class Transactor:
         try:
             with self._lock.held():
                 self._still_there()
-                mode = "TRUNCATE" if whole else "PASSIVE"
-                ((busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+                return self._log.move(whole=whole)
         except Exception as error:
             return self._problem(error)
-        return not busy and pages == moved
 
     def ring_again(self) -> bool:
         return self._listeners.ring_again()
@@ -200,7 +184,10 @@ class Transactor:
     def _commit_batch(self, calls: Sequence[Call]) -> list[str]:
         self._rollback()
         # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
-        self._set_synchronous(self._disk and any(call.durable for call in calls))
+        lasting = self._disk and any(call.durable for call in calls)
+        if lasting:
+            self._log.require()
+        self._set_synchronous(lasting)
         try:
             return self._together(calls)
         except _Undone:
@@ -305,6 +292,8 @@ class Transactor:
             for call in calls:
                 if not isinstance(call.outcome, BaseException):
                     call.outcome = translated(error, self._home, committing=True)
+            if isinstance(translated(error, self._home, committing=True), OutcomeUnknown):
+                self._log.doubt()
             return []
         return channels
 

@@ -20,7 +20,8 @@ from typing import Any, TypeVar, cast
 import aiosqlite
 
 from agentbus.engine.hub import Hub
-from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.engine.sqlite.call import Call
+from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.errors import BusClosed, OutcomeUnknown
 from agentbus.operations import Operation
 
