@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 help:
 	@echo "make demo    watch a team be killed, and go on"
-	@echo "make test    run every check: ruff, mypy, pytest (PYTEST_ARGS=\"-k lease\" selects)"
+	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make faults  try to lose data for ten minutes (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ from the code"
 	@echo "make bench   measure the queue, state, recovery and the command line"
@@ -36,6 +36,8 @@ test: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 	@echo "== pytest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@echo "== guard"
+	@$(BIN)/python -m benchmarks.guard
 
 # One after the other: some of them measure how long others have to wait.
 faults: $(VENV)/.installed-dev

@@ -1,0 +1,270 @@
+"""The guard: ``python -m benchmarks.guard`` fails when something has become several times slower than it was.
+
+It knows no absolute figures, only ratios of two sides that are measured next to each other: ourselves, and what the
+same machine does in the same moment with raw sqlite3 or with aiosqlite used plainly. Of each side the best lap counts,
+because a neighbour can only make one slower, and laps are so short that some are never interrupted, however busy the
+machine is. A ratio that is below its floor is measured again until the time is up. The floors are far below what is
+usually seen, and above a third of it: they are there to notice a lost cache, index or group commit. What is promised
+is measured by the benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import agentbus
+from benchmarks.contestants.base import Box
+from benchmarks.contestants.base import Contestant as Queue
+from benchmarks.contestants.bus import DISK
+from benchmarks.contestants.plain import PLAIN
+from benchmarks.contestants.raw import RAW
+from benchmarks.machine import place
+from benchmarks.measure import Progress, afresh
+from benchmarks.report import table
+from benchmarks.stores import bus as our_store
+from benchmarks.stores import plain as plain_store
+from benchmarks.stores import raw as raw_store
+from benchmarks.stores.base import Contestant as Store
+from benchmarks.workloads import BATCH, PAYLOAD, TASKS, TEXT
+
+SECONDS = 0.1
+"""The length of a slice."""
+LAPS = 2
+"""Laps of a slice, at least."""
+SLICES = 2
+"""Slices of each side, at least."""
+LIMIT = 18.0
+"""Seconds after which a ratio that is still below its floor has failed."""
+LOOKS = 16
+"""Looks of a lap."""
+
+Run = Callable[[Path], float]
+"""Measures a slice in a new directory: so many a second, in the best lap."""
+Lap = Callable[[], Awaitable[object]]
+
+
+async def _best(lap: Lap, count: int) -> float:
+    best, laps = 0.0, 0
+    end = time.perf_counter() + SECONDS
+    while (begun := time.perf_counter()) < end or laps < LAPS:
+        await lap()
+        best = max(best, count / (time.perf_counter() - begun))
+        laps += 1
+    return best
+
+
+def _one(contestant: Queue, directory: Path) -> float:
+    """One task, one message after another."""
+
+    async def work() -> float:
+        async with contestant.open(directory, 1) as (box,):
+            return await _best(partial(_lifecycle, box), 1)
+
+    return asyncio.run(work())
+
+
+def _tasks(contestant: Queue, directory: Path) -> float:
+    """Many tasks, each with a message of its own."""
+
+    async def work() -> float:
+        async with contestant.open(directory, TASKS) as boxes:
+            return await _best(lambda: asyncio.gather(*(_lifecycle(box) for box in boxes)), TASKS)
+
+    return asyncio.run(work())
+
+
+async def _lifecycle(box: Box) -> None:
+    await box.send(PAYLOAD)
+    await box.ack(await box.receive())
+
+
+def _batches(directory: Path) -> float:
+    async def work() -> float:
+        async with DISK.open(directory, 1) as (box,):
+
+            async def lap() -> None:
+                await box.send_many([PAYLOAD] * BATCH)
+                await box.ack_many(await box.receive_many(BATCH, ()))
+
+            return await _best(lap, BATCH)
+
+    return asyncio.run(work())
+
+
+def _raw_batches(directory: Path) -> float:
+    with RAW.open(directory, 1) as (box,):
+
+        async def lap() -> None:
+            box.send_many([TEXT] * BATCH)
+            box.ack_many(box.receive_many(BATCH, ()))
+
+        return asyncio.run(_best(lap, BATCH))
+
+
+def _sets(contestant: Store, directory: Path) -> float:
+    """Many tasks, each with a key of its own."""
+
+    async def work() -> float:
+        async with contestant.open(directory, TASKS) as store:
+            keys = [f"key-{number}" for number in range(TASKS)]
+            return await _best(lambda: asyncio.gather(*(store.set(key, PAYLOAD) for key in keys)), TASKS)
+
+    return asyncio.run(work())
+
+
+def _looks(question: Callable[[agentbus.Bus, agentbus.Agent], Lap], directory: Path) -> float:
+    """One task asks the bus something small."""
+
+    async def work() -> float:
+        async with (
+            agentbus.connect(directory / "bus") as bus,
+            bus.session("planning", id="planning-1") as session,
+            session.agent("agent-0", type="worker") as agent,
+        ):
+            await agent.state.set("key", PAYLOAD)
+            await agent.send("agent-0", "note")
+            return await _asked(question(bus, agent))
+
+    return asyncio.run(work())
+
+
+def _plain_get(directory: Path) -> float:
+    async def work() -> float:
+        async with plain_store.PLAIN.open(directory, 1) as store:
+            await store.fill(["key"], PAYLOAD)
+            return await _asked(partial(store.get, "key"))
+
+    return asyncio.run(work())
+
+
+async def _asked(ask: Lap) -> float:
+    if not await ask():
+        raise RuntimeError("something is there, and was not seen")
+
+    async def lap() -> None:
+        for _ in range(LOOKS):
+            await ask()
+
+    return await _best(lap, LOOKS)
+
+
+def _raw_get(directory: Path) -> float:
+    with raw_store.RAW.open(directory) as store:
+        store.fill(["key"], TEXT)
+
+        async def lap() -> None:
+            for _ in range(LOOKS):
+                store.get("key")
+
+        return asyncio.run(_best(lap, LOOKS))
+
+
+SIDES: dict[str, Run] = {
+    "one": partial(_one, DISK),
+    "one, aiosqlite": partial(_one, PLAIN),
+    "tasks": partial(_tasks, DISK),
+    "tasks, aiosqlite": partial(_tasks, PLAIN),
+    "batches": _batches,
+    "batches, raw": _raw_batches,
+    "sets": partial(_sets, our_store.DISK),
+    "sets, aiosqlite": partial(_sets, plain_store.PLAIN),
+    "get, aiosqlite": _plain_get,
+    "get, raw": _raw_get,
+    "get": partial(_looks, lambda _, agent: partial(agent.state.get, "key")),
+    "entry": partial(_looks, lambda _, agent: partial(agent.state.entry, "key")),
+    "agent": partial(_looks, lambda bus, _: partial(bus.agents.get, "agent-0")),
+    "session": partial(_looks, lambda bus, _: partial(bus.sessions.get, "planning-1")),
+    "pending": partial(_looks, lambda _, agent: agent.pending),
+}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """So many times as fast as the other side we are at least."""
+
+    title: str
+    ours: str
+    theirs: str
+    floor: float
+
+
+RATIOS = (
+    Ratio("one at a time, against aiosqlite", "one", "one, aiosqlite", 0.7),
+    Ratio("32 tasks, against aiosqlite", "tasks", "tasks, aiosqlite", 8),
+    Ratio("batches of 64, against raw sqlite3", "batches", "batches, raw", 0.25),
+    Ratio("state set by 32 tasks, against aiosqlite", "sets", "sets, aiosqlite", 5.5),
+    Ratio("state get, against aiosqlite", "get", "get, aiosqlite", 4),
+    Ratio("state get, against raw sqlite3", "get", "get, raw", 0.25),
+    Ratio("state entry, against a raw get", "entry", "get, raw", 0.22),
+    Ratio("agent look-up, against a raw get", "agent", "get, raw", 0.2),
+    Ratio("session look-up, against a raw get", "session", "get, raw", 0.25),
+    Ratio("any message for me, against a raw get", "pending", "get, raw", 0.3),
+)
+
+
+class Guard:
+    """The best slice of every side, and the ratios of them."""
+
+    def __init__(self, directory: Path, sides: dict[str, Run]) -> None:
+        self._directory = directory
+        self._sides = sides
+        self.best = dict.fromkeys(sides, 0.0)
+
+    def measure(self, ratios: Sequence[Ratio], progress: Progress, limit: float = LIMIT) -> None:
+        """Slices of all sides in turn; after the first few only of those whose ratio is below its floor."""
+        begun = time.monotonic()
+        number = 0
+        while ratios and (number < SLICES or time.monotonic() - begun < limit):
+            number += 1
+            progress.say(f"slice {number}: {len(ratios)} ratios")
+            for side in dict.fromkeys(side for ratio in ratios for side in (ratio.ours, ratio.theirs)):
+                gc.collect()
+                self.best[side] = max(self.best[side], afresh(self._directory, self._sides[side]))
+            if number >= SLICES:
+                ratios = [ratio for ratio in ratios if self.value(ratio) < ratio.floor]
+
+    def value(self, ratio: Ratio) -> float:
+        return self.best[ratio.ours] / self.best[ratio.theirs]
+
+
+def guarded(ratios: Sequence[Ratio] = RATIOS, *, limit: float = LIMIT) -> dict[Ratio, float]:
+    """What was measured of each ratio."""
+    directory = Path(tempfile.mkdtemp(prefix="agentbus-guard-", dir=place()))
+    progress = Progress()
+    guard = Guard(directory, SIDES)
+    try:
+        guard.measure(ratios, progress, limit)
+    finally:
+        progress.done()
+        shutil.rmtree(directory, ignore_errors=True)
+    return {ratio: guard.value(ratio) for ratio in ratios}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description="Fail if we became much slower.")
+    parser.parse_args(arguments)
+    found = guarded()
+    rows = [
+        (ratio.title, f"{value:.2f}x", f"{ratio.floor:g}x", "" if value >= ratio.floor else "**SLOWER**")
+        for ratio, value in found.items()
+    ]
+    print(table(("ratio, best of several", "measured", "floor", ""), rows))
+    if all(value >= ratio.floor for ratio, value in found.items()):
+        return 0
+    print("Something became several times slower. `make bench` says more; `git bisect run` finds since when.",
+          file=sys.stderr)  # fmt: skip
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
