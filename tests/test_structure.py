@@ -33,6 +33,7 @@ PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
 LEAVES = {
     "aside",
+    "ballast",
     "errors",
     "limits",
     "codec",

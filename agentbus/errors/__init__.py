@@ -43,6 +43,10 @@
     │   ├── ArchiveDiffers            another row has the id of an archived one
     │   ├── Outdated                  an import is older than what the bus has, and would do harm
     │   ├── ForeignCheckpoint         it belongs to somebody else
+    │   ├── QuotaExceeded             transient: more than the bus allows
+    │   │   ├── QueueFull             as many wait in the mailbox as may
+    │   │   ├── SendingTooFast        more messages a second than one agent may send
+    │   │   └── BusFull               the bus is as large as it may be
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── TaskExists                another task has this id
     │   ├── TaskLost                  the task is no longer in these hands
@@ -156,6 +160,7 @@ from agentbus.errors.calls import (
     WrongLoop,
     WrongState,
 )
+from agentbus.errors.quotas import BusFull, QueueFull, QuotaExceeded, SendingTooFast
 from agentbus.errors.store import (
     AccessDenied,
     BackupFailed,
@@ -216,6 +221,7 @@ __all__ = [
     "BuiltInType",
     "BusClosed",
     "BusForked",
+    "BusFull",
     "BusInUse",
     "Conflict",
     "CopyDiffers",
@@ -254,12 +260,15 @@ __all__ = [
     "PayloadMismatch",
     "PayloadTooLarge",
     "PlanOutdated",
+    "QueueFull",
+    "QuotaExceeded",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
     "SameBus",
     "SchemaTooNew",
+    "SendingTooFast",
     "ServerTooOld",
     "ServerUnreachable",
     "SessionDiffers",

@@ -73,7 +73,7 @@ class AdoptRequest(msgspec.Struct, frozen=True):
     others: frozenset[str] = frozenset()
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def adopt(requests: Sequence[AdoptRequest], now: Now) -> Op[list[Outcome[list[Outcome[bool]]]]]:
     """Take in what is not there; says of each line whether it is new, or why it is left out."""
     outcomes: list[Outcome[list[Outcome[bool]]]] = []

@@ -110,7 +110,7 @@ class Stored(msgspec.Struct, frozen=True):
     snapshot: str
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, beside=True, grows=True)
 def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Keep checkpoints."""
     refused = yield from fence(request.actor for request in requests)

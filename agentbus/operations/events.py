@@ -72,6 +72,7 @@ KINDS = {
     "task_deleted": "an ended task is gone for good, with its steps and sub-tasks",
     "retention_applied": "what was old enough is gone; counts (by kind), archive (the file that has it)",
     "retention_changed": "what is kept, and for how long, was changed; before, after (of what was changed)",
+    "quotas_changed": "what may be taken of the bus was changed; before, after (of what was changed)",
     "archive_imported": "an archive, or what lay at a path, was imported; archive (its name), counts (by kind)",
     "bus_copied": "the bus was copied from another place; source, rows",
     "bus_restored": "the bus was replaced by a backup; backup, processes (how many were live in it)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,6 +18,7 @@ from agentbus.operations import (
     Outcome,
     Query,
     Row,
+    Rows,
     Separately,
     Wake,
     mailbox_channel,
@@ -25,6 +27,7 @@ from agentbus.operations import (
     several,
 )
 from agentbus.operations.fencing import Standing, fenced, known, standing
+from agentbus.operations.quotas import Load, admit
 from agentbus.operations.vocabulary import Unchecked
 
 
@@ -86,34 +89,38 @@ class SendRequest(msgspec.Struct, frozen=True):
         return sum(len(draft.payload[0]) for draft in self.drafts)
 
 
+_Plan: TypeAlias = "Outcome[list[list[int] | Receipt]]"
+"""For each draft the mailboxes it goes to, or the receipt it already has; or what is wrong with the request."""
+
+
 class _Directory(msgspec.Struct):
     """All that the drafts of a batch refer to, looked up once."""
 
     agents: dict[str, Standing]
     types: dict[str, str | None]
     """The schema of each type, if it has one."""
+    quotas: Rows
     pools: dict[str, int] = {}
     topics: dict[str, list[int]] = {}
     sent: dict[str, list[Row]] = {}
     new: dict[str, SendRequest] = {}
     """Ids that this batch is about to use for the first time, and by whom."""
-    copies: int = 0
-    """How many rows this batch needs."""
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, beside=True, grows=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailbox, or say which draft of a request cannot be sent."""
     directory = yield from _look_up(requests)
-    plans: list[Outcome[list[list[int] | Receipt]]] = []
+    plans: list[_Plan] = []
     for request in requests:
         error = fenced(request.actor, directory.agents.get(request.actor.agent))
         plans.append(error or _plan(request, directory))
+    plans = yield from _admitted(requests, plans, directory.quotas, now)
 
     rows: list[Row] = []
     channels: list[str] = []
     outcomes: list[Outcome[list[Receipt]]] = []
-    id = yield from _take_ids(directory.copies)
+    id = yield from _take_ids(_copies(plans))
     for request, plan in zip(requests, plans, strict=True):
         if isinstance(plan, AgentBusError):
             outcomes.append(plan)
@@ -168,7 +175,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
             to = draft.to
             if isinstance(to, Address):
                 (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
-    asked = [standing(agents), Query("type_known", ("message", list(types)))]
+    asked = [standing(agents), Query("type_known", ("message", list(types))), Query("bus_quotas")]
     if pools:
         asked.append(Query("pool_mailbox", (list(pools),)))
     if topics:
@@ -176,7 +183,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     if ids:
         asked.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from several(*asked)))
-    directory = _Directory(known(next(answers)), dict(next(answers)))
+    directory = _Directory(known(next(answers)), dict(next(answers)), next(answers))
     if pools:
         directory.pools = {row[0]: row[1] for row in next(answers)}
     for name, mailbox in next(answers) if topics else ():
@@ -188,10 +195,9 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     return directory
 
 
-def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int] | Receipt]]:
+def _plan(request: SendRequest, directory: _Directory) -> _Plan:
     """For each draft the mailboxes it goes to, or the receipt it already has; or the first thing that is wrong."""
     plan: list[list[int] | Receipt] = []
-    copies = 0
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, item=index)
@@ -216,9 +222,33 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
         if draft.message_id is not None:
             directory.new[draft.message_id] = request
         plan.append(boxes)
-        copies += len(boxes)
-    directory.copies += copies
     return plan
+
+
+def _admitted(requests: Sequence[SendRequest], plans: list[_Plan], quotas: Rows, now: Now) -> Op[list[_Plan]]:
+    """The plans again, but an error in place of those that are over a quota."""
+    loads = [_load(request, plan) for request, plan in zip(requests, plans, strict=True)]
+    refused = yield from admit(loads, quotas, now)
+    return [error or plan for error, plan in zip(refused, plans, strict=True)]
+
+
+def _load(request: SendRequest, plan: _Plan) -> Load | None:
+    if isinstance(plan, AgentBusError):
+        return None
+    messages = 0
+    coming: list[tuple[str, str, int]] = []
+    for draft, boxes in zip(request.drafts, plan, strict=True):
+        # A reply always queues, and what was sent before is there already.
+        if isinstance(draft.to, Address) and not draft.reply and not isinstance(boxes, Receipt):
+            messages += 1
+            coming += [(draft.to.kind, draft.to.name, box) for box in boxes]
+    return Load(request.actor.agent, messages, tuple(coming))
+
+
+def _copies(plans: Sequence[_Plan]) -> int:
+    """How many rows these plans need."""
+    lists = [plan for plan in plans if not isinstance(plan, AgentBusError)]
+    return sum(len(boxes) for plan in lists for boxes in plan if not isinstance(boxes, Receipt))
 
 
 def _schemas(request: SendRequest, directory: _Directory) -> dict[str, str]:

@@ -62,7 +62,7 @@ class ImportedRequest(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def restore(requests: Sequence[RestoreRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Put rows back that are not there. The outcome says whether the row is new; what is there is never changed, but
     for a tombstone of the very value that the line has."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from agentbus.errors import OutOfRange
 from agentbus.limits import MAX_SECONDS, check_range, check_seconds
 
 DAY = 24 * 3600.0
@@ -62,6 +63,31 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
 _SECONDS = (
     "messages", "dead_letters", "agents", "sessions", "failed_sessions", "tasks", "events", "processes", "tombstones",
 )  # fmt: skip
+
+
+class QuotaPolicy(msgspec.Struct, frozen=True):
+    """What may be taken of the bus; None: any amount. A message over a quota is refused with a named error, and
+    whoever sends it again later, under the same message_id, sends it once.
+
+    >>> QuotaPolicy(rate=50).depth is None
+    True
+    """
+
+    depth: int | None = None
+    """A count: so many messages may wait in one mailbox. Replies always queue. Counting them takes a while: with
+    10,000 waiting, about a tenth of a millisecond for each commit."""
+    rate: float | None = None
+    """Messages a second that one agent may send; those of ten seconds may come at once."""
+    size: int | None = None
+    """Bytes: a bus that has them takes no more messages. All else goes on, so that it can be cleaned up."""
+
+    def __post_init__(self) -> None:
+        if self.depth is not None:
+            check_range(self.depth, "depth", 1, MOST_KEPT)
+        if self.size is not None:
+            check_range(self.size, "size", 1, 2**62)
+        if self.rate is not None and (type(self.rate) not in {int, float} or not 0.001 <= self.rate <= 1e6):
+            raise OutOfRange(what="rate", value=self.rate, allowed="messages a second from 0.001 to 1000000")
 
 
 class RetentionReport(msgspec.Struct, frozen=True):

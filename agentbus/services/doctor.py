@@ -137,9 +137,10 @@ def _compare(page: examining.Page, hashed: Callable[[bytes], int | str]) -> tupl
     damaged: list[str] = []
     size = 0
     for what, checksum, text in page.rows:
-        encoded = text.encode(errors="surrogateescape")
+        # In a damaged row there may be anything, or nothing.
+        encoded = text.encode(errors="surrogateescape") if isinstance(text, str) else b""
         size += len(encoded)
-        if hashed(encoded) != checksum:
+        if not isinstance(text, str) or hashed(encoded) != checksum:
             damaged.append(what)
     return damaged, size
 

@@ -105,6 +105,7 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("backup list", ("backup", "list"), 0),
     ("doctor", ("doctor",), 0),
     ("cleanup", ("cleanup", "--stale", "0"), 0),
+    ("quotas", ("quotas", "--depth", "1000"), 0),
     ("prime", ("prime",), 0),
 ]
 # Tasks, on another one, beside a module with workflows: "f-1" waits for an approval, "b-1" has failed.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import hypothesis
 import pytest
 
 T = TypeVar("T")
@@ -50,6 +51,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Chosen once, before the workers of xdist get their copy of the options.
     if config.getoption("long") and config.getoption("seed") is None:
         config.option.seed = random.SystemRandom().randrange(10**9)
+    scale = Scale(config)
+    # Read when the tests are imported. Without derandomize, Hypothesis prints what repeats a failure.
+    hypothesis.settings.register_profile(
+        "faults", max_examples=scale(150, 2000, 20_000), derandomize=not config.getoption("long"), print_blob=True
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -88,9 +94,12 @@ def figure(request: pytest.FixtureRequest, record_property: Callable[[str, objec
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     figures: dict[int, list[str]] = {}
-    for report in terminalreporter.stats.get("passed", []):
-        for row, text in _told(report):
-            figures.setdefault(row, []).append(text)
+    passed = {report.nodeid for report in terminalreporter.stats.get("passed", [])}
+    # Those of the teardown: some can say only then what they came to.
+    for report in terminalreporter.stats.get("", []):
+        if report.nodeid in passed and report.when == "teardown":
+            for row, text in _told(report):
+                figures.setdefault(row, []).append(text)
     if not figures or not (Scale(config).full or config.getoption("figures")):
         return
     terminalreporter.section("what the faults came to")
@@ -114,11 +123,10 @@ def write(file: Path, figures: dict[int, list[str]]) -> None:
 
 
 def _told(report: pytest.TestReport) -> Iterator[tuple[int, str]]:
-    if report.when == "call":
-        for name, value in report.user_properties:
-            if name == _FIGURE:
-                row, _, text = str(value).partition("|")
-                yield int(row), text
+    for name, value in report.user_properties:
+        if name == _FIGURE:
+            row, _, text = str(value).partition("|")
+            yield int(row), text
 
 
 def _number(count: Any) -> str:

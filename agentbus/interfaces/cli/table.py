@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "types": ("vocabulary", "the types of agents and messages"),
     "monitor": ("monitoring", "watch over the bus: who died, what was interrupted"),
     "cleanup": ("upkeep", "archive what is old enough, and let it go"),
+    "quotas": ("upkeep", "how much may wait, how fast, how large: show and set"),
     "import": ("transfer", "bring in what you have: JSON files, a database, an archive"),
     "export": ("transfer", "write the bus, or a session, to a file that import reads"),
     "copy": ("copying", "copy a whole bus to another place: a file, a server"),
@@ -51,6 +52,7 @@ DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "task": "list
 ALIASES = {
     "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
     "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
+    "quota": "quotas",
 }  # fmt: skip
 """Nobody remembers which families are named in the plural."""
 
