@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sweep
-from benchmarks.command import Command, Options
+from benchmarks.command import Options, Suite, main
+from benchmarks.contestants.registries.base import Contestant, Population, Registry
+from benchmarks.contestants.registries.bus import BUS
+from benchmarks.contestants.registries.files import FAST_FILES, FILES
 from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
-from benchmarks.recoveries.base import Contestant, Population, Registry
-from benchmarks.recoveries.bus import BUS
-from benchmarks.recoveries.files import FAST_FILES, FILES
 from benchmarks.report import Check
+from benchmarks.workloads import sweep
 
 RATE = "answers/s"
 SIZES = (100, 1_000, 10_000)
@@ -53,21 +52,8 @@ WORKLOADS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    command = Command(
-        name="recovery",
-        about=__doc__ or "",
-        choices=[*(workload.key for workload in WORKLOADS), *sweep.CHOICES],
-        quick="about half a minute; rougher",
-        rate=RATE,
-        titles={workload.key: workload.title for workload in WORKLOADS},
-        notes=NOTES,
-    )
-    return command.run(arguments, measure, checks)
-
-
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds, slices = (0.3, 1) if options.quick else (0.6, 2)
+    seconds, slices = (0.05, 1) if options.quick else (0.4, 1)
     cases = [
         Case(
             results.add(Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)),
@@ -76,6 +62,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         for workload in WORKLOADS
         if workload.key in options.chosen
         for about in CONTESTANTS
+        if options.wants(about.key)
     ]
     interleave(cases, options.rounds, slices, progress)
     return {"seconds": seconds, "slices": slices, **sweep.measure(options, directory, results, progress)}
@@ -117,5 +104,17 @@ async def _answer(registry: Registry, question: str, expected: int | tuple[int, 
         raise RuntimeError(f"{found} were found, {expected} are there")
 
 
+SUITE = Suite(
+    name="recovery",
+    title="What was cut off",
+    about=__doc__ or "",
+    choices=[*(workload.key for workload in WORKLOADS), *sweep.CHOICES],
+    rate=RATE,
+    titles={workload.key: workload.title for workload in WORKLOADS},
+    notes=lambda: NOTES,
+    measure=measure,
+    checks=checks,
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(SUITE))

@@ -1,4 +1,7 @@
-"""One JSON file for each agent, as hand-made coordination has it: whoever asks reads and parses them all."""
+"""One JSON file for each agent, as hand-made coordination has it: whoever asks reads and parses them all.
+
+Or, sensibly, the one right file is opened by its name, and everybody has a directory of messages of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,37 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.recoveries.base import LIVE, Population
+from benchmarks.contestants.registries.base import LIVE, Population
 
 Parse = Callable[[bytes], Any]
+READER = "reader"
+"""Somebody who has no messages."""
 
 
 class FileRegistry:
+    """Agents in one directory, the messages for all of them in another."""
+
     def __init__(self, directory: Path, parse: Parse) -> None:
-        self._directory = directory
+        self._directory = directory / "agents"
+        self._messages = directory / "messages"
         self._parse = parse
         self.bytes = 0
 
+    async def lookup(self, agent: str) -> str:
+        return next(str(record["status"]) for record in self._records() if record["id"] == agent)
+
+    async def check(self) -> bool:
+        return any(message["to"] == READER for message in self._all(self._messages))
+
+    async def query(self) -> int:
+        found = [record for record in self._records() if record["status"] == "running" and record["type"] == "executor"]
+        return min(len(found), 100)
+
     def _records(self) -> Iterator[dict[str, Any]]:
-        with os.scandir(self._directory) as entries:
+        return self._all(self._directory)
+
+    def _all(self, directory: Path) -> Iterator[dict[str, Any]]:
+        with os.scandir(directory) as entries:
             for entry in entries:
                 with open(entry.path, "rb") as file:
                     data = file.read()
@@ -57,21 +78,37 @@ class FileRegistry:
         return len(failed - live)
 
 
+class NamedFiles(FileRegistry):
+    """The same, but whoever knows a name opens that file, and messages are in a directory for each agent."""
+
+    async def lookup(self, agent: str) -> str:
+        return str(self._parse((self._directory / f"{agent}.json").read_bytes())["status"])
+
+    async def check(self) -> bool:
+        return bool(os.listdir(self._messages / READER))
+
+
 @dataclass(frozen=True)
 class FileContestant:
     key: str
     title: str
     parse: Parse
+    registry: type[FileRegistry] = FileRegistry
     durability: str = "nothing is written here"
 
     @asynccontextmanager
     async def open(self, directory: Path, population: Population) -> AsyncIterator[FileRegistry]:
-        place = directory / "agents"
-        place.mkdir()
+        agents, messages = directory / "agents", directory / "messages"
+        agents.mkdir()
+        (messages / READER).mkdir(parents=True) if self.registry is NamedFiles else messages.mkdir()
         for record in population.records():
-            (place / f"{record['id']}.json").write_text(json.dumps(record, indent=2))
-        yield FileRegistry(place, self.parse)
+            (agents / f"{record['id']}.json").write_text(json.dumps(record, indent=2))
+            if self.registry is FileRegistry:
+                text = json.dumps({"to": record["id"], "from": "planner", "type": "note", "payload": {"n": 1}})
+                (messages / f"{record['id']}.json").write_text(text)
+        yield self.registry(directory, self.parse)
 
 
 FILES = FileContestant("files", "a JSON file for each agent", json.loads)
 FAST_FILES = FileContestant("fast-files", "the same, parsed by msgspec", msgspec.json.decode)
+NAMED_FILES = FileContestant("named-files", "the right JSON file by its name", msgspec.json.decode, NamedFiles)

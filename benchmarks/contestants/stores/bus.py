@@ -41,6 +41,9 @@ class AgentBus:
     durability: str
     mode: Literal["disk", "process"]
 
+    def missing(self) -> str | None:
+        return None
+
     @asynccontextmanager
     async def open(self, directory: Path, tasks: int) -> AsyncIterator[AgentState]:
         async with (

@@ -17,7 +17,9 @@ from typing import Any, Literal
 from zlib import crc32
 
 import aiosqlite
+import anyio
 
+from benchmarks.contestants.queues.base import EVERYTHING, POLL
 from benchmarks.contestants.tables import LEASE, MAX_ATTEMPTS, PRAGMAS, PRIORITY, SENDER, TYPE, database, now, schema
 
 INSERT = """
@@ -55,10 +57,16 @@ class PlainBox:
             await self._connection.commit()
 
     async def receive(self) -> Claimed:
+        while (found := await self._claim()) is None:
+            await anyio.sleep(POLL)
+        return found
+
+    async def _claim(self) -> Claimed | None:
         async with self._lock:
             async with self._connection.execute(READY, (self._mailbox, 1)) as cursor:
                 row = await cursor.fetchone()
-            assert row is not None
+            if row is None:
+                return None
             await self._connection.execute(LEASE_ONE, (SENDER, now() + LEASE, row[0]))
             await self._connection.commit()
         return row[0], json.loads(row[1])
@@ -79,11 +87,17 @@ class PlainBox:
             await self._connection.commit()
 
     async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
+        while not (found := await self._claim_many(most, done)):
+            done = ()
+            await anyio.sleep(POLL)
+        return found
+
+    async def _claim_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
         async with self._lock:
             if done:
                 await self._connection.executemany(ACK, [(now(), id) for id, _ in done])
             async with self._connection.execute(READY, (self._mailbox, most)) as cursor:
-                rows = await cursor.fetchall()
+                rows = list(await cursor.fetchall())
             await self._connection.executemany(LEASE_ONE, [(SENDER, now() + LEASE, id) for id, _ in rows])
             await self._connection.commit()
         return [(id, json.loads(text)) for id, text in rows]
@@ -102,9 +116,10 @@ class AutocommitBox(PlainBox):
     async def send(self, payload: Any) -> None:
         await self._connection.execute(INSERT, self._row(payload))
 
-    async def receive(self) -> Claimed:
-        ((id, text),) = await self._connection.execute_fetchall(CLAIM, (SENDER, now() + LEASE, self._mailbox))
-        return id, json.loads(text)
+    async def _claim(self) -> Claimed | None:
+        for id, text in await self._connection.execute_fetchall(CLAIM, (SENDER, now() + LEASE, self._mailbox)):
+            return id, json.loads(text)
+        return None
 
     async def ack(self, message: Claimed) -> None:
         await self._connection.execute(ACK, (now(), message[0]))
@@ -118,17 +133,40 @@ class PlainAiosqlite:
     title: str
     box: type[PlainBox]
     isolation_level: Literal["DEFERRED"] | None
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
     durability: str = "disk: every commit is fsynced"
+    takes: frozenset[str] = EVERYTHING
+
+    def missing(self) -> str | None:
+        return None
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[PlainBox]]:
-        async with aiosqlite.connect(database(directory), isolation_level=self.isolation_level) as connection:
-            for pragma in PRAGMAS:
-                await connection.execute(pragma)
+        async with self._connected(directory) as connection:
             await connection.executescript(schema(boxes))
             lock = asyncio.Lock()
             yield [self.box(connection, lock, mailbox) for mailbox in range(1, boxes + 1)]
 
+    @asynccontextmanager
+    async def sender(self, directory: Path) -> AsyncIterator[PlainBox]:
+        async with self._connected(directory) as connection:
+            yield self.box(connection, asyncio.Lock(), 1)
+
+    @asynccontextmanager
+    async def _connected(self, directory: Path) -> AsyncIterator[aiosqlite.Connection]:
+        path = database(directory)
+        async with aiosqlite.connect(path, isolation_level=self.isolation_level, timeout=30) as connection:
+            for pragma in PRAGMAS:
+                await connection.execute(pragma)
+            await connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+            yield connection
+
 
 PLAIN = PlainAiosqlite("aiosqlite", "aiosqlite used plainly", PlainBox, "DEFERRED")
-AUTOCOMMIT = PlainAiosqlite("aiosqlite-autocommit", "aiosqlite, autocommit", AutocommitBox, None)
+HASTY = PlainAiosqlite(
+    "aiosqlite-normal", "aiosqlite used plainly, NORMAL", PlainBox, "DEFERRED", "NORMAL", "kill -9; nothing is fsynced"
+)
+# A batch is one transaction, so there is no autocommit there; and a claim that finds nothing takes the write lock.
+AUTOCOMMIT = PlainAiosqlite(
+    "aiosqlite-autocommit", "aiosqlite, autocommit", AutocommitBox, None, takes=frozenset({"one", "tasks"})
+)

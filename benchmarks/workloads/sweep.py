@@ -69,8 +69,9 @@ CASES = (
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    sweeps = 50 if options.quick else 300
+    sweeps = 20 if options.quick else 200
     if "sweep" in options.chosen:
+        progress.expect(len(CASES))
         for case in CASES:
             progress.say(f"sweep: {case.title}")
             series = results.add(Series("sweep", case.key, UNIT, title=case.title))
@@ -79,6 +80,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     if "death" in options.chosen:
         title = f"one of {PROCESSES} processes died, with {MANY // PROCESSES} of {MANY:,} agents"
         series = results.add(Series("death", "death", UNIT, title=title))
+        progress.expect(options.rounds)
         for number in range(options.rounds):
             progress.say(f"death: round {number + 1} of {options.rounds}")
             with neighbours() as pids:

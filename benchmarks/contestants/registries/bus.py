@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import agentbus
-from benchmarks.recoveries.base import START, Population
+from benchmarks.contestants.registries.base import START, Population
 
 _COLUMNS = (
     "id", "name", "type", "kind", "session", "milestone", "capabilities", "model", "prompt", "load", "estimate",
@@ -18,9 +18,25 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+READER = "reader"
+
+
 class BusRegistry:
-    def __init__(self, bus: agentbus.Bus) -> None:
+    def __init__(self, bus: agentbus.Bus, reader: agentbus.Agent | None) -> None:
         self._bus = bus
+        self._reader = reader
+
+    async def lookup(self, agent: str) -> str:
+        found = await self._bus.agents.get(agent)
+        assert found is not None
+        return found.status
+
+    async def check(self) -> bool:
+        assert self._reader is not None
+        return await self._reader.pending()
+
+    async def query(self) -> int:
+        return len((await self._bus.agents.list(status="running", type="executor", limit=100)).items)
 
     async def summary(self) -> tuple[int, int]:
         found = await self._bus.recovery.summary()
@@ -35,6 +51,8 @@ class BusContestant:
     key: str = "agentbus"
     title: str = "**agentbus**"
     durability: str = "one file, everything indexed"
+    reader: bool = False
+    """Whether somebody reads there, who is incomplete then."""
 
     @asynccontextmanager
     async def open(self, directory: Path, population: Population) -> AsyncIterator[BusRegistry]:
@@ -42,7 +60,8 @@ class BusContestant:
             pass
         fill(directory / "bus" / "bus.db", population)
         async with agentbus.connect(directory / "bus") as bus:
-            yield BusRegistry(bus)
+            reader = await bus.register(READER, type="worker") if self.reader else None
+            yield BusRegistry(bus, reader)
 
 
 def fill(database: Path, population: Population) -> None:
@@ -93,3 +112,4 @@ def fill(database: Path, population: Population) -> None:
 
 
 BUS = BusContestant()
+READ_BUS = BusContestant(reader=True)

@@ -56,6 +56,14 @@ class Population:
     def interrupted(self) -> int:
         return sum(self.session_status(session) == "interrupted" for session in range(self.sessions))
 
+    def running_executors(self) -> int:
+        running = sum(
+            self.agent_status(session, place) == "running" and TYPES[place % 5] == "executor"
+            for session in range(self.sessions)
+            for place in range(TEAM)
+        )
+        return min(running, 100)
+
     def incomplete(self) -> int:
         return self.agents - sum(
             self.agent_status(session, place) == "completed"
@@ -65,7 +73,19 @@ class Population:
 
 
 class Registry(Protocol):
-    """Answers the two questions; each answer is only numbers that show it was found."""
+    """Answers the questions; each answer is only numbers that show it was found."""
+
+    async def lookup(self, agent: str) -> str:
+        """The status of one agent."""
+        ...
+
+    async def check(self) -> bool:
+        """Whether there is a message for one who has none, among those for everybody else."""
+        ...
+
+    async def query(self) -> int:
+        """How many executors are running, each with all that is known of it; a hundred at most."""
+        ...
 
     async def summary(self) -> tuple[int, int]:
         """How many agents are incomplete, counted by status, type and session on the way, and how many sessions are

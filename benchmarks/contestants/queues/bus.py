@@ -10,6 +10,20 @@ from typing import Any, Literal
 
 import agentbus
 from agentbus import Agent, Message
+from benchmarks.contestants.queues.base import EVERYTHING
+
+OWNER = "agent-0"
+"""Who has the first mailbox."""
+
+
+class AgentSender:
+    """An agent of another process."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    async def send(self, payload: Any) -> None:
+        await self._agent.send(OWNER, "note", payload)
 
 
 class AgentBox:
@@ -51,11 +65,23 @@ class AgentBus:
     title: str
     durability: str
     mode: Literal["disk", "process"]
+    takes: frozenset[str] = EVERYTHING | {"tasks-fused"}
+
+    def missing(self) -> str | None:
+        return None
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[AgentBox]]:
         async with agentbus.connect(directory / "bus", durability=self.mode) as bus:
             yield [AgentBox(await bus.register(f"agent-{number}", type="worker")) for number in range(boxes)]
+
+    @asynccontextmanager
+    async def sender(self, directory: Path) -> AsyncIterator[AgentSender]:
+        async with (
+            agentbus.connect(directory / "bus", durability=self.mode) as bus,
+            bus.agent("sender", type="worker") as agent,
+        ):
+            yield AgentSender(agent)
 
 
 DISK = AgentBus(

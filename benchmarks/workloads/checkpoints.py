@@ -29,6 +29,7 @@ async def _measure(directory: Path, rounds: int, results: Results, progress: Pro
         agentbus.connect(directory / "bus") as bus,
         bus.agent("agent-0", type="worker") as agent,
     ):
+        progress.expect(len(SIZES) * (rounds + 1))
         for title, size in SIZES.items():
             snapshot = {"steps": [_LINE] * (size // _LINE_BYTES)}
             file = directory / f"{size}.json"

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from benchmarks.stores.base import Conflict
+from benchmarks.contestants.about import lacking, package
+from benchmarks.contestants.stores.base import Conflict
 
 T = TypeVar("T")
-
-INSTALLED = find_spec("diskcache") is not None
 
 
 class CacheStore:
@@ -57,9 +54,12 @@ class DiskCache:
     title = "diskcache"
     durability = "kill -9; nothing is fsynced (synchronous=NORMAL)"
 
+    def missing(self) -> str | None:
+        return lacking(["diskcache"])
+
     @asynccontextmanager
     async def open(self, directory: Path, tasks: int) -> AsyncIterator[CacheStore]:
-        cache = import_module("diskcache").Cache(str(directory))
+        cache = package("diskcache").Cache(str(directory))
         try:
             yield CacheStore(cache, threads=tasks > 1)
         finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.contestants.base import About
+from benchmarks.contestants.about import About
 
 
 class Conflict(Exception):
@@ -30,23 +30,11 @@ class Store(Protocol):
         ...
 
 
-class BlockingStore(Protocol):
-    """The same without an event loop; values are JSON text already, and stay so."""
-
-    def fill(self, keys: Sequence[str], text: str) -> None: ...
-
-    def get(self, key: str) -> str: ...
-
-    def set(self, key: str, text: str) -> None: ...
-
-    def compare_and_set(self, key: str, text: str, version: int) -> int: ...
-
-
 class Contestant(About, Protocol):
+    def missing(self) -> str | None:
+        """Why it cannot be measured here."""
+        ...
+
     def open(self, directory: Path, tasks: int) -> AbstractAsyncContextManager[Store]:
         """A fresh store in ``directory``, to be used by so many tasks."""
         ...
-
-
-class BlockingContestant(About, Protocol):
-    def open(self, directory: Path) -> AbstractContextManager[BlockingStore]: ...

@@ -1,4 +1,4 @@
-"""The limit: sqlite3 itself with our tables and our statements, on one thread, with no event loop.
+"""The limit: sqlite3 itself with our tables and our statements, on one thread, called plainly.
 
 It leaves out what a bus is for: fencing, checks of recipients and leases, the lock file, wake-ups, JSON encoding.
 Its commits are as durable as ours: sends with synchronous=FULL, claims and acknowledgements with NORMAL.
@@ -7,26 +7,26 @@ Its commits are as durable as ours: sends with synchronous=FULL, claims and ackn
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from agentbus.engine.queries import load
-from benchmarks.contestants.tables import LEASE, MAX_ATTEMPTS, PRAGMAS, PRIORITY, SENDER, TYPE, database, now, schema
+from benchmarks.contestants.queues.base import CalledBox, Library
+from benchmarks.contestants.tables import LEASE, MAX_ATTEMPTS, PRIORITY, SENDER, TYPE, now, opened
+from benchmarks.payload import PAYLOAD, TEXT
 
-ID, PAYLOAD = 0, 4
+ID, STORED = 0, 4
+MAILBOX = 1
 
 
-class RawBox:
+class Raw:
     """One mailbox, driven by named queries of the SQLite engine."""
 
-    def __init__(self, connection: sqlite3.Connection, mailbox: int) -> None:
-        self._connection = connection
-        self._mailbox = mailbox
-        self._boxes = json.dumps([mailbox])
+    def __init__(self, directory: Path) -> None:
+        self._connection = opened(directory, 1)
+        self._boxes = json.dumps([MAILBOX])
         self._last = 0
         queries = load("sqlite")
         self._insert = queries["message_insert"]
@@ -38,33 +38,23 @@ class RawBox:
     def send(self, payload: Any) -> None:
         self.send_many([payload])
 
-    def receive(self) -> Any:
-        return self.receive_many(1, ())[0]
-
-    def ack(self, message: Any) -> None:
-        self.ack_many([message])
-
-    def ack_many(self, messages: Sequence[Any]) -> None:
-        self._begin("NORMAL")
-        self._acknowledge(messages)
-        self._connection.execute("COMMIT")
-
     def send_many(self, payloads: Sequence[Any]) -> None:
-        """The payloads are JSON text already."""
+        """The one payload there is, is text already."""
+        assert all(payload is PAYLOAD for payload in payloads)
         moment = now()
         rows = [
             (
-                id, None, self._mailbox, SENDER, TYPE, text, crc32(text.encode()), PRIORITY, "queued", MAX_ATTEMPTS,
+                id, None, MAILBOX, SENDER, TYPE, TEXT, crc32(TEXT.encode()), PRIORITY, "queued", MAX_ATTEMPTS,
                 None, None, None, None, None, moment,
             )
-            for id, text in enumerate(payloads, self._last + 1)
+            for id in range(self._last + 1, self._last + 1 + len(payloads))
         ]  # fmt: skip
         self._begin("FULL")
         self._connection.executemany(self._insert, rows)
         self._connection.execute("COMMIT")
         self._last += len(rows)
 
-    def receive_many(self, most: int, done: Sequence[Any]) -> list[Any]:
+    def claim(self, most: int, done: Sequence[Any] = ()) -> list[Any]:
         self._begin("NORMAL")
         if done:
             self._acknowledge(done)
@@ -75,8 +65,16 @@ class RawBox:
         self._connection.execute("COMMIT")
         return rows
 
+    def ack(self, messages: Sequence[Any]) -> None:
+        self._begin("NORMAL")
+        self._acknowledge(messages)
+        self._connection.execute("COMMIT")
+
     def payload(self, message: Any) -> Any:
-        return message[PAYLOAD]
+        return json.loads(message[STORED])
+
+    def close(self) -> None:
+        self._connection.close()
 
     def _begin(self, synchronous: str) -> None:
         self._connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -86,22 +84,24 @@ class RawBox:
         self._connection.execute(self._ack, (now(), json.dumps([row[ID] for row in done]))).fetchall()
 
 
-class RawSQLite:
-    """sqlite3 of the standard library."""
+class RawBox(CalledBox):
+    """The same, in batches."""
 
-    key = "raw"
-    title = "raw sqlite3, one thread, no event loop (the limit)"
-    durability = "disk: a send is fsynced; claims and acks are not"
+    def __init__(self, calls: Raw) -> None:
+        super().__init__(calls)
+        self._raw = calls
 
-    @contextmanager
-    def open(self, directory: Path, boxes: int) -> Iterator[list[RawBox]]:
-        if boxes != 1:
-            raise ValueError("the limit has one mailbox")
-        with closing(sqlite3.connect(database(directory), isolation_level=None)) as connection:
-            for pragma in PRAGMAS:
-                connection.execute(pragma)
-            connection.executescript(schema(boxes))
-            yield [RawBox(connection, 1)]
+    async def send_many(self, payloads: Sequence[Any]) -> None:
+        self._raw.send_many(payloads)
+
+    async def receive_many(self, most: int, done: Sequence[Any]) -> Sequence[Any]:
+        return self._raw.claim(most, done)
 
 
-RAW = RawSQLite()
+RAW = Library(
+    "raw",
+    "raw sqlite3, one thread (the limit)",
+    "disk: a send is fsynced; claims and acks are not",
+    lambda directory: RawBox(Raw(directory)),
+    takes=frozenset({"one", "batches"}),
+)

@@ -1,4 +1,4 @@
-"""The workloads: what every contestant has to do. A lifecycle is one message sent, received and acknowledged.
+"""Lifecycles in one process: a message is sent, received and acknowledged.
 
 Each returns lifecycles per second. Warming up is not counted, and checks that what arrives is what was sent. The time
 runs until the last message is acknowledged.
@@ -12,15 +12,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from benchmarks.contestants.base import BlockingBox, Box
+from benchmarks.contestants.queues.base import Box
+from benchmarks.payload import PAYLOAD
 
 TASKS = 32
 BATCH = 64
-SIZE = 256
-PAYLOAD: dict[str, str] = {"text": "x" * (SIZE - len('{"text":""}'))}
-TEXT = msgspec.json.encode(PAYLOAD).decode()
 _WARM_UP = 20
 
 
@@ -103,42 +99,6 @@ async def _checked_lifecycle(box: Box) -> None:
     if box.payload(message) != PAYLOAD:
         raise RuntimeError(f"received {box.payload(message)!r}")
     await box.ack(message)
-
-
-def blocking_one_at_a_time(box: BlockingBox, seconds: float) -> float:
-    for _ in range(_WARM_UP):
-        _blocking_checked_lifecycle(box)
-    count = 0
-    begun = time.perf_counter()
-    end = begun + seconds
-    while time.perf_counter() < end:
-        box.send(TEXT)
-        box.ack(box.receive())
-        count += 1
-    return count / (time.perf_counter() - begun)
-
-
-def blocking_batches(box: BlockingBox, seconds: float) -> float:
-    _blocking_checked_lifecycle(box)
-    payloads = [TEXT] * BATCH
-    done: Sequence[Any] = ()
-    count = 0
-    begun = time.perf_counter()
-    end = begun + seconds
-    while time.perf_counter() < end:
-        box.send_many(payloads)
-        done = box.receive_many(BATCH, done)
-        count += len(done)
-    box.ack_many(done)
-    return count / (time.perf_counter() - begun)
-
-
-def _blocking_checked_lifecycle(box: BlockingBox) -> None:
-    box.send(TEXT)
-    message = box.receive()
-    if box.payload(message) != TEXT:
-        raise RuntimeError(f"received {box.payload(message)!r}")
-    box.ack(message)
 
 
 ONE = Workload("one", "one at a time", 1, _one_at_a_time)

@@ -1,4 +1,5 @@
-"""One JSON file per message, done carefully: written aside, fsynced, renamed, and the directory fsynced.
+"""One JSON file per message, done carefully: written aside, fsynced, renamed, and the directory fsynced; or without the
+fsyncs.
 
 A claim is a rename into the reader's directory, an acknowledgement an unlink; neither is fsynced. Each mailbox has
 a directory of its own. One task alone calls this plainly, on the loop's thread; many tasks call it in threads, so that
@@ -12,11 +13,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio
 import anyio.to_thread
+
+from benchmarks.contestants.queues.base import EVERYTHING, POLL
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -27,10 +32,11 @@ PRIORITY = 5
 class Folder:
     """A mailbox as directories: ``aside`` while being written, ``new`` to be claimed, ``taken`` once claimed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, durable: bool) -> None:
+        self._durable = durable
         self._aside, self._new, self._taken = (str(directory / name) for name in ("aside", "new", "taken"))
         for path in (self._aside, self._new, self._taken):
-            Path(path).mkdir(parents=True)
+            Path(path).mkdir(parents=True, exist_ok=True)
         self._directory = os.open(self._new, os.O_RDONLY | os.O_DIRECTORY)
         self._number = count()
 
@@ -45,13 +51,15 @@ class Folder:
             file = os.open(f"{self._aside}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 os.write(file, json.dumps(payload, separators=(",", ":")).encode())
-                os.fsync(file)
+                if self._durable:
+                    os.fsync(file)
             finally:
                 os.close(file)
             written.append(name)
         for name in written:
             os.rename(f"{self._aside}/{name}", f"{self._new}/{name}")
-        os.fsync(self._directory)
+        if self._durable:
+            os.fsync(self._directory)
 
     def receive_many(self, most: int) -> list[Claimed]:
         claimed: list[Claimed] = []
@@ -81,8 +89,7 @@ class FolderBox:
         await self._call(self._folder.send_many, (payload,))
 
     async def receive(self) -> Claimed:
-        (message,) = await self._call(self._folder.receive_many, 1)
-        return message
+        return (await self.receive_many(1, ()))[0]
 
     async def ack(self, message: Claimed) -> None:
         await self._call(self._folder.ack, (message,))
@@ -95,7 +102,9 @@ class FolderBox:
 
     async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
         await self._call(self._folder.ack, done)
-        return await self._call(self._folder.receive_many, most)
+        while not (found := await self._call(self._folder.receive_many, most)):
+            await anyio.sleep(POLL)
+        return found
 
     def payload(self, message: Claimed) -> Any:
         return message[1]
@@ -104,21 +113,33 @@ class FolderBox:
         return await anyio.to_thread.run_sync(function, argument) if self._threads else function(argument)
 
 
+@dataclass(frozen=True)
 class JSONFiles:
     """A directory of JSON files."""
 
-    key = "files"
-    title = "JSON files, fsynced"
-    durability = "disk: file and directory are fsynced on sending"
+    key: str
+    title: str
+    durability: str
+    durable: bool
+    takes: frozenset[str] = EVERYTHING
+
+    def missing(self) -> str | None:
+        return None
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[FolderBox]]:
-        folders = [Folder(directory / f"box-{number}") for number in range(boxes)]
+        folders = [Folder(directory / f"box-{number}", self.durable) for number in range(boxes)]
         try:
             yield [FolderBox(folder, threads=boxes > 1) for folder in folders]
         finally:
             for folder in folders:
                 folder.close()
 
+    @asynccontextmanager
+    async def sender(self, directory: Path) -> AsyncIterator[FolderBox]:
+        async with self.open(directory, 1) as (box,):
+            yield box
 
-FILES = JSONFiles()
+
+FILES = JSONFiles("files", "JSON files, fsynced", "disk: file and directory are fsynced on sending", durable=True)
+HASTY_FILES = JSONFiles("files-hasty", "JSON files", "kill -9; nothing is fsynced", durable=False)

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import anyio.to_thread
 
-from benchmarks.stores.base import Conflict
+from benchmarks.contestants.stores.base import Conflict
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,6 +100,9 @@ class JSONFiles:
     key = "files"
     title = "JSON files, fsynced"
     durability = "disk: file and directory are fsynced"
+
+    def missing(self) -> str | None:
+        return None
 
     @asynccontextmanager
     async def open(self, directory: Path, tasks: int) -> AsyncIterator[FolderStore]:

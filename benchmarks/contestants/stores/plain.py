@@ -19,8 +19,8 @@ from zlib import crc32
 
 import aiosqlite
 
+from benchmarks.contestants.stores.base import Conflict
 from benchmarks.contestants.tables import PRAGMAS, database, now, schema
-from benchmarks.stores.base import Conflict
 
 GET = "SELECT value FROM state WHERE scope = ? AND key = ? AND value IS NOT NULL AND (expires IS NULL OR expires > ?)"
 SET = """
@@ -93,6 +93,9 @@ class PlainAiosqlite:
     title: str
     hasty: bool
     durability: str = "disk: every commit is fsynced"
+
+    def missing(self) -> str | None:
+        return None
 
     @asynccontextmanager
     async def open(self, directory: Path, tasks: int) -> AsyncIterator[PlainStore]:
