@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shutil
 import sys
 import tempfile
@@ -103,6 +104,8 @@ def arena(base: Path | None) -> Iterator[tuple[Path, dict[str, Any], list[str], 
     doubtful = doubts(directory)
     for doubt in doubtful:
         print(f"doubtful: {doubt}", file=sys.stderr)
+    # What was cut off is what is asked about, and not to be told anybody.
+    logging.getLogger("agentbus").setLevel(logging.ERROR)
     progress = Progress()
     try:
         yield directory, dict(machine), doubtful, progress

@@ -79,7 +79,7 @@ class TableBox:
 @dataclass(frozen=True)
 class SkipLocked:
     key: str = "postgres"
-    title: str = "PostgreSQL, SKIP LOCKED (asyncpg)"
+    title: str = "PostgreSQL, SKIP LOCKED"
     durability: str = "disk: every commit is flushed"
     takes: frozenset[str] = EVERYTHING
     server: str = SERVER
