@@ -16,7 +16,8 @@ DATABASE = "bus.db"
 """The file that makes a directory the home of a bus."""
 EXPORTING = ".agentbus-export-"
 """How the name of an export begins until it is finished."""
-_PARTS = ("-journal", "-wal", "-shm")
+BESIDE = ("-journal", "-wal", "-shm")
+"""How the names of the files end that SQLite keeps beside a database."""
 
 
 def check_path(path: object) -> Path:
@@ -71,8 +72,8 @@ def misplaced(target: Path, home: Path, allowed: Path) -> str | None:
         inside.is_relative_to(home.resolve()) or os.path.lexists(folder / DATABASE)
     ):  # fmt: skip
         return "it would be among the files of a bus; choose another directory"
-    if target.name.endswith(_PARTS):
-        return f"SQLite takes files that end in {', '.join(_PARTS)} for its own"
+    if target.name.endswith(BESIDE):
+        return f"SQLite takes files that end in {', '.join(BESIDE)} for its own"
     return "there is something of this name already" if os.path.lexists(target) else None
 
 

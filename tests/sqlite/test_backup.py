@@ -128,7 +128,7 @@ async def test_what_a_killed_backup_left_is_swept_by_the_next_and_nothing_else(
     folder = bus.engine.directory / "backups" if own else tmp_path
     mark = backup.mark(home.Home(bus.engine.directory))
     mine = [".hidden", ".thesis.unfinished", ".thesis.unfinished.md", ".agentbus-00000000-01234567.unfinished"]
-    for name in (*mine, f"{mark}01234567.unfinished", f"{mark}01234567.unfinished-journal"):
+    for name in (*mine, *(f"{mark}01234567.unfinished{ending}" for ending in ("", "-journal", "-wal", "-shm"))):
         (folder / name).write_text("half")
     await bus.backup(None if own else tmp_path)
     assert sorted(name for name in os.listdir(folder) if name.startswith(".")) == sorted(mine)

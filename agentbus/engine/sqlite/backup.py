@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from agentbus.disk import give_name, make_private, misplaced, refusal, stamp, sync
+from agentbus.disk import BESIDE, give_name, make_private, misplaced, refusal, stamp, sync
 from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite.connection import open_reader, translated
 from agentbus.engine.sqlite.home import Home
@@ -60,8 +60,8 @@ def back_up(
                 size = unfinished.stat().st_size
                 give_name(unfinished, target)
             finally:
-                for leftover in (unfinished, unfinished.with_name(f"{unfinished.name}-journal")):
-                    leftover.unlink(missing_ok=True)
+                for ending in ("", *BESIDE):
+                    unfinished.with_name(f"{unfinished.name}{ending}").unlink(missing_ok=True)
             if path is None:
                 _prune(home, keep, target, stamp(wall))
     except FileExistsError:
@@ -170,8 +170,8 @@ def _alone(home: Home, timeout: float) -> Iterator[None]:
 
 def _sweep(directory: Path, mark: str) -> None:
     """What a backup of this bus left behind that was killed in the middle. Nobody else's files."""
-    for ending in (UNFINISHED, f"{UNFINISHED}-journal"):
-        for file in directory.glob(f"{mark}????????{ending}"):
+    for ending in ("", *BESIDE):
+        for file in directory.glob(f"{mark}????????{UNFINISHED}{ending}"):
             with suppress(OSError):
                 file.unlink()
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from agentbus.clock import Clock, SystemClock
-from agentbus.disk import check_path, make_private, refusal, require_file, stamp, sync
+from agentbus.disk import BESIDE, check_path, make_private, refusal, require_file, stamp, sync
 from agentbus.engine import presence
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite import forking, home
@@ -207,7 +207,7 @@ def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
         make_private(place.backups)
         _keep(place.database, place.backups / f"{REPLACING}{name}")
         # What the old database has beside it must not be replayed into the new one.
-        for suffix in ("-wal", "-shm", "-journal"):
+        for suffix in BESIDE:
             log = place.directory / f"bus.db{suffix}"
             if log.exists():
                 os.replace(log, place.backups / f"{kept}{suffix}")

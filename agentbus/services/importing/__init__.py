@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from agentbus.disk import DATABASE, check_path
+from agentbus.disk import BESIDE, DATABASE, check_path
 from agentbus.engine.interface import Engine
 from agentbus.engine.sqlite.foreign import MAGIC, opened_foreign
 from agentbus.errors import DamagedArchive, FormatRefused, InvalidInput, NoSuchFile, NotImportable
@@ -49,7 +49,6 @@ _BYTES = 4 * 1024 * 1024
 _READ = 16 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 _DATABASES = (".db", ".db3", ".sqlite", ".sqlite3")
-_BESIDE = ("-wal", "-shm", "-journal")
 
 
 async def import_path(
@@ -304,7 +303,7 @@ class _Run:
 def _sort(entry: Entry) -> str:
     """By its name; what SQLite may have open is only ever opened by SQLite, and so not looked into."""
     name = entry.path.name.lower()
-    if name.endswith(tuple(f"{ending}{beside}" for ending in _DATABASES for beside in _BESIDE)):
+    if name.endswith(tuple(f"{ending}{beside}" for ending in _DATABASES for beside in BESIDE)):
         return "beside" if entry.name else "unknown"
     if name.endswith(_DATABASES):
         return "database"
