@@ -64,11 +64,11 @@ def _publish(directory: Path, found: dict[str, Any], text: str) -> None:
     (directory / "results.json").write_text(json.dumps(found, indent=1) + "\n")
     (directory / "results.md").write_text(f"# What was measured\n\n{text}")
     try:
-        from benchmarks import charts
+        from benchmarks.charts import draw
     except ImportError:
         print("matplotlib is not installed: no charts (pip install 'agentbus[bench]')", file=sys.stderr)
     else:
-        charts.draw(found, directory)
+        draw(found, directory)
 
 
 if __name__ == "__main__":

@@ -226,8 +226,9 @@ def _registry(results: dict[str, Found]) -> Any:
     if not series:
         return None
     questions = {"lookup": "one agent", "check": "any message for me?", "query": "which executors are running?"}
-    figure, axes = pyplot.subplots(1, len(questions), figsize=(11, 3.8), sharey=True)
-    for axis, (question, title) in zip(axes, questions.items(), strict=True):
+    asked = [one for one in questions if any(found["workload"].startswith(f"{one}-") for found in series)]
+    figure, ((*axes,),) = pyplot.subplots(1, len(asked), figsize=(11, 3.8), sharey=True, squeeze=False)
+    for axis, question in zip(axes, asked, strict=True):
         chosen = [one for one in series if one["workload"].startswith(f"{question}-")]
         for key, shade in zip(dict.fromkeys(one["contestant"] for one in chosen), LINES, strict=False):
             of = [one for one in chosen if one["contestant"] == key]
@@ -238,10 +239,10 @@ def _registry(results: dict[str, Found]) -> Any:
         _plain_numbers(axis.xaxis)
         _plain_numbers(axis.yaxis)
         axis.set_xlabel("agents")
-        axis.set_title(title, loc="left", fontweight="bold")
+        axis.set_title(questions[question], loc="left", fontweight="bold")
         axis.grid(color="#eeeeee")
     axes[0].set_ylabel("answers a second")
-    axes[2].legend(frameon=False, fontsize=8)
+    axes[-1].legend(frameon=False, fontsize=8)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     return figure
 

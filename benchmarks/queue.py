@@ -49,22 +49,28 @@ class Pace:
     quiet: float
     many: int
     growth_rounds: int
+    agents: int
     upkeep_seconds: float
 
 
 FULL = Pace(
-    seconds=0.4, slices=2, messages=100, quiet=2.0, many=1_000_000, growth_rounds=30, upkeep_seconds=20.0
+    seconds=0.4, slices=2, messages=100, quiet=2.0, many=1_000_000, growth_rounds=30, agents=10_000, upkeep_seconds=20.0
 )  # fmt: skip
-QUICK = Pace(seconds=0.1, slices=1, messages=15, quiet=0.3, many=20_000, growth_rounds=4, upkeep_seconds=2.0)
+QUICK = Pace(
+    seconds=0.1, slices=1, messages=15, quiet=0.3, many=10_000, growth_rounds=4, agents=1000, upkeep_seconds=1.0
+)
 QUICK_AMONG = frozenset(
     {"agentbus", "agentbus-process", "files", "litequeue", "aiosqlite", "redis", "nats", "postgres"}
 )
 """Starting a process for everyone takes longer than a quick run may."""
+SLOW_TO_START = frozenset({"dbos", "procrastinate"})
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
     pace = QUICK if options.quick else FULL
     everyone = [one for one in present() if options.wants(one.key)]
+    if options.quick and not options.among:
+        everyone = [one for one in everyone if one.key not in SLOW_TO_START]
     cases = [
         case
         for workload in IN_ONE
@@ -83,7 +89,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         growth.measure(databases, pace.many, pace.growth_rounds, options, results, progress)
         shutil.rmtree(databases)
     if BEATS in options.chosen:
-        upkeep.measure(directory / "upkeep", pace.upkeep_seconds, results, progress)
+        upkeep.measure(directory / "upkeep", pace.agents, pace.upkeep_seconds, results, progress)
     return {"seconds": pace.seconds, "slices": pace.slices, "left_out": left_out()}
 
 

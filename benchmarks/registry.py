@@ -9,13 +9,13 @@ from typing import Any
 from benchmarks.command import Options, Suite, main
 from benchmarks.contestants.registries.base import Contestant, Population
 from benchmarks.contestants.registries.bus import READ_BUS
-from benchmarks.contestants.registries.files import FAST_FILES, FILES, NAMED_FILES
+from benchmarks.contestants.registries.files import FAST_MAIL_FILES, MAIL_FILES, NAMED_FILES
 from benchmarks.measure import Progress, Results
 from benchmarks.workloads import registry
 from benchmarks.workloads.registry import RATE, Workload
 
 SIZES = (100, 1_000, 10_000)
-CONTESTANTS: tuple[Contestant, ...] = (READ_BUS, FILES, FAST_FILES, NAMED_FILES)
+CONTESTANTS: tuple[Contestant, ...] = (READ_BUS, MAIL_FILES, FAST_MAIL_FILES, NAMED_FILES)
 QUESTIONS = {"lookup": "one agent", "check": "any message for me", "query": "running executors"}
 WORKLOADS = tuple(
     Workload(f"{question}-{size}", f"{title}, {size:,}", question, Population(size))

@@ -50,7 +50,8 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     ]
     interleave(cases, options.rounds, slices, progress)
     if checkpoints.KEY in options.chosen:
-        checkpoints.measure(directory, 2 if options.quick else 10, results, progress)
+        rounds, largest = (2, 1_000_000) if options.quick else (10, 10_000_000)
+        checkpoints.measure(directory, rounds, largest, results, progress)
     return {"seconds": seconds, "slices": slices}
 
 

@@ -7,6 +7,7 @@ finds the address in its environment.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import pwd
 import shutil
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 _ADDRESS = "AGENTBUS_BENCH_{}"
+_PR_SET_PDEATHSIG = 1
 _running: dict[str, Server] = {}
 
 
@@ -148,8 +150,13 @@ def _started(path: Path | None, words: Sequence[Any], **who: Any) -> subprocess.
     with open(os.devnull, "r+b") as nothing:
         return subprocess.Popen(
             [str(path), *map(str, words)],
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
             cwd="/", start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing, **who,
         )  # fmt: skip
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_port() -> int:

@@ -20,17 +20,19 @@ _LINE = {"file": "agentbus/operations/state.py", "line": 128, "done": True, "not
 _LINE_BYTES = len(json.dumps(_LINE, separators=(",", ":"))) + 1
 
 
-def measure(directory: Path, rounds: int, results: Results, progress: Progress) -> None:
-    asyncio.run(_measure(directory, rounds, results, progress))
+def measure(directory: Path, rounds: int, largest: int, results: Results, progress: Progress) -> None:
+    """Of sizes up to ``largest`` bytes."""
+    sizes = {title: size for title, size in SIZES.items() if size <= largest}
+    asyncio.run(_measure(directory, rounds, sizes, results, progress))
 
 
-async def _measure(directory: Path, rounds: int, results: Results, progress: Progress) -> None:
+async def _measure(directory: Path, rounds: int, sizes: dict[str, int], results: Results, progress: Progress) -> None:
     async with (
         agentbus.connect(directory / "bus") as bus,
         bus.agent("agent-0", type="worker") as agent,
     ):
-        progress.expect(len(SIZES) * (rounds + 1))
-        for title, size in SIZES.items():
+        progress.expect(len(sizes) * (rounds + 1))
+        for title, size in sizes.items():
             snapshot = {"steps": [_LINE] * (size // _LINE_BYTES)}
             file = directory / f"{size}.json"
 

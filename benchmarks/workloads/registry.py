@@ -14,6 +14,8 @@ from benchmarks.contestants.registries.base import Contestant, Population, Regis
 from benchmarks.measure import Progress, Results, Series
 
 RATE = "answers/s"
+FEW, MANY = 1_000, 10_000
+"""How many agents there are at most if it is to be quick, and otherwise."""
 NAMED = 100
 """How many interrupted sessions a summary of the bus names at most."""
 Ask = Callable[[], Awaitable[object]]
@@ -38,7 +40,8 @@ def measure(
     results: Results,
     progress: Progress,
 ) -> None:
-    chosen = [workload for workload in workloads if workload.key in options.chosen]
+    most = FEW if options.quick else MANY
+    chosen = [one for one in workloads if one.key in options.chosen and one.population.agents <= most]
     populations = list(dict.fromkeys(workload.population for workload in chosen))
     asked = [about for about in contestants if options.wants(about.key)]
     series = {
@@ -60,8 +63,7 @@ def measure(
             async with AsyncExitStack() as stack:
                 registries: dict[str, Registry] = {}
                 for about in asked:
-                    (place / about.key).mkdir(parents=True)
-                    opened = about.open(place / about.key, population)
+                    opened = about.open(place / about.folder, population)
                     registries[about.key] = await stack.enter_async_context(opened)
                 for turn in range(1, options.rounds + 1):
                     progress.say(f"{population.agents:,} agents, round {turn} of {options.rounds}")

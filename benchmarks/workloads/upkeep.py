@@ -16,24 +16,23 @@ from agentbus import Agent, Bus
 from benchmarks.measure import Progress, Results, Series
 from benchmarks.report import Check
 
-AGENTS = 10_000
 WAITING = 1000
 UNIT = "% of one core"
 
 
-def measure(directory: Path, seconds: float, results: Results, progress: Progress) -> None:
+def measure(directory: Path, agents: int, seconds: float, results: Results, progress: Progress) -> None:
     """``seconds`` should be a multiple of the time between beats, so that each window has its share of them."""
     cases = (
         ("open", "open", "bus open, no agent", 0, False),
-        ("beats", "registered", f"{AGENTS:,} agents registered", AGENTS, False),
+        ("beats", "registered", f"{agents:,} agents registered", agents, False),
         ("beats", "waiting", f"{WAITING:,} agents, each waiting for a message", WAITING, True),
     )
     progress.expect(len(cases))
-    for workload, key, title, agents, waiting in cases:
+    for workload, key, title, count, waiting in cases:
         progress.say(f"{workload}: {title}, for {seconds:.0f} s")
         series = results.add(Series(workload, key, UNIT, title=title))
         home = directory / f"{workload}-{key}"
-        series.values.append(asyncio.run(_cpu_share(home, agents, waiting, seconds)))
+        series.values.append(asyncio.run(_cpu_share(home, count, waiting, seconds)))
 
 
 def checks(results: Results) -> list[Check]:

@@ -51,15 +51,16 @@ class BusContestant:
     key: str = "agentbus"
     title: str = "**agentbus**"
     durability: str = "one file, everything indexed"
+    folder: str = "bus"
     reader: bool = False
     """Whether somebody reads there, who is incomplete then."""
 
     @asynccontextmanager
     async def open(self, directory: Path, population: Population) -> AsyncIterator[BusRegistry]:
-        async with agentbus.connect(directory / "bus"):
+        async with agentbus.connect(directory):
             pass
-        fill(directory / "bus" / "bus.db", population)
-        async with agentbus.connect(directory / "bus") as bus:
+        fill(directory / "bus.db", population)
+        async with agentbus.connect(directory) as bus:
             reader = await bus.register(READER, type="worker") if self.reader else None
             yield BusRegistry(bus, reader)
 

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,21 +94,35 @@ class FileContestant:
     title: str
     parse: Parse
     registry: type[FileRegistry] = FileRegistry
+    folder: str = "files"
+    mail: bool = False
+    """Whether a message waits for each agent."""
     durability: str = "nothing is written here"
 
     @asynccontextmanager
     async def open(self, directory: Path, population: Population) -> AsyncIterator[FileRegistry]:
+        if not directory.exists():
+            self._fill(directory, population)
+        yield self.registry(directory, self.parse)
+
+    def _fill(self, directory: Path, population: Population) -> None:
+        """Nobody writes afterwards, so that those who only read differently share it."""
         agents, messages = directory / "agents", directory / "messages"
-        agents.mkdir()
-        (messages / READER).mkdir(parents=True) if self.registry is NamedFiles else messages.mkdir()
+        agents.mkdir(parents=True)
         for record in population.records():
             (agents / f"{record['id']}.json").write_text(json.dumps(record, indent=2))
-            if self.registry is FileRegistry:
+            if self.mail:
+                box = messages / record["id"] if self.registry is NamedFiles else messages
+                box.mkdir(parents=True, exist_ok=True)
                 text = json.dumps({"to": record["id"], "from": "planner", "type": "note", "payload": {"n": 1}})
-                (messages / f"{record['id']}.json").write_text(text)
-        yield self.registry(directory, self.parse)
+                (box / f"{record['id']}.json").write_text(text)
+        if self.registry is NamedFiles:
+            (messages / READER).mkdir(parents=True)
 
 
 FILES = FileContestant("files", "a JSON file for each agent", json.loads)
 FAST_FILES = FileContestant("fast-files", "the same, parsed by msgspec", msgspec.json.decode)
-NAMED_FILES = FileContestant("named-files", "the right JSON file by its name", msgspec.json.decode, NamedFiles)
+MAIL_FILES, FAST_MAIL_FILES = (replace(contestant, mail=True) for contestant in (FILES, FAST_FILES))
+NAMED_FILES = FileContestant(
+    "named-files", "the right JSON file by its name", msgspec.json.decode, NamedFiles, "named-files", mail=True
+)
