@@ -53,7 +53,9 @@ def stamp(wall: int) -> str:
 
 
 def make_private(directory: Path) -> None:
-    """A directory for this user only, whose name is on the disk."""
+    """A directory for this user only, whose name is on the disk; with those above it that are missing."""
+    if not directory.parent.exists():
+        make_private(directory.parent)
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:

@@ -84,7 +84,7 @@ class Pulse:
         for agent in active:
             agent.active = False
         try:
-            return await engine.write(beat, BeatRequest(engine.process, calls))
+            return await engine.write(beat, BeatRequest(engine.process, calls, engine.waited()))
         except BaseException:
             # Nobody heard of it: the next beat must say so.
             for agent in active:

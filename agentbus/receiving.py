@@ -16,7 +16,7 @@ from agentbus.handle import Handle
 from agentbus.limits import check_seconds
 from agentbus.message import Message
 from agentbus.operations import Row
-from agentbus.operations.claims import Claim, ClaimRequest, claim
+from agentbus.operations.claims import CONTESTED, CONTESTS, Claim, ClaimRequest, claim
 from agentbus.operations.leases import (
     AckRequest,
     BeginRequest,
@@ -54,6 +54,7 @@ async def receive(
         deadline = clock.now().awake + check_seconds(timeout, "timeout", zero=True)
     # Listen first, then look: what comes in between rings.
     ear = agent.engine.hub.listen(agent.channels)
+    contests = CONTESTS
     agent.waiting += 1
     try:
         while True:
@@ -83,7 +84,12 @@ async def receive(
                 deadline - now.awake if deadline is not None else None,
             ]
             if deadline is not None and deadline <= now.awake:
-                return []
+                if not found.contested or not contests:
+                    return []
+                # There is something, which another transaction looks at: it takes it, or leaves it, very soon.
+                contests -= 1
+                await asyncio.sleep(CONTESTED)
+                continue
             soonest = min((wait for wait in waits if wait is not None), default=None)
             await ear.wait(None if soonest is None else max(0.001, soonest / 1000))
     finally:

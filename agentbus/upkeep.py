@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 
 from agentbus.disk import check_path
 from agentbus.engine.interface import Engine, Progress
@@ -17,6 +18,7 @@ from agentbus.services.callbacks import check_callback
 from agentbus.services.exporting import export
 from agentbus.services.findings import Thresholds
 from agentbus.services.monitor import Callback, Chore, Monitor
+from agentbus.services.outgrowing import bounds
 from agentbus.services.retention import Retention, apply_when_due
 from agentbus.services.sweeping import Sweeper
 from agentbus.settings import switched_on
@@ -167,14 +169,18 @@ class Upkeep:
         check_range(keep, "keep", 1, 1_000_000)
         return await self.engine.backup(None if path is None else check_path(path), keep, progress)
 
-    async def doctor(self) -> list[Check]:
+    async def doctor(self, *, outgrown: Mapping[str, float] | None = None) -> list[Check]:
         """Look whether everything is in order: the database, what is in it, the disk, the clock. Changes nothing, and
         holds nobody up. ``agentbus.doctor`` does the same for a bus that is not, or cannot be, opened.
+
+        ``outgrown`` says from where on a bus is too much for one file: ``waits`` (seconds of each minute that writers
+        wait for each other, all together: 30), ``writers`` (processes that have it open: 32), ``size`` (bytes: 4 GiB).
+        By default AGENTBUS_OUTGROWN_WAITS, _WRITERS and _SIZE say it.
 
         >>> for check in await bus.doctor():                                          # doctest: +SKIP
         ...     print(check.status, check.name, check.text, check.fix or "")
         """
-        return await doctor.examine(self.engine)
+        return await doctor.examine(self.engine, bounds(outgrown))
 
     async def _backup_on_open(self) -> None:
         """A bus that cannot be backed up can still be worked with."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+import asyncpg
 import pytest
 
 import agentbus
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import connect
 from tests.support.clock import FakeClock
+from tests.support.postgres import Schemas, at_schema
 
 
 def pytest_configure() -> None:
@@ -26,6 +31,9 @@ class Engine(Protocol):
 
     def connect(self, **options: Any) -> agentbus.Bus:
         """A bus to be used with ``async with``; in the test's fake time unless another clock is given."""
+
+    async def tamper(self, statement: str) -> bool:
+        """Somebody writes with another program; whether the tables took it."""
 
 
 class SQLiteStore:
@@ -42,6 +50,43 @@ class SQLiteStore:
             clock.attach(bus)
         return bus
 
+    async def tamper(self, statement: str) -> bool:
+        connection = sqlite3.connect(self._directory / "bus.db", isolation_level=None)
+        try:
+            connection.execute(statement)
+        except sqlite3.IntegrityError:
+            return False
+        finally:
+            connection.close()
+        return True
+
+
+class PostgresStore:
+    """A schema of its own on the tests' server."""
+
+    def __init__(self, url: str, clock: FakeClock) -> None:
+        self.url = url
+        self._clock = clock
+
+    def connect(self, **options: Any) -> agentbus.Bus:
+        clock = options.setdefault("clock", self._clock)
+        bus = agentbus.connect(self.url, **options)
+        if isinstance(clock, FakeClock):
+            clock.attach(bus)
+        return bus
+
+    async def tamper(self, statement: str) -> bool:
+        connection = await connect(parse(self.url))
+        try:
+            await connection.execute(statement)
+        except asyncpg.DataError:
+            return False
+        except asyncpg.IntegrityConstraintViolationError:
+            return False
+        finally:
+            await connection.close()
+        return True
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -54,13 +99,27 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture(params=["sqlite"])
-def engine(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Engine]:
+@pytest.fixture(scope="session")
+def schemas() -> Iterator[Schemas]:
+    """Empty buses on a server, which is started for the first test that wants one."""
+    found = Schemas()
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Each engine in turn, with an empty store."""
-    assert request.param == "sqlite"
     # Not tmp_path: a short path leaves room for the doorbells beside the database.
     with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
-        yield SQLiteStore(Path(directory) / "bus", clock)
+        if request.param == "sqlite":
+            yield SQLiteStore(Path(directory) / "bus", clock)
+            return
+        monkeypatch.setenv("XDG_STATE_HOME", directory)
+        schemas: Schemas = request.getfixturevalue("schemas")
+        name = schemas.take()
+        yield PostgresStore(at_schema(schemas.url, name), clock)
+        schemas.give_back(name)
 
 
 @pytest.fixture

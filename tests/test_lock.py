@@ -327,3 +327,16 @@ def test_a_forked_child_can_take_the_lock_for_itself(path: Path) -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert eventually(lambda: is_free(path))
+
+
+def test_how_long_it_was_waited_for_is_told_once(lock: FileLock, path: Path) -> None:
+    with lock.held():
+        pass
+    assert lock.waited() == 0
+    with another(path):
+        begun = time.monotonic()
+        with pytest.raises(LockTimeout):
+            lock.acquire(0.05)
+        waited = (time.monotonic() - begun) * 1000
+    assert 45 <= lock.waited() <= waited + 1
+    assert lock.waited() == 0

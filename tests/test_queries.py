@@ -13,6 +13,7 @@ import pytest
 import agentbus
 from agentbus.engine.queries import load, parse, text, widened
 from agentbus.engine.sqlite.connection import migrations
+from agentbus.operations.copying import TABLES
 
 PACKAGE = Path(agentbus.__file__).parent
 QUERIES = load("sqlite")
@@ -122,6 +123,7 @@ MAY_SCAN = {
     "message_purge",
     "message_senders",
     "message_finished_counts",
+    "copy_counts",
 }
 
 MANY = """
@@ -202,12 +204,20 @@ def uses() -> Iterator[tuple[str, str, int | None]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Query", "Each"}:
                 name = node.args[0]
                 count = _count(node) if node.func.id == "Query" else None
-            elif isinstance(node, ast.Subscript) and "queries" in ast.unparse(node.value):
+            elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("queries"):
                 name = node.slice
             else:
                 continue
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield f"{file.relative_to(PACKAGE.parent)}:{node.lineno}", name.value, count
+            for query in _named(name):
+                yield f"{file.relative_to(PACKAGE.parent)}:{node.lineno}", query, count
+
+
+def _named(name: ast.expr) -> list[str]:
+    """The queries that a name stands for: those of copying are named by their tables."""
+    if isinstance(name, ast.JoinedStr) and isinstance(name.values[0], ast.Constant):
+        start = str(name.values[0].value)
+        return [f"{start}{table.name}" for table in TABLES.values() if table.long or start != "copy_sizes_"]
+    return [name.value] if isinstance(name, ast.Constant) and isinstance(name.value, str) else []
 
 
 def _count(call: ast.Call) -> int | None:
@@ -237,11 +247,14 @@ def test_a_query_can_be_prepared_on_the_real_schema(name: str, empty: sqlite3.Co
 
 
 def test_only_queries_that_exist_are_used() -> None:
-    assert [f"{place}: {name}" for place, name, _ in uses() if name not in QUERIES] == []
+    known = {*QUERIES, *parse(text("server"))}
+    assert [f"{place}: {name}" for place, name, _ in uses() if name not in known] == []
 
 
 def test_every_query_is_used() -> None:
     assert set(QUERIES) - {name for _, name, _ in uses()} == set()
+    engine = "".join(file.read_text(encoding="utf-8") for file in (PACKAGE / "engine" / "postgres").glob("*.py"))
+    assert [name for name in parse(text("server")) if f'"{name}"' not in engine] == []
 
 
 def test_queries_are_given_as_many_parameters_as_they_take() -> None:
@@ -253,15 +266,22 @@ def test_queries_are_given_as_many_parameters_as_they_take() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("dialect", ["common", "sqlite"])
+@pytest.mark.parametrize("dialect", ["common", "sqlite", "postgres", "server"])
 def test_every_query_has_a_sentence(dialect: str) -> None:
     for name, comment in comments(dialect).items():
         assert re.match(r"[A-Z`$].*\.$", comment), f"{name}: {comment!r}"
 
 
-def test_a_query_of_a_dialect_says_why_it_differs() -> None:
-    for name, comment in comments("sqlite").items():
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_a_query_of_a_dialect_says_why_it_differs(dialect: str) -> None:
+    for name, comment in comments(dialect).items():
         assert re.search(r"Differs: \w", comment), name
+
+
+def test_both_dialects_define_the_same_names() -> None:
+    assert set(load("postgres")) == set(QUERIES)
+    # Each query that SQLite says in its own words is one that PostgreSQL must too.
+    assert set(comments("sqlite")) <= set(comments("postgres"))
 
 
 def test_a_common_query_speaks_no_dialect() -> None:

@@ -28,6 +28,15 @@ assert (package / "py.typed").is_file(), "py.typed is missing"
 for name in ("records/AgentRecord", "messages/note"):
     assert (package / "_schemas" / "json" / f"{name}.json").is_file(), f"the schema of {name} is missing"
 
+for file in ("_schemas/postgres/0001_initial.sql", "engine/sql/postgres/messages.sql", "engine/sql/server/server.sql"):
+    assert (package / file).is_file(), f"{file} is missing"
+try:
+    agentbus.connect("postgresql://host/database")
+except agentbus.errors.InvalidUrl as error:
+    assert "agentbus[postgres]" in str(error), error
+else:
+    raise AssertionError("there is no driver here")
+
 installed = {
     distribution.metadata["Name"].lower().replace("_", "-")
     for distribution in importlib.metadata.distributions()

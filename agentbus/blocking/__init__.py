@@ -9,8 +9,8 @@ the engine answers at once. ``do`` runs such a coroutine, ``each`` such a genera
     ...     me.send("executor-1", "task_assignment", {"phase": "design"})
     ...     bus.do(me.state.set("scope", {"files": 12}))
 
-Nothing here imports asyncio, anyio, aiosqlite or tenacity; parts that not every command needs are imported when asked
-for.
+Nothing here imports asyncio, anyio, aiosqlite or tenacity, unless the bus is on a server; parts that not every command
+needs are imported when asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from agentbus.blocking.driving import Immediate, each, run
 from agentbus.clock import Clock, Now, SystemClock
 from agentbus.engine.blocking import BlockingEngine
+from agentbus.engine.places import needing_driver, server_url
 from agentbus.errors import NoBus, UnknownAgent
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_scope, check_seconds
 from agentbus.operations import Op, Operation
@@ -284,16 +285,7 @@ def open_bus(
     **options: Any,
 ) -> BlockingBus:
     """The bus at a place, as ``agentbus.connect`` finds it; where there is none that is an error, unless ``create``."""
-    # A bus elsewhere will be opened by another engine.
-    from agentbus.engine.sqlite import home
-    from agentbus.engine.sqlite.blocking import BlockingSQLite
-
-    check_choice(durability, "durability", ("disk", "process"))
-    check_seconds(lock_timeout, "lock_timeout", zero=True)
-    place = home.find(url)
-    if not create and not home.is_there(place):
-        raise NoBus(path=place.root)
-    store = BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
+    store = open_store(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout)
     try:
         return BlockingBus(store, **options)
     except BaseException:
@@ -301,4 +293,33 @@ def open_bus(
         raise
 
 
-__all__ = ["LEASE", "BlockingBus", "open_bus"]
+def open_store(
+    url: str | os.PathLike[str] | None,
+    *,
+    create: bool = False,
+    durability: Literal["disk", "process"] = "disk",
+    clock: Clock | None = None,
+    lock_timeout: float = 30.0,
+) -> BlockingEngine:
+    """The store of the bus at a place, with its tables up to date, whatever is in them. Each engine is imported only
+    where it is wanted: that of a server has an event loop inside."""
+    check_choice(durability, "durability", ("disk", "process"))
+    check_seconds(lock_timeout, "lock_timeout", zero=True)
+    server = server_url(url)
+    if server is not None:
+        with needing_driver():
+            from agentbus.engine.postgres.address import parse
+            from agentbus.engine.postgres.blocking import BlockingPostgres
+        return BlockingPostgres(
+            parse(server), create=create, durability=durability, clock=clock, lock_timeout=lock_timeout
+        )
+    from agentbus.engine.sqlite import home
+    from agentbus.engine.sqlite.blocking import BlockingSQLite
+
+    place = home.find(url)
+    if not create and not home.is_there(place):
+        raise NoBus(path=place.root)
+    return BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
+
+
+__all__ = ["LEASE", "BlockingBus", "open_bus", "open_store"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from time import sleep
 from typing import TYPE_CHECKING
 
 from agentbus.blocking.deliveries import Delivery, delivery
 from agentbus.errors import AgentBusError, DamagedPayload
 from agentbus.limits import check_seconds
 from agentbus.operations import Row, mailbox_channel
-from agentbus.operations.claims import Claim, ClaimRequest, claim, horizon, ready_rows
+from agentbus.operations.claims import CONTESTED, CONTESTS, Claim, ClaimRequest, claim, horizon, ready_rows
 
 if TYPE_CHECKING:
     from agentbus.blocking.agent import BlockingAgent
@@ -29,6 +30,14 @@ def received(agent: BlockingAgent, most: int, timeout: float, duration: int) -> 
         with undisturbed():
             found = boxes.claim(most, duration)
             rows = found.rows
+        contests = CONTESTS
+        while found.contested and contests and not patience:
+            # There is something, which another transaction looks at: it takes it, or leaves it, very soon.
+            contests -= 1
+            sleep(CONTESTED)
+            with undisturbed():
+                found = boxes.claim(most, duration)
+                rows = found.rows
         if not rows and patience:
             deadline = agent.engine.clock.now().awake + patience
             with agent.bus.store.attend() as attendance:

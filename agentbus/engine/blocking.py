@@ -30,6 +30,14 @@ class BlockingEngine(Protocol):
 
     clock: Clock
 
+    @property
+    def shown(self) -> str:
+        """What people call it, and could open it by; without a password."""
+
+    @property
+    def home(self) -> str | None:
+        """The directory of a bus that is in one file; None if it is on a server."""
+
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
         """Commit one request, or raise its error."""
 

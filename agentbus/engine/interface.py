@@ -33,6 +33,8 @@ class Engine(Protocol):
     """Seconds between the beats of this process, as it tells the others when it enters."""
     directory: Path
     """Where this bus keeps files of its own on this machine."""
+    home: str | None
+    """The directory of a bus that is in one file; None if it is on a server."""
     waited_in_vain: float
     """When someone who leaves last gave up waiting (monotonic seconds)."""
 
@@ -61,8 +63,7 @@ class Engine(Protocol):
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         """A verified copy of the store as it is now: where it keeps its own files, of which the newest ``keep`` stay,
-        or at a path where nothing is yet. An engine that has tools of its own for that raises BackupFailed and names
-        them."""
+        or at a path where nothing is yet. A server has tools of its own for that, which UseServerTools names."""
 
     async def examine(self) -> list[Check | Unseen]:
         """Look at the store and its surroundings, without holding anybody up; what could not be looked at, and why."""
@@ -75,6 +76,10 @@ class Engine(Protocol):
 
     def free_space(self) -> int | None:
         """Bytes that are left for the store; None if it cannot tell."""
+
+    def waited(self) -> int:
+        """Milliseconds that writing waited for other processes since this was last asked; 0 where nobody waits for all
+        the others."""
 
     async def checkpoint(self) -> None:
         """Move a log that has grown into the store, as far as nobody reads it any more."""

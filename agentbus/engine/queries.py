@@ -17,7 +17,7 @@ _FOLDER = f"{os.path.dirname(__file__)}/sql"
 _SUBJECTS = {
     "agent": "agents", "listener": "agents", "listeners": "agents",
     "bus": "bus", "counter": "bus", "meta": "bus", "wall": "bus",
-    "checkpoint": "checkpoints", "document": "documents", "event": "events",
+    "checkpoint": "checkpoints", "copy": "copying", "document": "documents", "event": "events",
     "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
     "topic": "mailboxes", "topology": "mailboxes",
     "message": "messages", "reply": "messages",

@@ -58,9 +58,22 @@
         ├── DamagedArchive
         ├── NotImportable             it is not there, or it is a bus
         ├── BackupFailed
+        │   └── UseServerTools        pg_dump, pg_restore; ``command`` is the one
         ├── BusInUse                  a bus that is open cannot be replaced
+        ├── CopyFailed
+        │   ├── NotEmpty              what it shall be copied into
+        │   ├── SameBus
+        │   ├── NotAtRest             somebody has it open that shall be copied
+        │   ├── CopyOvertaken         somebody else copies into the same bus
+        │   └── CopyDiffers           the source was changed meanwhile
+        ├── CopyUnfinished            it is only part of a copy
         ├── SchemaTooNew
         ├── SQLiteTooOld
+        ├── ServerTooOld
+        ├── ServerUnreachable         transient: no connection to the server
+        ├── AccessDenied              the server does not let this user in, or not do this
+        ├── UnknownDatabase           the server has no such database
+        ├── StatementTimeout          transient: the server cut a statement off
         ├── UnsupportedFileSystem
         ├── NotWritable
         ├── DatabaseGone              unlinked or replaced while open
@@ -68,7 +81,7 @@
         │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
-        └── OutcomeUnknown            an I/O error at commit: call again with the same message_id
+        └── OutcomeUnknown            an I/O error or a lost connection at commit: call again with the same message_id
 
 Each class has a stable ``code`` (used by the command line and by wire formats), each error its ``facts`` and,
 where there is one, a ``fix``. Facts can be read as attributes:
@@ -133,8 +146,13 @@ from agentbus.errors.calls import (
     WrongState,
 )
 from agentbus.errors.store import (
+    AccessDenied,
     BackupFailed,
     BusInUse,
+    CopyDiffers,
+    CopyFailed,
+    CopyOvertaken,
+    CopyUnfinished,
     DamagedArchive,
     DamagedBackup,
     DamagedPayload,
@@ -145,16 +163,25 @@ from agentbus.errors.store import (
     LockTimeout,
     NoBus,
     NotADatabase,
+    NotAtRest,
+    NotEmpty,
     NotImportable,
     NotWritable,
     OutcomeUnknown,
+    SameBus,
     SchemaTooNew,
+    ServerTooOld,
+    ServerUnreachable,
     SQLiteTooOld,
+    StatementTimeout,
     StoreError,
+    UnknownDatabase,
     UnsupportedFileSystem,
+    UseServerTools,
 )
 
 __all__ = [
+    "AccessDenied",
     "AgentBusError",
     "AgentEnded",
     "AgentExists",
@@ -167,6 +194,10 @@ __all__ = [
     "BusForked",
     "BusInUse",
     "Conflict",
+    "CopyDiffers",
+    "CopyFailed",
+    "CopyOvertaken",
+    "CopyUnfinished",
     "DamagedArchive",
     "DamagedBackup",
     "DamagedPayload",
@@ -187,6 +218,8 @@ __all__ = [
     "NoBus",
     "NoSuchFile",
     "NotADatabase",
+    "NotAtRest",
+    "NotEmpty",
     "NotFound",
     "NotImportable",
     "NotWritable",
@@ -200,17 +233,22 @@ __all__ = [
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
+    "SameBus",
     "SchemaTooNew",
+    "ServerTooOld",
+    "ServerUnreachable",
     "SessionDiffers",
     "SessionEnded",
     "SessionExists",
     "SessionIdTaken",
     "SessionLost",
     "SnapshotTooLarge",
+    "StatementTimeout",
     "StoreError",
     "TypeChanging",
     "UnknownAgent",
     "UnknownCheckpoint",
+    "UnknownDatabase",
     "UnknownDocument",
     "UnknownFile",
     "UnknownMessage",
@@ -221,6 +259,7 @@ __all__ = [
     "UnreadableFile",
     "UnsafePath",
     "UnsupportedFileSystem",
+    "UseServerTools",
     "VersionConflict",
     "WrongLoop",
     "WrongState",

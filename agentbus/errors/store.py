@@ -71,12 +71,77 @@ class BackupFailed(StoreError):
     text = "no backup in {path}: {reason}"
 
 
+class UseServerTools(BackupFailed):
+    """The bus is on a server, which is backed up and restored with its own tools. Nothing was changed."""
+
+    code = "use_server_tools"
+    text = "{path} is on a server, which has tools of its own for that"
+    fix_text = "{command}"
+
+
 class BusInUse(StoreError):
     """The bus that shall be replaced is open somewhere. Nothing was replaced."""
 
     code = "bus_in_use"
     text = "{path} is in use: {reason}"
     fix_text = "close it everywhere, then restore"
+
+
+class CopyFailed(StoreError):
+    """A bus was not copied, or not to the end. What there is of the copy is opened by nobody."""
+
+    code = "copy_failed"
+    text = "{path}: {reason}"
+
+
+class NotEmpty(CopyFailed):
+    """Only an empty bus can become a copy. Nothing was copied."""
+
+    code = "not_empty"
+    text = "{path} is not empty: it has {what}"
+    fix_text = "name a directory, or a schema of a database, in which no bus is yet"
+
+
+class SameBus(CopyFailed):
+    """A bus cannot become a copy of itself, nor a copy that is finished be made again."""
+
+    code = "same_bus"
+    text = "{path} is that bus itself, or a copy of it that was finished"
+    fix_text = "name a directory, or a schema of a database, in which no bus is yet"
+
+
+class NotAtRest(CopyFailed):
+    """Somebody has the bus open that shall be copied. Nothing was copied."""
+
+    code = "not_at_rest"
+    text = "{path} is in use: {who}"
+    fix_text = "end them, or close the bus in them; then copy it"
+
+
+class CopyOvertaken(CopyFailed):
+    """Somebody else copies into the same bus at this moment."""
+
+    code = "copy_overtaken"
+    text = "{path}: somebody else is copying into it"
+    fix_text = "leave it to them; the same command goes on if they do not"
+
+
+class CopyDiffers(CopyFailed):
+    """What was copied is not what the source has."""
+
+    code = "copy_differs"
+    text = "{path} is not the same as {source}: {what}"
+    fix_text = (
+        "if {source} was used meanwhile: remove the copy (its directory, or its schema), and copy it again at rest"
+    )
+
+
+class CopyUnfinished(StoreError):
+    """The bus is only part of a copy: whoever copied it was cut off."""
+
+    code = "copy_unfinished"
+    text = "{path} is only part of a copy of {source}"
+    fix_text = "finish it: {command}"
 
 
 class SchemaTooNew(StoreError):
@@ -93,6 +158,47 @@ class SQLiteTooOld(StoreError):
     code = "sqlite_too_old"
     text = "SQLite {found} is too old, {needed} is needed"
     fix_text = "use a Python built with a newer SQLite"
+
+
+class ServerTooOld(StoreError):
+    """The PostgreSQL server is too old, or set up in a way that does not do."""
+
+    code = "server_too_old"
+    text = "{path}: PostgreSQL {found} does not do, {needed} is needed"
+
+
+class ServerUnreachable(StoreError):
+    """There is no connection to the server. Nothing was written."""
+
+    code = "server_unreachable"
+    text = "{path} cannot be reached: {reason}"
+    fix_text = "see that the server runs and that host and port are right, then try again"
+    transient = True
+
+
+class AccessDenied(StoreError):
+    """The server does not let this user in, or not do this. Nothing was written."""
+
+    code = "access_denied"
+    text = "{path} refuses: {reason}"
+    fix_text = "check user and password; to make a bus, a user needs CREATE on the database, or a schema of its own"
+
+
+class UnknownDatabase(StoreError):
+    """The server has no such database."""
+
+    code = "unknown_database"
+    text = "{path}: {reason}"
+    fix_text = "make it with createdb, or name another one"
+
+
+class StatementTimeout(StoreError):
+    """The server cut a statement off that took longer than the server or its user allows. Nothing was written."""
+
+    code = "statement_timeout"
+    text = "{path}: {reason}"
+    fix_text = "try again; statement_timeout of the server or the user should be some seconds at least"
+    transient = True
 
 
 class UnsupportedFileSystem(StoreError):
@@ -153,7 +259,7 @@ class FormatRefused(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """An I/O error at commit: it may or may not be written."""
+    """An I/O error at commit, or a connection that was lost at it: it may or may not be written."""
 
     code = "outcome_unknown"
     text = "{path}: {reason}; the outcome is unknown"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -40,6 +40,12 @@ class Query(msgspec.Struct, frozen=True):
     parameters: tuple[Any, ...] = ()
 
 
+class Several(msgspec.Struct, frozen=True):
+    """Ask these, none of which needs another's answer: where an answer takes a round trip, all may come with one."""
+
+    queries: tuple[Query, ...]
+
+
 class Each(msgspec.Struct, frozen=True):
     """Run the named query once for every row of parameters; nothing comes back."""
 
@@ -54,7 +60,14 @@ class Wake(msgspec.Struct, frozen=True):
     channels: Sequence[str]
 
 
-Op: TypeAlias = Generator[Query | Each | Wake, Rows, T]
+class Again(msgspec.Struct, frozen=True):
+    """Shortly after this is committed, wake listeners of these channels once more, here: what they came for was in the
+    hands of another transaction, which may put it back."""
+
+    channels: Sequence[str]
+
+
+Op: TypeAlias = Generator[Query | Several | Each | Wake | Again, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
 
@@ -63,24 +76,27 @@ class Operation(Generic[R, T]):
     """A rule with what a driver must know of it.
 
     ``durable``: its commit is fsynced before the caller hears of it. ``last``: in a batch it runs after the others,
-    so that a claim sees what was sent beside it.
+    so that a claim sees what was sent beside it. ``beside``: on an engine with several transactions at once it may run
+    beside others that may too; all that it relies on is either locked by its own queries, or changed only by operations
+    that run alone.
     """
 
-    __slots__ = ("durable", "last", "name", "run")
+    __slots__ = ("beside", "durable", "last", "name", "run")
 
-    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False) -> None:
+    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False, beside: bool = False) -> None:
         self.name = run.__name__
         self.run = run
         self.durable = durable
         self.last = last
+        self.beside = beside
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
 
 
-def operation(*, durable: bool, last: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
+def operation(*, durable: bool, last: bool = False, beside: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
     """Make an operation of a generator function."""
-    return lambda run: Operation(run, durable=durable, last=last)
+    return lambda run: Operation(run, durable=durable, last=last, beside=beside)
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -105,6 +121,10 @@ class UnitRequest(msgspec.Struct, frozen=True):
     @property
     def durable(self) -> bool:
         return any(part.operation.durable for part in self.parts)
+
+    @property
+    def beside(self) -> bool:
+        return all(part.operation.beside for part in self.parts)
 
     @property
     def weight(self) -> int:
@@ -142,6 +162,13 @@ def _one_unit(request: UnitRequest, now: Now) -> Op[Outcome[list[Any]]]:
             return outcome
         results.append(outcome)
     return results
+
+
+def several(*queries: Query) -> Op[list[Rows]]:
+    """The rows of each of these questions. For operations; what only reads asks one by one."""
+    if len(queries) == 1:
+        return [(yield queries[0])]
+    return cast("list[Rows]", (yield Several(queries)))
 
 
 def carry_out(operation: Operation[R, T], request: R, now: Now) -> Op[T]:

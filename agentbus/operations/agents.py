@@ -149,7 +149,7 @@ def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     return [refused.get(request.actor) for request in requests]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def progress(requests: Sequence[ProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Note how far agents are."""
     refused = yield from fence(request.actor for request in requests)
@@ -164,7 +164,7 @@ def progress(requests: Sequence[ProgressRequest], now: Now) -> Op[list[Outcome[N
     return [refused.get(request.actor) for request in requests]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Note that agents will be silent for a while."""
     refused = yield from fence(request.actor for request in requests)

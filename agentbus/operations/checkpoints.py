@@ -109,7 +109,7 @@ class Stored(msgspec.Struct, frozen=True):
     snapshot: str
 
 
-@operation(durable=True)
+@operation(durable=True, beside=True)
 def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Keep checkpoints."""
     refused = yield from fence(request.actor for request in requests)

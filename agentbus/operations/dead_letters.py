@@ -114,7 +114,7 @@ def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int
     return outcomes
 
 
-@operation(durable=True)
+@operation(durable=True, beside=True)
 def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[int]]]]:
     """Delete finished messages, oldest first; ask again, after the last, while it deletes as many as its limit."""
     outcomes: list[Outcome[list[int]]] = []

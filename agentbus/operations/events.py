@@ -1,8 +1,8 @@
 """The audit trail: one line for each change of status, takeover, deletion or definition, not one per message.
 
-``KINDS`` says what is recorded. On SQLite an event gets its id inside the write transaction, of which there is only one
-at a time: the order of the ids is the order of the commits, so that whoever has read up to an id has missed nothing
-before it. An engine with concurrent transactions must see to that in another way.
+``KINDS`` says what is recorded. The order of the ids is the order of the commits, so that whoever has read up to an id
+has missed nothing before it: on SQLite there is only one write transaction at a time, on PostgreSQL only one that has
+written events.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ KINDS = {
     "retention_applied": "what was old enough is gone; counts (by kind), archive (the file that has it)",
     "retention_changed": "what is kept, and for how long, was changed; before, after (of what was changed)",
     "archive_imported": "an archive, or what lay at a path, was imported; archive (its name), counts (by kind)",
+    "bus_copied": "the bus was copied from another place; source, rows",
     "bus_restored": "the bus was replaced by a backup; backup, processes (how many were live in it)",
     "type_defined": "a type was added to the vocabulary; schema (whether it has one)",
     "type_changed": "a type has another description or schema; changed (which)",

@@ -8,7 +8,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import AgentFenced
-from agentbus.operations import Actor, Op, Query
+from agentbus.operations import Actor, Op, Query, Rows
 
 LIVE = frozenset({"running", "suspect"})
 INCOMPLETE = LIVE | {"pending", "spawning"}
@@ -26,7 +26,15 @@ class Standing(msgspec.Struct, frozen=True):
 
 def standings(agents: Iterable[str]) -> Op[dict[str, Standing]]:
     """The standing of every agent of these that exists."""
-    rows = yield Query("agent_standing", (list(agents),))
+    return known((yield standing(agents)))
+
+
+def standing(agents: Iterable[str]) -> Query:
+    """Asks for what ``known`` reads."""
+    return Query("agent_standing", (list(agents),))
+
+
+def known(rows: Rows) -> dict[str, Standing]:
     return {row[0]: Standing(*row) for row in rows}
 
 
@@ -52,9 +60,13 @@ def fence(actors: Iterable[Actor | None]) -> Op[dict[Actor | None, AgentFenced]]
     callers = [actor for actor in actors if actor is not None]
     if not callers:
         return {}
-    known = yield from standings({actor.agent for actor in callers})
+    return turned_away(callers, (yield from standings({actor.agent for actor in callers})))
+
+
+def turned_away(actors: Iterable[Actor], known: dict[str, Standing]) -> dict[Actor | None, AgentFenced]:
+    """Those of these actors that may not act, each with its error."""
     refused: dict[Actor | None, AgentFenced] = {}
-    for actor in callers:
+    for actor in actors:
         error = fenced(actor, known.get(actor.agent))
         if error is not None:
             refused[actor] = error

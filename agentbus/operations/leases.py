@@ -74,7 +74,7 @@ class RejectRequest(Settlement, frozen=True):
     error: str
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Mark messages as done. The outcome says whether ``begin`` is still ours and may be handed to the code."""
     refused = yield from fence(request.actor for request in requests)
@@ -130,7 +130,7 @@ def _begin_following(requests: Sequence[AckRequest]) -> Op[set[tuple[Beginning, 
     return begun
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Hand reserved messages to the code: from here on the attempt counts."""
     errors, _ = yield from refusals(requests)
@@ -146,7 +146,7 @@ def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Hold leases for longer."""
     errors, _ = yield from refusals(requests)
@@ -162,7 +162,7 @@ def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Give messages back to their mailboxes; what has no attempt left becomes a dead letter."""
     errors, held = yield from refusals(requests)
@@ -187,7 +187,7 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def reject(requests: Sequence[RejectRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Make dead letters of messages that nobody should try again."""
     errors, held = yield from refusals(requests)
@@ -324,5 +324,5 @@ def letter(wanted: tuple[str, str], now: Now) -> Op[tuple[Held, str] | None]:
     if not rows:
         return None
     ((number, _, sender, *_),) = rows
-    found = yield Query("message_held", ([number],))
+    found = yield Query("message_standing", (number,))
     return Held(*found[0]), sender

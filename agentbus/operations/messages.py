@@ -22,8 +22,9 @@ from agentbus.operations import (
     mailbox_channel,
     operation,
     reply_channel,
+    several,
 )
-from agentbus.operations.fencing import Standing, fenced, standings
+from agentbus.operations.fencing import Standing, fenced, known, standing
 from agentbus.operations.vocabulary import Unchecked
 
 
@@ -100,7 +101,7 @@ class _Directory(msgspec.Struct):
     """How many rows this batch needs."""
 
 
-@operation(durable=True)
+@operation(durable=True, beside=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailbox, or say which draft of a request cannot be sent."""
     directory = yield from _look_up(requests)
@@ -167,22 +168,23 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
             to = draft.to
             if isinstance(to, Address):
                 (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
-    known = yield from standings(agents)
-    rows = yield Query("type_known", ("message", list(types)))
-    directory = _Directory(known, dict(rows))
+    asked = [standing(agents), Query("type_known", ("message", list(types)))]
     if pools:
-        rows = yield Query("pool_mailbox", (list(pools),))
-        directory.pools = {row[0]: row[1] for row in rows}
+        asked.append(Query("pool_mailbox", (list(pools),)))
     if topics:
-        rows = yield Query("topic_mailboxes", (list(topics),))
-        for name, mailbox in rows:
-            boxes = directory.topics.setdefault(name, [])
-            if mailbox is not None:
-                boxes.append(mailbox)
+        asked.append(Query("topic_mailboxes", (list(topics),)))
     if ids:
-        rows = yield Query("message_by_message_id", (list(ids),))
-        for message_id, *rest in rows:
-            directory.sent.setdefault(message_id, []).append(tuple(rest))
+        asked.append(Query("message_by_message_id", (list(ids),)))
+    answers = iter((yield from several(*asked)))
+    directory = _Directory(known(next(answers)), dict(next(answers)))
+    if pools:
+        directory.pools = {row[0]: row[1] for row in next(answers)}
+    for name, mailbox in next(answers) if topics else ():
+        boxes = directory.topics.setdefault(name, [])
+        if mailbox is not None:
+            boxes.append(mailbox)
+    for message_id, *rest in next(answers) if ids else ():
+        directory.sent.setdefault(message_id, []).append(tuple(rest))
     return directory
 
 
@@ -249,8 +251,8 @@ def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
     if isinstance(to, int):
         return [to]
     if to.kind == "agent":
-        standing = directory.agents.get(to.name)
-        return None if standing is None else [standing.mailbox]
+        reader = directory.agents.get(to.name)
+        return None if reader is None else [reader.mailbox]
     if to.kind == "pool":
         box = directory.pools.get(to.name)
         return None if box is None else [box]

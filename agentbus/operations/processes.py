@@ -14,7 +14,9 @@ from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.leases import Held, take_back
+from agentbus.operations.outgrowing import note_waits
 from agentbus.operations.returning import acquit
+from agentbus.operations.unfinished import refuse_unfinished
 
 CREATED = "created"
 """The fact that says when a bus was first opened."""
@@ -53,10 +55,12 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class BeatRequest(msgspec.Struct, frozen=True):
-    """A process is alive; ``calls`` are its agents that did something since the last beat, and when (awake)."""
+    """A process is alive; ``calls`` are its agents that did something since the last beat, and when (awake).
+    ``waited``: for so many milliseconds since then it waited to write."""
 
     process: int
     calls: tuple[tuple[str, int, int], ...]
+    waited: int = 0
 
 
 class LeaveRequest(msgspec.Struct, frozen=True):
@@ -121,7 +125,7 @@ def disown(requests: Sequence[DisownRequest], now: Now) -> Op[list[Outcome[int]]
     return outcomes
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """One beat for all agents of a process. A suspect agent that did something is running again, and so is every one
     that was suspect only because its process did not beat. The outcome says whether the process counted as dead."""
@@ -129,6 +133,9 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
         yield Each("agent_called", calls)
+    waited = sum(request.waited for request in requests)
+    if waited:
+        yield from note_waits(waited, now)
     outcomes: list[Outcome[bool]] = []
     for request in requests:
         revived = yield Query("process_revive", (now.awake, request.process))
@@ -160,7 +167,7 @@ def _own_again(process: int, now: Now) -> Op[None]:
     ])  # fmt: skip
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Begin or cease to listen. One operation for both: of several requests of a process the last one counts."""
     last = {(request.channel, request.process): request.listening for request in requests}
@@ -250,16 +257,27 @@ def _new_boot(now: Now) -> Op[None]:
     rows = yield Query("meta_get", ("boot",))
     if rows and rows[0][0] == now.boot:
         return
-    yield Query("meta_set", ("boot", now.boot))
+    yield from refuse_unfinished(now)
+    yield from begin_boot(now)
     if not rows:
         yield Query("meta_set", (CREATED, str(now.wall)))
         return
-    yield Query("agent_forget_calls")
-    yield Query("session_forget_deadlines")
     dead = yield Query("process_of_other_boots", (now.boot,))
-    if dead:
-        request = LeaveRequest(tuple(process for (process,) in dead), True, "the machine was restarted")
-        yield from leave.run([request], now)
+    yield from void([process for (process,) in dead], "the machine was restarted", 0, now)
+
+
+def begin_boot(now: Now) -> Op[None]:
+    """From now on, awake time is that of this boot."""
+    yield Query("meta_set", ("boot", now.boot))
+
+
+def void(processes: Sequence[int], reason: str, called: int, now: Now) -> Op[None]:
+    """Awake time is another one from now on: forget what was counted in it, strike off processes that counted as live,
+    and take back every lease. Agents without a process are given their patience anew, from when they ``called``."""
+    yield Query("agent_forget_calls", (called,))
+    yield Query("session_forget_deadlines")
+    if processes:
+        yield from leave.run([LeaveRequest(tuple(processes), True, reason)], now)
     # Leases of visiting agents have no process that could be struck off.
     rows = yield Query("message_leased")
-    yield from take_back([Held(*row) for row in rows], "the machine was restarted", now)
+    yield from take_back([Held(*row) for row in rows], reason, now)

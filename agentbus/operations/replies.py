@@ -23,7 +23,7 @@ class ReplyRequest(msgspec.Struct, frozen=True):
     again: bool = False
 
 
-@operation(durable=False, last=True)
+@operation(durable=False, last=True, beside=True)
 def take_reply(requests: Sequence[ReplyRequest], now: Now) -> Op[list[Outcome[Row | None]]]:
     """Hand each reply to the one that asked. It is done with that; who asks again under the same id gets it again."""
     refused = yield from fence(request.actor for request in requests)

@@ -15,7 +15,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, ArchiveDiffers, Outdated, UnknownSession
 from agentbus.limits import scope_session
-from agentbus.operations import Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
+from agentbus.operations import Each, Op, Outcome, Query, Wake, mailbox_channel, operation, several
 from agentbus.operations.archives import (
     ArchivedAgent,
     ArchivedCheckpoint,
@@ -87,16 +87,24 @@ def settled(line: ArchivedAgent, now: Now) -> ArchivedAgent:
     return msgspec.structs.replace(line, status="failed", error=IMPORTED, ended=now.wall)
 
 
-def known_type(line: ArchivedMessage | ArchivedAgent, now: Now, fits: str | None = None) -> Op[Unchecked | None]:
+def known_type(line: ArchivedMessage, now: Now, fits: str | None = None) -> Op[Unchecked | None]:
     """A type that nobody has defined here is defined. What somebody will receive must be what its type promises here;
     what was finished is history, and fitted what was promised then."""
-    kind = "message" if isinstance(line, ArchivedMessage) else "agent"
-    rows = yield Query("type_known", (kind, [line.type]))
+    rows = yield _type_of(line)
     if not rows:
-        yield from define.run([DefineRequest(kind, line.type, description=IMPORTED)], now)
-    elif isinstance(line, ArchivedMessage) and line.finished is None and rows[0][1] not in {None, fits}:
+        yield from _define_type(line, now)
+    elif line.finished is None and rows[0][1] not in {None, fits}:
         return Unchecked(type=line.type, item=0, schemas={line.type: rows[0][1]})
     return None
+
+
+def _type_of(line: ArchivedMessage | ArchivedAgent) -> Query:
+    return Query("type_known", ("message" if isinstance(line, ArchivedMessage) else "agent", [line.type]))
+
+
+def _define_type(line: ArchivedMessage | ArchivedAgent, now: Now) -> Op[None]:
+    kind = "message" if isinstance(line, ArchivedMessage) else "agent"
+    yield from define.run([DefineRequest(kind, line.type, description=IMPORTED)], now)
 
 
 def of_another_session(session: str, written: int, *, needed: bool, active: bool = False) -> Op[AgentBusError | None]:
@@ -124,17 +132,17 @@ def of_another_life(line: ArchivedState, *, active: bool = False) -> Op[AgentBus
 def mailboxes(wanted: Sequence[tuple[str, str, str]], now: Now) -> Op[list[int]]:
     """Mailboxes, which are made if they are not there."""
     yield Each("mailbox_ensure", [(*box, now.wall) for box in wanted])
-    found: list[Row] = []
-    for box in wanted:
-        found += yield Query("mailbox_find", box)
-    return [id for (id,) in found]
+    found = yield from several(*(Query("mailbox_find", box) for box in wanted))
+    return [id for ((id,),) in found]
 
 
 def restore_agent(line: ArchivedAgent, now: Now) -> Op[Outcome[bool]]:
     # One that is there is a later life, or the same: both know better.
-    if (yield Query("agent_life", (line.id,))):
+    there, type = yield from several(Query("agent_life", (line.id,)), _type_of(line))
+    if there:
         return False
-    yield from known_type(line, now)
+    if not type:
+        yield from _define_type(line, now)
     boxes = yield from mailboxes([("agent", line.id, line.id), ("replies", line.id, line.id)], now)
     yield Query("agent_restore", (*settled(line, now).row(), *boxes))
     return True

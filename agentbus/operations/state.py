@@ -111,7 +111,7 @@ def state_channel(scope: str) -> str:
     return f"state/{scope}"
 
 
-@operation(durable=True)
+@operation(durable=True, beside=True)
 def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[Changed]]]:
     """Set, delete or add to entries; several that name the same one after another, each with an outcome of its own."""
     refused = yield from fence(request.actor for request in requests)
@@ -126,7 +126,7 @@ def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome
     return outcomes
 
 
-@operation(durable=True)
+@operation(durable=True, beside=True)
 def expire(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[int]]]:
     """Make tombstones of what has expired, so that everybody who watches hears of it; says how many, in bounded steps.
 

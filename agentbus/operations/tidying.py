@@ -111,7 +111,7 @@ def _speaks_against(status: str, rules: Rules, now: Now) -> Op[bool]:
     return bool((yield from overdue_agents(status, rules, 1, now)))
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def tidy(requests: Sequence[TidyRequest], now: Now) -> Op[list[Outcome[Tidied]]]:
     """Do for mailboxes that nobody claims from what a claim does for its own: free leases that ran out (what has no
     attempt left becomes a dead letter), and expire what is too old."""

@@ -22,7 +22,7 @@ class VisitRequest(msgspec.Struct, frozen=True):
     duration: int
 
 
-@operation(durable=False)
+@operation(durable=False, beside=True)
 def visit(requests: Sequence[VisitRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Note that agents called. A suspect one is running again."""
     refused = yield from fence(request.actor for request in requests)

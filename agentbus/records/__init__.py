@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from agentbus.records.upkeep import (
         BackupRecord,
         Check,
+        CopiedTable,
+        CopyReport,
         ExportReport,
         Finding,
         ImportedFile,
@@ -54,6 +56,8 @@ __all__ = [
     "Check",
     "Checkpoint",
     "CheckpointSummary",
+    "CopiedTable",
+    "CopyReport",
     "CutOffSession",
     "DocumentRecord",
     "DocumentSummary",

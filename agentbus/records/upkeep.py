@@ -140,6 +140,34 @@ class ExportReport(msgspec.Struct, frozen=True):
     created: int
 
 
+class CopiedTable(msgspec.Struct, frozen=True):
+    """A table that was copied: how many rows both have, and the checksum of them all, in their order, that both have.
+
+    >>> CopiedTable("messages", 120, "c0ffee00c0ffee00c0ffee00c0ffee00").rows
+    120
+    """
+
+    name: str
+    rows: int
+    checksum: str
+
+
+class CopyReport(msgspec.Struct, frozen=True):
+    """A whole bus that was copied, from where to where, and what both were found to have. ``resumed``: a copy that was
+    cut off before went on.
+
+    >>> report = CopyReport("/home/me/.agentbus", "postgresql://me@server/agents", False, 120, [])
+    >>> report.rows, report.resumed
+    (120, False)
+    """
+
+    source: str
+    target: str
+    resumed: bool
+    rows: int
+    tables: list[CopiedTable]
+
+
 class BackupRecord(msgspec.Struct, frozen=True):
     """A verified backup: where it is, its bytes, and the wall time at which it was begun.
 

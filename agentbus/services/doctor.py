@@ -14,7 +14,10 @@ from agentbus.engine import presence
 from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError
 from agentbus.operations import Op, examining
 from agentbus.operations.examining import Unseen
+from agentbus.operations.outgrowing import read_crowd
+from agentbus.operations.unfinished import read_place
 from agentbus.records import Check
+from agentbus.services.outgrowing import Bounds, outgrown, way_out
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -38,13 +41,18 @@ class Patient(Protocol):
     @property
     def process(self) -> int: ...
 
+    @property
+    def home(self) -> str | None: ...
+
+    async def sizes(self) -> tuple[int, int]: ...
+
     async def examine(self) -> list[Check | Unseen]: ...
 
     async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T: ...
 
 
-async def examine(store: Patient) -> list[Check]:
-    """Every check there is, in the order in which people want to read them."""
+async def examine(store: Patient, bounds: Bounds) -> list[Check]:
+    """Every check there is, in the order in which people want to read them. ``bounds``: what one file is enough for."""
     found = await store.examine()
     if "integrity" in {one.name for one in found}:
         for kind in _PAYLOADS:
@@ -53,6 +61,9 @@ async def examine(store: Patient) -> list[Check]:
         found.append(await _looked("leases", _leases(store)))
         found.append(await _looked("clock", _clock(store)))
         found.append(await _looked("expected documents", _expected(store)))
+        if store.home is not None:
+            found.append(await _looked("room", _room(store, store.home, bounds)))
+        found += await _unfinished(store)
     return told(found)
 
 
@@ -166,6 +177,27 @@ async def _clock(store: Patient) -> tuple[str, str, str | None]:
             "set the clock right: what has a delay, a ttl or a retention is early or late until then",
         )
     return "ok", "nothing is from the future", None
+
+
+async def _room(store: Patient, home: str, bounds: Bounds) -> tuple[str, str, str | None]:
+    """Whether one file is still enough."""
+    crowd = await store.inspect(read_crowd, None)
+    why = outgrown(crowd, sum(await store.sizes()), bounds)
+    if why:
+        return "warning", f"the bus outgrows one file: {'; '.join(why)}", way_out(home)
+    return "ok", f"one file is enough; writers waited for each other for {crowd.waits:.1f} s of each minute", None
+
+
+async def _unfinished(store: Patient) -> list[Check | Unseen]:
+    """Of a bus that is whole there is nothing to say."""
+    try:
+        place = await store.inspect(read_place, None)
+    except AgentBusError as error:
+        return [Unseen("copy", error)]
+    if place is None:
+        return []
+    text = f"this is only part of a copy of {place.source}, and nobody can open it"
+    return [Check("copy", "error", text, f"finish it: {place.command}")]
 
 
 async def _expected(store: Patient) -> tuple[str, str, str | None]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from agentbus.operations.tidying import Survey
+from agentbus.operations.liveness import Rules
+from agentbus.operations.tidying import Other, Survey
 from agentbus.records import EventRecord, Finding
 
 _NAMED = 20
@@ -136,6 +137,22 @@ def conditions(survey: Survey, thresholds: Thresholds, log: int, free: int | Non
     if free is not None and free < thresholds.disk:
         text = f"only {_mebibytes(free)} are left on the disk"
         found.append(Condition(free.bit_length(), Finding("disk_low", "bus:disk", "error", text, {"bytes": free}, at)))
+    return found
+
+
+def silent_hosts(survey: Survey, rules: Rules) -> list[Condition]:
+    """Other machines of which every process is silent: then it is the machine, or the way to it."""
+    hosts: dict[str, list[Other]] = {}
+    for other in survey.others:
+        if not other.watched and other.neighbour.host != rules.host:
+            hosts.setdefault(other.neighbour.host, []).append(other)
+    found: list[Condition] = []
+    for host, others in hosts.items():
+        if all(other.silent(rules, survey.now) for other in others):
+            silence = survey.now.awake - max(other.beat for other in others)
+            facts = {"processes": len(others), "silent": round(silence / 1000, 1)}
+            text = f"the host {host} is silent: none of its {len(others)} processes beat for {facts['silent']} s"
+            found.append(Condition(None, Finding("host_silent", f"host:{host}", "error", text, facts, survey.now.wall)))
     return found
 
 

@@ -19,7 +19,7 @@ from agentbus.operations.liveness import JudgeRequest, Rules, convict, suspect
 from agentbus.operations.tidying import Survey, SurveyRequest, TidyRequest, survey, tidy
 from agentbus.records import EventRecord, Finding, Sweep
 from agentbus.services.expiry import expire_state
-from agentbus.services.findings import Memory, Thresholds, conditions, from_events
+from agentbus.services.findings import Memory, Thresholds, conditions, from_events, silent_hosts
 from agentbus.services.presence import is_gone
 
 _PAGE = 500
@@ -57,13 +57,14 @@ class Sweeper:
             await self.begin()
         counts = Counter(dict.fromkeys(_COUNTED, 0))
         around = await self._look_around()
+        hosts = silent_hosts(around, self._rules)
         if await self._judge(around, counts):
             around = await self._look_around()
         await self._tidy(around, counts)
         await self._engine.checkpoint()
         _, log = await self._engine.sizes()
         warnings = conditions(around, self._thresholds, log, self._engine.free_space())
-        findings = [*await self._news(), *self._told.news(warnings)]
+        findings = [*await self._news(), *self._told.news([*hosts, *warnings])]
         return Sweep(around.now.wall, time.perf_counter() - begun, dict(counts), findings)
 
     async def _look_around(self) -> Survey:

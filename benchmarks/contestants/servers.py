@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -22,6 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.postgres import Server as PostgresServer
+from tests.support.postgres import binaries
+
 _ADDRESS = "AGENTBUS_BENCH_{}"
 _PR_SET_PDEATHSIG = 1
 _running: dict[str, Server] = {}
@@ -33,10 +35,12 @@ class Server:
 
     process: subprocess.Popen[bytes]
     directory: Path
-    how: signal.Signals = signal.SIGTERM
+    remove: Callable[[], None] | None = None
 
     def stop(self) -> None:
-        self.process.send_signal(self.how)
+        if self.remove is not None:
+            self.remove()
+        self.process.terminate()
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -79,32 +83,23 @@ def nats(sync: str) -> str:
 
 
 def postgres() -> str:
-    """The address of a PostgreSQL with fsync, on a Unix socket."""
+    """The address of a PostgreSQL with fsync, on a Unix socket; ``AGENTBUS_BENCH_POSTGRES_URL`` may name another."""
 
     def start(directory: Path) -> tuple[Server, str]:
-        postgres = program("postgres")
-        assert postgres is not None
-        user = pwd.getpwuid(os.getuid())
-        if user.pw_uid == 0:
-            # It refuses to be run by root.
-            user = pwd.getpwnam("nobody")
-            os.chown(directory, user.pw_uid, user.pw_gid)
-        who: dict[str, Any] = {} if os.getuid() else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        data = directory / "data"
-        words: list[str | Path] = ["-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--locale=C"]
-        subprocess.run([postgres.with_name("initdb"), *words], check=True, capture_output=True, cwd="/", **who)
-        options = {
-            "listen_addresses": "", "unix_socket_directories": str(directory), "shared_buffers": "256MB",
-            "max_wal_size": "4GB", "max_connections": "200",
-        }  # fmt: skip
-        words = ["-D", data, *(word for pair in options.items() for word in ("-c", "=".join(pair)))]
-        process = _started(postgres, words, **who)
-        deadline = time.monotonic() + 60
-        while not (directory / ".s.PGSQL.5432").exists() or "ready" not in (data / "postmaster.pid").read_text():
-            _alive(process, deadline)
-        return Server(process, directory, signal.SIGINT), f"postgresql://bench@/postgres?host={directory}"
+        settings = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on"}
+        server = PostgresServer(**settings, shared_buffers="256MB", max_wal_size="4GB")
+        assert server._process is not None
+        return Server(server._process, directory, server.remove), server.url
 
-    return _address("POSTGRES", start)
+    return _address("POSTGRES_URL", start)
+
+
+def has_postgres() -> bool:
+    try:
+        binaries()
+    except RuntimeError:
+        return "AGENTBUS_BENCH_POSTGRES_URL" in os.environ
+    return True
 
 
 def stop_all() -> None:
@@ -145,13 +140,13 @@ def _address(name: str, start: Callable[[Path], tuple[Server, str]]) -> str:
     return os.environ[variable]
 
 
-def _started(path: Path | None, words: Sequence[Any], **who: Any) -> subprocess.Popen[bytes]:
+def _started(path: Path | None, words: Sequence[Any]) -> subprocess.Popen[bytes]:
     assert path is not None
     with open(os.devnull, "r+b") as nothing:
         return subprocess.Popen(
             [str(path), *map(str, words)],
             preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
-            cwd="/", start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing, **who,
+            cwd="/", start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing,
         )  # fmt: skip
 
 

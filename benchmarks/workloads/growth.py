@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +71,9 @@ def depths(many: int) -> list[Depth]:
 
 
 def measure(directory: Path, many: int, rounds: int, options: Options, results: Results, progress: Progress) -> None:
-    """Claim and acknowledge in each database in turn, round after round; what was taken is sent again, untimed."""
+    """Claim and acknowledge in each database in turn, round after round; then the same of some others."""
     if options.wants("agentbus"):
-        asyncio.run(_measure(directory, depths(many), rounds, results, progress))
+        asyncio.run(in_turn(directory, depths(many), rounds, _opened, results, progress))
     reachable = [FEW, *(depth for depth in (10_000, 100_000) if depth <= many)]
     asyncio.run(_measure_others(directory, reachable, options, results, progress))
 
@@ -88,7 +88,13 @@ def checks(results: Results) -> list[Check]:
     return found
 
 
-async def _measure(directory: Path, chosen: Sequence[Depth], rounds: int, results: Results, progress: Progress) -> None:
+Opened = Callable[[Path, Sequence[Depth], AsyncExitStack, Progress], Awaitable[list[Agent]]]
+
+
+async def in_turn(
+    directory: Path, chosen: Sequence[Depth], rounds: int, opened: Opened, results: Results, progress: Progress
+) -> None:
+    """``opened`` makes a reader of each depth; each claims and acknowledges, and sends again what it took, untimed."""
     progress.expect(len(chosen) + rounds + 1)
     many_at_once = [
         results.add(Series(TOGETHER, depth.key, f"µs per message, {BATCH} at once", title=depth.title))
@@ -96,15 +102,7 @@ async def _measure(directory: Path, chosen: Sequence[Depth], rounds: int, result
     ]
     one_by_one = [results.add(Series(SINGLE, depth.key, UNIT, title=depth.title)) for depth in chosen]
     async with AsyncExitStack() as stack:
-        agents: list[Agent] = []
-        for depth in chosen:
-            progress.say(f"growth: filling {depth.title}")
-            home = directory / depth.key
-            async with agentbus.connect(home) as bus, bus.agent(AGENT, type="worker"):
-                pass
-            _fill(home / "bus.db", depth)
-            bus = await stack.enter_async_context(agentbus.connect(home))
-            agents.append(await bus.register(AGENT, type="worker"))
+        agents = await opened(directory, chosen, stack, progress)
         # The first round warms the caches.
         for number in range(rounds + 1):
             progress.say(f"growth: round {number} of {rounds}")
@@ -115,6 +113,19 @@ async def _measure(directory: Path, chosen: Sequence[Depth], rounds: int, result
                 if number:
                     many_at_once[place].values.append(figures[0])
                     one_by_one[place].values.append(figures[1])
+
+
+async def _opened(directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress) -> list[Agent]:
+    agents: list[Agent] = []
+    for depth in chosen:
+        progress.say(f"growth: filling {depth.title}")
+        home = directory / depth.key
+        async with agentbus.connect(home) as bus, bus.agent(AGENT, type="worker"):
+            pass
+        _fill(home / "bus.db", depth)
+        bus = await stack.enter_async_context(agentbus.connect(home))
+        agents.append(await bus.register(AGENT, type="worker"))
+    return agents
 
 
 async def _many_at_once(agent: Agent) -> float:

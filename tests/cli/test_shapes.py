@@ -53,6 +53,8 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("export", ("export", "bus.jsonl.gz"), 0),
     ("import", ("import", "bus.jsonl.gz"), 0),
     ("import nothing", ("import", "nothing"), 1),
+    ("copy", ("copy", ".agentbus", "copy"), 0),
+    ("copy again", ("copy", ".agentbus", "copy"), 1),
     ("unknown agent", ("agents", "show", "nobody"), 4),
     ("unknown recipient", ("send", "nobody", "note"), 1),
     ("invalid JSON", ("send", "a", "note", "{"), 2),

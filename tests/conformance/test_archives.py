@@ -462,6 +462,7 @@ async def test_an_archive_that_cannot_be_written_keeps_everything(bus: Bus, cloc
     a = await worker(bus, "a")
     await a.send("a", "note", 1)
     await (await take(a)).ack()
+    bus.engine.directory.mkdir(parents=True, exist_ok=True)
     (bus.engine.directory / "archive").write_text("in the way")
     clock.advance(8 * DAY)
     with pytest.raises(NotWritable):

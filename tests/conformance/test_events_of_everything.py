@@ -30,12 +30,13 @@ async def test_one_pass_tells_the_whole_story(bus: Bus) -> None:
     assert [event.id for event in found] == list(range(1, len(found) + 1))
     assert SECRET not in str(found)
     left = set(KINDS) - {event.kind for event in found}
-    # What a monitor finds is told in test_liveness; retention, archives and backups have tests of their own, as has the
-    # command line.
+    # What a monitor finds is told in test_liveness; retention, archives, backups and copies have tests of their own,
+    # as has the command line.
     by_monitor = {"process_dead", "process_back", "agent_suspected", "agent_recovered"}
-    kept = {"session_deleted", "retention_applied", "retention_changed", "archive_imported", "bus_restored"}
+    kept = {"session_deleted", "retention_applied", "retention_changed", "archive_imported"}
+    replaced = {"bus_restored", "bus_copied"}
     by_visitors = {"agent_joined"}
-    assert left == by_monitor | kept | by_visitors, "the story forgot something"
+    assert left == by_monitor | kept | replaced | by_visitors, "the story forgot something"
 
 
 async def test_followers_of_this_and_of_another_bus_hear_the_whole_story(engine: Engine, clock: FakeClock) -> None:

@@ -280,7 +280,7 @@ async def test_what_a_killed_export_left_goes_with_the_next_and_nobody_elses(bus
 
 async def test_the_doctor_knows_what_a_killed_export_left_in_the_archives(bus: Bus) -> None:
     folder = bus.engine.directory / "archive"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     begun: set[Path] = set()
     await bus.export(folder, progress=lambda *_: begun.update(folder.glob(".agentbus-export-*")))
     (left,) = begun
@@ -300,7 +300,7 @@ async def test_an_export_is_not_put_among_the_files_of_a_bus(bus: Bus, tmp_path:
     for path in (home, home / "bus.db-journal", home / "bells" / "x", tmp_path / "x-wal"):
         with pytest.raises(NotWritable):
             await bus.export(path)
-    (home / "archive").mkdir()
+    (home / "archive").mkdir(parents=True)
     assert (await bus.export(home / "archive")).size
     assert not [check for check in await bus.doctor() if check.status == "error"]
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agentbus import Bus
-from agentbus.errors import NotImportable
 from tests.conformance.helpers import held, known, stored, take_all, worker
 from tests.conformance.old_ways import coordination, workflow
 
@@ -167,21 +166,3 @@ async def test_a_damaged_database_is_reported(bus: Bus, tmp_path: Path, how: str
     assert report.problems[0].file == "c.db"
     a = await worker(bus, "a")
     await a.send("a", "note", "the bus still works")
-
-
-async def test_a_bus_is_not_imported_by_its_files(bus: Bus, tmp_path: Path) -> None:
-    home = bus.engine.directory
-    for path in (home, home / "bus.db", home / "bus.db-wal"):
-        with pytest.raises(NotImportable) as refused:
-            await bus.import_path(path)
-        assert refused.value.code == "not_importable"
-        assert "export" in str(refused.value.fix)
-    report = await bus.import_path(home.parent)
-    assert report.imported == {}
-    assert any("the home of a bus" in problem.reason for problem in report.problems)
-    copy = (await bus.backup(tmp_path / "copy.db")).path
-    report = await bus.import_path(copy)
-    assert report.refused == 1
-    assert "the database of a bus" in report.problems[0].reason
-    a = await worker(bus, "a")
-    await a.send("a", "note", "the locks are still there")

@@ -14,6 +14,7 @@ from agentbus.records import Finding
 from agentbus.services.findings import Thresholds
 from agentbus.services.sweeping import Sweeper
 from tests.conformance.helpers import running, soon, stored, take, take_all, worker
+from tests.conformance.strangers import ELSEWHERE, beats, resident, stranger
 from tests.support.clock import FakeClock
 
 RULES = Rules(60_000, 300_000)
@@ -111,6 +112,30 @@ async def test_state_that_expired_becomes_a_tombstone(bus: Bus, clock: FakeClock
 
 
 # Warnings
+
+
+async def test_a_host_of_which_every_process_is_silent_is_told_of_as_a_host_and_once(
+    bus: Bus, clock: FakeClock
+) -> None:
+    first, second = await stranger(bus, host=ELSEWHERE), await stranger(bus, host=ELSEWHERE)
+    await stranger(bus, host="third-machine/pid:[1]")
+    await resident(bus, "a", first)
+    sweeps = sweeper(bus)
+    clock.stall(50)
+    await beats(bus, second)
+    clock.stall(50)
+    assert [finding.subject for finding in await warnings(sweeps, "host_silent")] == ["host:third-machine/pid:[1]"]
+    clock.stall(20)
+    (finding,) = await warnings(sweeps, "host_silent")
+    assert (finding.subject, finding.severity) == (f"host:{ELSEWHERE}", "error")
+    assert finding.facts == {"processes": 2, "silent": 70.0}
+    assert await warnings(sweeps, "host_silent") == [], "once"
+    await beats(bus, first)
+    assert await warnings(sweeps, "host_silent") == []
+    clock.stall(61)
+    assert len(await warnings(sweeps, "host_silent")) == 1, "again, after it was back"
+    clock.stall(600)
+    assert await warnings(sweeps, "host_silent") == [], "its processes are struck off one by one; that is no news of it"
 
 
 async def test_a_pool_with_work_and_no_live_member_is_told_of_once_until_it_changes(bus: Bus) -> None:

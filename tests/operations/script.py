@@ -10,14 +10,15 @@ from typing import Any, Generic, TypeVar
 from agentbus.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Each, Op, Query, Row, Separately, Wake
+from agentbus.operations import Actor, Again, Each, Op, Query, Row, Separately, Several, Wake
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
 
 SELDOM = {
-    "agent_cut_off", "agent_suspects", "checkpoint_newest_within", "mailbox_unsubscribed", "process_revive",
-    "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors", "state_lengths",
+    "agent_cut_off", "agent_suspects", "checkpoint_newest_within", "copy_place", "mailbox_unsubscribed",
+    "process_revive", "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors",
+    "state_lengths",
 }  # fmt: skip
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 
@@ -34,6 +35,7 @@ class Played(Generic[T]):
     asked: list[tuple[str, Row]] = field(default_factory=list)
     statements: list[tuple[str, Row]] = field(default_factory=list)
     woken: list[str] = field(default_factory=list)
+    again: list[str] = field(default_factory=list)
 
     def written(self, name: str) -> list[Row]:
         """The parameters of every execution of one writing query."""
@@ -88,12 +90,18 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
     try:
         step = next(operation)
         while True:
-            step = operation.send(_answer(step, played, left))
+            if isinstance(step, Several):
+                step = operation.send([_answer(query, played, left) for query in step.queries])  # type: ignore[misc]
+            else:
+                step = operation.send(_answer(step, played, left))
     except StopIteration as stop:
         return stop.value
 
 
-def _answer(step: Query | Each | Wake, played: Played[Any], left: list[Answer]) -> list[Row]:
+def _answer(step: Query | Each | Wake | Again, played: Played[Any], left: list[Answer]) -> list[Row]:
+    if isinstance(step, Again):
+        played.again += step.channels
+        return []
     if isinstance(step, Wake):
         played.woken += step.channels
         return []

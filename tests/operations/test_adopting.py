@@ -51,7 +51,7 @@ def test_one_that_was_expected_or_had_ended_stays_so() -> None:
 
 
 def test_an_agent_that_is_there_is_left_alone() -> None:
-    played = adopted(an_agent("running"), ("agent_life", [(1, 5, 6, None)]))
+    played = adopted(an_agent("running"), ("agent_life", [(1, 5, 6, None)]), ("type_known", [("worker", None)]))
     assert (played.outcomes, played.wrote) == ([[False]], [])
 
 

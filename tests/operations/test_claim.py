@@ -12,6 +12,7 @@ from agentbus.operations.claims import Claim, ClaimRequest, claim
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, row, settled, undone
 
 QUIET: Answer = ("mailbox_horizon", [(box, None, None, None) for box in (10, 20, 30)])
+NOTHING: Answer = ("message_ready", [])
 """Nothing is due in any mailbox."""
 
 
@@ -176,7 +177,8 @@ def test_a_claim_with_nothing_to_acknowledge_writes_no_acknowledgement() -> None
 def test_a_lost_lease_is_named_and_its_request_leases_nothing() -> None:
     # All or none: it raises, so that what the request still held is not acknowledged either.
     answers: list[Answer] = [
-        ALIVE, settled(held(1), held(2, 2, holder="c")), ("message_held", [held(2, 2, "acked", holder="c")]),
+        ALIVE, QUIET, NOTHING, settled(held(1), held(2, 2, holder="c")),
+        ("message_held", [held(2, 2, "acked", holder="c")]),
     ]  # fmt: skip
     played = undone(claim.run([request(A, leases=((1, 1), (2, 1)))], NOW), *answers)
     assert isinstance(played.outcomes, LeaseLost)
@@ -188,20 +190,20 @@ def test_a_lost_lease_is_named_and_its_request_leases_nothing() -> None:
 def test_beside_a_claim_with_a_lost_lease_all_must_run_by_themselves() -> None:
     requests = [request(A, leases=((1, 1), (2, 1))), request(B, own=(20,), leases=((5, 1),))]
     answer = settled(held(1), held(2, lease=2, holder="c"), held(5, holder="b"))
-    played = undone(claim.run(requests, NOW), ALIVE, answer)
+    played = undone(claim.run(requests, NOW), ALIVE, QUIET, NOTHING, answer)
     assert isinstance(played.outcomes, Separately)
     assert played.wrote == ["message_ack"]
 
 
 def test_beside_a_claim_with_a_lost_lease_one_that_only_claims_runs_by_itself_too() -> None:
     requests = [request(A, leases=((1, 1),)), request(B, own=(20,))]
-    played = undone(claim.run(requests, NOW), ALIVE, settled())
+    played = undone(claim.run(requests, NOW), ALIVE, QUIET, NOTHING, settled())
     assert isinstance(played.outcomes, Separately)
 
 
 def test_two_claims_that_settle_the_same_lease_must_run_by_themselves() -> None:
     requests = [request(leases=((1, 1),)), request(leases=((1, 1),))]
-    played = undone(claim.run(requests, NOW), ALIVE, settled(held(1)))
+    played = undone(claim.run(requests, NOW), ALIVE, QUIET, NOTHING, settled(held(1)))
     assert isinstance(played.outcomes, Separately)
 
 
@@ -215,17 +217,24 @@ def test_a_fenced_agent_acknowledges_nothing_with_its_claim() -> None:
 
 
 def test_a_fenced_agent_claims_nothing() -> None:
-    found = ready((20, 5, 4))
+    found = ready((10, 5, 3), (20, 5, 4))
     requests = [request(Actor("a", 0)), request(B, own=(20,))]
     played = play(claim.run(requests, NOW), ALIVE, QUIET, *found)
     assert isinstance(played.outcomes[0], AgentFenced)
     assert got(played) == [[], [4]]
-    assert played.parameters("message_ready")[0] == [20]
+    assert played.ids("message_lease") == [4]
+
+
+def test_the_mailboxes_of_a_fenced_agent_are_left_alone() -> None:
+    requests = [request(Actor("a", 0)), request(B, own=(20,))]
+    due: Answer = ("mailbox_horizon", [(10, NOW.wall, None, None), (20, NOW.wall, None, None)])
+    played = play(claim.run(requests, NOW), ALIVE, due, NOTHING, QUIET, NOTHING)
+    assert played.written("message_promote") == [(NOW.wall, [20])]
 
 
 def test_when_all_are_refused_nothing_is_leased() -> None:
     played = play(
-        claim.run([request(Actor("a", 9))], NOW), ALIVE, ("mailbox_horizon", [])
+        claim.run([request(Actor("a", 9))], NOW), ALIVE, ("mailbox_horizon", []), NOTHING
     )  # fmt: skip
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.statements == []
@@ -240,3 +249,17 @@ def test_the_lease_in_a_row_is_the_one_before_this_hand_out() -> None:
     (outcome,) = played.outcomes
     assert isinstance(outcome, Claim)
     assert outcome.rows == [row(1, attempts=2, lease=7)]
+
+
+def test_where_something_is_left_that_was_not_given_there_is_more() -> None:
+    given: Answer = ("message_ready", [(10, 5, 1), (10, -1, None)])
+    played = play(claim.run([request()], NOW), ALIVE, QUIET, given, ("message_rows", [row(1)]))
+    (outcome,) = played.outcomes
+    assert (outcome.more, outcome.contested, played.again) == (True, False, [])
+
+
+def test_one_that_finds_everything_in_other_hands_is_told_so_and_rung_again() -> None:
+    requests = [request(), request(B, own=(20,))]
+    played = play(claim.run(requests, NOW), ALIVE, QUIET, ("message_ready", [(10, -1, None)]))
+    assert [(one.rows, one.more, one.contested) for one in played.outcomes] == [([], False, True), ([], False, False)]
+    assert played.again == ["mailbox/10"]

@@ -21,7 +21,7 @@ from agentbus.codec import encode, plain
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite.connection import migrations
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost
-from agentbus.operations import Actor, Each, Op, Operation, Part, Query, Separately, UnitRequest, unit
+from agentbus.operations import Actor, Each, Op, Operation, Part, Query, Separately, Several, UnitRequest, unit
 from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
 from agentbus.operations.claims import Claim, ClaimRequest, claim
 from agentbus.operations.leases import (
@@ -54,9 +54,15 @@ def drive(connection: sqlite3.Connection, op: Op[Any]) -> Any:
         step = next(op)
         while True:
             rows = []
-            if isinstance(step, Query):
-                values = [plain(value) if isinstance(value, list) else value for value in step.parameters]
-                rows = connection.execute(queries[step.name], values).fetchall()
+            if isinstance(step, Query | Several):
+                answers = [
+                    connection.execute(
+                        queries[query.name],
+                        [plain(value) if isinstance(value, list) else value for value in query.parameters],
+                    ).fetchall()
+                    for query in (step.queries if isinstance(step, Several) else (step,))
+                ]
+                rows = answers if isinstance(step, Several) else answers[0]  # type: ignore[assignment]
             elif isinstance(step, Each):
                 connection.executemany(queries[step.name], step.rows)
             step = op.send(rows)

@@ -27,5 +27,5 @@ def test_a_fenced_agent_takes_no_reply() -> None:
 
 def test_a_reply_that_came_too_late_expires_before_it_could_be_taken() -> None:
     due: Answer = ("mailbox_horizon", [(11, None, None, NOW.wall - 1)])
-    played = play(take_reply.run([ReplyRequest(A, 11, "r-1")], NOW), ALIVE, due, QUIET, ("reply_take", []))
+    played = play(take_reply.run([ReplyRequest(A, 11, "r-1")], NOW), ALIVE, due, ("reply_take", []))
     assert played.wrote == ["message_expire", "reply_take"]

@@ -95,7 +95,7 @@ async def test_no_bus_is_made_where_there_is_none(tmp_path: Path) -> None:
 
 async def test_what_is_no_place_of_a_bus_is_the_callers_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for wrong in (tmp_path / "file", "postgresql://host/db", "a\0b"):
+    for wrong in (tmp_path / "file", "mysql://host/db", "a\0b"):
         with pytest.raises(InvalidUrl):
             await agentbus.doctor(wrong)
 

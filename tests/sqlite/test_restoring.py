@@ -22,6 +22,7 @@ from agentbus.errors import (
     NoSuchFile,
     NotWritable,
     SchemaTooNew,
+    UseServerTools,
 )
 from tests.conformance.helpers import held, known, worker
 from tests.sqlite.mounted import run_mounted
@@ -227,8 +228,9 @@ async def test_bad_input_is_refused(tmp_path: Path) -> None:
             restore_backup(text, path)  # type: ignore[arg-type]
     with pytest.raises(InvalidUrl):
         restore_backup(backup, backup)
-    with pytest.raises(InvalidUrl):
-        restore_backup(backup, "postgresql://host/db")
+    with pytest.raises(UseServerTools, match=r"pg_restore .*postgresql://me@host/db") as server:
+        restore_backup(backup, "postgresql://me:secret@host/db")
+    assert "secret" not in str(server.value)
     assert await contents(path) == [1]
 
 

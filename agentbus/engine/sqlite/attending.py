@@ -123,7 +123,7 @@ class Attending:
 
     def _beat(self) -> None:
         """Show that this process is there. If it counted as dead meanwhile, nobody knows what it listens to."""
-        if self._engine.write(beat, BeatRequest(self.process, ())):
+        if self._engine.write(beat, BeatRequest(self.process, (), self._engine.waited())):
             known, self._channels = self._channels, ()
             self.listen(known)
         self._beaten = time.monotonic()

@@ -10,11 +10,12 @@ from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
 from agentbus.engine.blocking import Attendance
+from agentbus.engine.calls import Call
 from agentbus.engine.queries import Queries, bound
 from agentbus.engine.sqlite import forking, home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.errors import BusClosed, BusForked
 from agentbus.operations import Op, Operation, Query
 
@@ -41,6 +42,13 @@ class BlockingSQLite:
         self._transactor: Transactor | None = Transactor(
             place, self._connection, lock, clock, disk=durability == "disk"
         )
+
+    @property
+    def home(self) -> str:
+        """The directory that it is in."""
+        return self._home.root
+
+    shown = home
 
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
         """Commit one request, or raise its error."""
@@ -87,7 +95,11 @@ class BlockingSQLite:
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the database and of its log."""
-        return _size(self._home.file), _size(f"{self._home.file}-wal")
+        return home.sizes(self._home)
+
+    def waited(self) -> int:
+        """Milliseconds that were waited for the lock since this was last asked."""
+        return self._checked().waited()
 
     def close(self) -> None:
         transactor, self._transactor = self._transactor, None
@@ -106,10 +118,3 @@ class BlockingSQLite:
             return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
         except sqlite3.Error as error:
             raise translated(error, self._home) from error
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

@@ -13,7 +13,7 @@ from agentbus.clock import Clock, Now
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.connection import identity, open_untouched
 from agentbus.engine.sqlite.examination import Examination
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.home import Home, sizes
 from agentbus.engine.sqlite.inspection import inspected
 from agentbus.errors import BusForked
 from agentbus.operations import Op
@@ -33,12 +33,16 @@ class ClosedSQLite:
 
     def __init__(self, place: Home, clock: Clock) -> None:
         self._home = place
+        self.home: str | None = place.root
         self._clock = clock
         if place.database.exists() and forking.is_inherited(identity(place.database)):
             raise BusForked(parent=os.getppid())
 
     async def examine(self) -> list[Check | Unseen]:
         return await anyio.to_thread.run_sync(Examination(self._home, self._connect).look)
+
+    async def sizes(self) -> tuple[int, int]:
+        return sizes(self._home)
 
     async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         op = question(request, self._clock.now())

@@ -53,6 +53,7 @@ class SQLiteEngine:
         self.process = 0
         self.beat_every = 5.0
         self.directory = place.directory
+        self.home: str | None = place.root
         self.waited_in_vain = float("-inf")
         self._home = place
         self._disk = durability == "disk"
@@ -204,7 +205,7 @@ class SQLiteEngine:
             task.exception()
 
     async def sizes(self) -> tuple[int, int]:
-        return _size(str(self._home.database)), _size(str(self._home.log))
+        return home.sizes(self._home)
 
     def free_space(self) -> int | None:
         try:
@@ -212,6 +213,9 @@ class SQLiteEngine:
         except OSError:
             return None
         return found.f_bavail * found.f_frsize
+
+    def waited(self) -> int:
+        return 0 if self._writer is None else self._writer.waited()
 
     async def checkpoint(self) -> None:
         self._check()
@@ -296,10 +300,3 @@ def _state(log: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0

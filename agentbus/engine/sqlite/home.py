@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentbus.errors import InvalidUrl, NotWritable, UnsupportedFileSystem
@@ -129,6 +130,11 @@ def is_there(home: Home) -> bool:
     return True
 
 
+def sizes(home: Home) -> tuple[int, int]:
+    """Bytes of the database and of its log, without opening them."""
+    return _size(home.file), _size(f"{home.file}-wal")
+
+
 def prepare(home: Home) -> None:
     """Make the directory and the empty database, for this user only, where they do not exist."""
     try:
@@ -191,6 +197,13 @@ def filesystem(path: str | os.PathLike[str], mounts: str) -> str:
     return kind
 
 
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def _octal(match: re.Match[str]) -> str:
     return chr(int(match[1], 8))
 
@@ -232,4 +245,5 @@ def _make_private(directory: str | os.PathLike[str]) -> None:
         return
     except FileNotFoundError:
         os.makedirs(os.path.dirname(directory), exist_ok=True)
-        _make_private(directory)
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)

@@ -29,6 +29,8 @@ class FileLock:
         self._held: int | None = None
         self._ticket: _Ticket | None = None
         self.hurried = False
+        self._waited = 0.0
+        self._told = 0
         forget_in_child(self)
 
     @contextmanager
@@ -63,6 +65,11 @@ class FileLock:
         fcntl.flock(held, fcntl.LOCK_UN)
         if held != self._fd:
             os.close(held)
+
+    def waited(self) -> int:
+        """Milliseconds that were waited for it since this was last asked. May be called from another thread."""
+        before, self._told = self._told, round(self._waited * 1000)
+        return self._told - before
 
     def hurry(self) -> None:
         """Whoever waits for the lock gives up, and nobody waits for long any more."""
@@ -122,9 +129,10 @@ class FileLock:
         begun = time.monotonic()
         ticket.over.wait(min(timeout, _HURRY) if self.hurried else timeout)
         self._ticket = None
+        waited = time.monotonic() - begun
+        self._waited += waited
         if ticket.give_up():
-            waited = round(time.monotonic() - begun, 1)
-            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=waited)
+            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=round(waited, 1))
         return ticket.fd
 
 

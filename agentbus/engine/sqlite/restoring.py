@@ -15,6 +15,8 @@ from pathlib import Path
 from agentbus.clock import Clock, SystemClock
 from agentbus.disk import BESIDE, check_path, make_private, refusal, require_file, stamp, sync
 from agentbus.engine import presence
+from agentbus.engine.places import server_url
+from agentbus.engine.postgres.address import parse
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite import forking, home
 from agentbus.engine.sqlite.backup import copy_into, opened_backup
@@ -30,6 +32,7 @@ from agentbus.errors import (
     LockTimeout,
     NotADatabase,
     SchemaTooNew,
+    UseServerTools,
 )
 from agentbus.operations.processes import DisownRequest, disown
 
@@ -49,7 +52,11 @@ def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *
 
     >>> agentbus.restore_backup(".agentbus/backups/bus-….db", ".agentbus")            # doctest: +SKIP
     """
-    source, place = check_path(backup), home.find(to)
+    source = check_path(backup)
+    if (server := server_url(to)) is not None:
+        address = parse(server)
+        raise UseServerTools(path=address.shown, command=address.restore(str(source)))
+    place = home.find(to)
     time = clock or SystemClock()
     try:
         _refuse_source(source)

@@ -14,6 +14,7 @@ from typing import Any
 
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
+from agentbus.engine.calls import Call
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
 from agentbus.engine.sqlite import forking
@@ -22,7 +23,7 @@ from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError, DatabaseGone, LockedElsewhere, StoreError
-from agentbus.operations import Each, Op, Operation, Query, Rows
+from agentbus.operations import Each, Op, Operation, Query, Rows, Several
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -31,18 +32,6 @@ _MOST_BELLS = 10_000
 """Channels whose listeners are remembered."""
 _LOG_PAGES = 1000
 """The commit that makes the log this long moves it into the database."""
-
-
-class Call:
-    """One caller's request for one operation, and what became of it."""
-
-    __slots__ = ("durable", "operation", "outcome", "request")
-
-    def __init__(self, operation: Operation[Any, Any], request: Any, durable: bool) -> None:
-        self.operation = operation
-        self.request = request
-        self.durable = durable
-        self.outcome: Any = None
 
 
 class Transactor:
@@ -55,6 +44,7 @@ class Transactor:
         self._home = home
         self._connection = connection
         self._lock = lock
+        self.waited = lock.waited
         self._clock = clock
         self._disk = disk
         self._queries = Queries("sqlite")
@@ -294,25 +284,28 @@ class Transactor:
             self._connection.execute("ROLLBACK")
 
     def _drive(self, op: Op[Any], channels: list[str]) -> Any:
-        execute = self._connection.execute
-        queries = self._queries
         rows: Rows = []
         try:
             step = next(op)
             while True:
                 if type(step) is Query:
-                    if self._at_once and step.name in _UNBOUNDED:
-                        raise _Busy
-                    rows = execute(queries[step.name], bound(step)).fetchall()
-                elif type(step) is Each:
-                    self._execute_each(step)
-                    rows = []
+                    rows = self._ask(step)
+                elif type(step) is Several:
+                    rows = [self._ask(query) for query in step.queries]  # type: ignore[misc]
                 else:
-                    channels.extend(step.channels)  # type: ignore[union-attr]
                     rows = []
+                    if type(step) is Each:
+                        self._execute_each(step)
+                    else:
+                        channels.extend(step.channels)  # type: ignore[union-attr]
                 step = op.send(rows)
         except StopIteration as stop:
             return stop.value
+
+    def _ask(self, query: Query) -> Rows:
+        if self._at_once and query.name in _UNBOUNDED:
+            raise _Busy
+        return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
 
     def _execute_each(self, step: Each) -> None:
         """Many rows by INSERTs of several rows each, a third faster than row by row; what is left one by one."""

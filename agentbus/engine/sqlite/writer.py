@@ -19,8 +19,9 @@ from typing import Any, TypeVar, cast
 
 import aiosqlite
 
+from agentbus.engine.calls import Call
 from agentbus.engine.hub import Hub
-from agentbus.engine.sqlite.transaction import Call, Transactor
+from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.errors import BusClosed, OutcomeUnknown
 from agentbus.operations import Operation
 
@@ -155,6 +156,9 @@ class Writer:
     @property
     def gone(self) -> bool:
         return self._transactor.gone
+
+    def waited(self) -> int:
+        return self._transactor.waited()
 
     def hurry(self) -> None:
         self._transactor.hurry()

@@ -158,6 +158,8 @@ def _make_one(path: str) -> str:
     import os
     from shlex import quote
 
+    if "://" in path:
+        return "make one there: agentbus init, with the same --url or AGENTBUS_URL"
     try:
         here = os.path.dirname(path) == os.getcwd()
     except OSError:

@@ -10,10 +10,8 @@ from typing import TypeVar
 
 import agentbus
 from agentbus import Bus
-from agentbus.errors import NoBus
 from agentbus.interfaces.cli.command import Call
 from agentbus.interfaces.cli.interrupts import ENDING, left_to_the_loop
-from agentbus.interfaces.cli.settings import place_of
 
 T = TypeVar("T")
 
@@ -52,9 +50,6 @@ def connected(call: Call) -> Bus:
     """The bus that the settings name, to be opened; where there is none that is an error. What it has to say goes to
     stderr, and nothing is resumed on the way."""
     settings = call.settings
-    path, there = place_of(settings["url"])
-    if not there:
-        raise NoBus(path=path)
     speak(call)
     return agentbus.connect(
         settings["url"],
@@ -63,6 +58,7 @@ def connected(call: Call) -> Bus:
         max_payload=settings["max_payload"],
         max_snapshot=settings["max_snapshot"],
         auto_resume=False,
+        create=False,
     )
 
 

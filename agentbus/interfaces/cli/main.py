@@ -117,7 +117,7 @@ def parser(name: str, command: Command) -> Parser:
     common.add_argument(
         "--json", action="store_true", help="print JSON: {schema_version, data} or {schema_version, error}"
     )
-    common.add_argument("--url", metavar="PATH", help="the bus: its directory (AGENTBUS_URL)")
+    common.add_argument("--url", metavar="URL", help="the bus: its directory, or postgresql://… (AGENTBUS_URL)")
     common.add_argument("--agent", metavar="ID", help="who is calling: id or id#epoch (AGENTBUS_AGENT)")
     common.add_argument("--quiet", action="store_true", help="no notes on stderr")
     common.add_argument("--debug", action="store_true", help="show where an error came from")

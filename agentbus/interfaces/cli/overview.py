@@ -57,6 +57,9 @@ def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None) -> Rend
     if found["sessions"]:
         sessions = [{**one, "status": "degraded" if one["degraded"] else one["status"]} for one in found["sessions"]]
         parts.append(grid(_SESSIONS, sessions, "sessions"))
+    if found["outgrown"]["why"]:
+        why = "; ".join(found["outgrown"]["why"])
+        parts.append(Text(f"the bus outgrows one file: {why}\n→ {found['outgrown']['fix']}", style="yellow"))
     if settings is not None:
         rows = [{"setting": name, **one} for name, one in settings.items()]
         parts.append(grid(_SETTINGS, rows, "settings"))

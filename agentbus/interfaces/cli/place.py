@@ -15,6 +15,8 @@ def init(call: Call) -> Result:
     """Make a bus, unless there is one."""
     import os
 
+    from agentbus.engine.places import server_url
+    from agentbus.errors import NoBus
     from agentbus.interfaces.cli.settings import open_here, place_of
 
     try:
@@ -22,14 +24,17 @@ def init(call: Call) -> Result:
         call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
     except FileNotFoundError:
         raise Usage(reason="the working directory is gone", advice="cd to one that exists, or say --url") from None
-    path, there = place_of(call.settings["url"])
-    made = not there
-    above = "" if there else _above(path)
-    open_here(call.settings, create=True).close()
-    if there:
+    path = place_of(call.settings["url"])
+    made = False
+    try:
+        open_here(call.settings).close()
         call.note(f"there was a bus in {path} already")
-    if above:
-        call.note(f"there is a bus above it, in {above}: who works here will not meet those there")
+    except NoBus:
+        made = True
+        above = "" if server_url(call.settings["url"]) else _above(path)
+        open_here(call.settings, create=True).close()
+        if above:
+            call.note(f"there is a bus above it, in {above}: who works here will not meet those there")
     return Said({"path": path, "made": made}, path)
 
 
@@ -37,14 +42,14 @@ def _above(path: str) -> str:
     """The bus that would have been used here without this one."""
     import os
 
-    from agentbus.interfaces.cli.settings import place_of
+    from agentbus.engine.sqlite import home
 
     directory = os.path.dirname(path)
     while directory != os.path.dirname(directory):
         directory = os.path.dirname(directory)
-        found, there = place_of(os.path.join(directory, os.path.basename(path)))
-        if there:
-            return found
+        found = home.find(os.path.join(directory, os.path.basename(path)))
+        if home.is_there(found):
+            return found.root
     return ""
 
 
@@ -55,7 +60,7 @@ def status(call: Call) -> Result | int:
     shown = settings_of(call.settings)
     if call.arguments.watch:
         return _watch(call, shown)
-    return Standing(standing(call.bus), shown)
+    return Standing(standing(call.bus, call.settings), shown)
 
 
 def _watch(call: Call, shown: dict[str, Any]) -> int:
@@ -72,9 +77,9 @@ def _watch(call: Call, shown: dict[str, Any]) -> int:
         if is_terminal() and not call.arguments.json:
             from agentbus.interfaces.cli.overview import live
 
-            return live(lambda: standing(call.bus), pause)
+            return live(lambda: standing(call.bus, call.settings), pause)
         while True:
-            call.emit(Standing(standing(call.bus), shown))
+            call.emit(Standing(standing(call.bus, call.settings), shown))
             time.sleep(pause)
 
 
@@ -86,9 +91,9 @@ def _status(parser: ArgumentParser) -> Any:
 COMMANDS = {
     "init": Command(
         init,
-        "Make a bus in .agentbus/ here, or where --url says.",
+        "Make a bus in .agentbus/ here, or where --url says: in a directory, or on a PostgreSQL server.",
         "agentbus init",
-        output="plain output: its directory",
+        output="plain output: its directory, or the server and the database",
     ),
     "status": Command(
         status,

@@ -8,7 +8,7 @@ import secrets
 from argparse import SUPPRESS, ArgumentParser
 from typing import TYPE_CHECKING, Any
 
-from agentbus.errors import AgentBusError, NoBus
+from agentbus.errors import AgentBusError
 from agentbus.interfaces.cli.agents import about, about_options
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
@@ -84,7 +84,7 @@ def _reside(call: Call, guard: Guard, streams: Streams, job: Job) -> Ended | sig
 
 
 def _job(call: Call) -> Job:
-    from agentbus.interfaces.cli.settings import place_of
+    from agentbus.interfaces.cli.settings import bus_there
     from agentbus.interfaces.running.job import Job
 
     given = call.arguments
@@ -92,9 +92,7 @@ def _job(call: Call) -> Job:
         raise Usage(reason=f"{given.words[0]!r} stands before --", advice="put -- before the command and its options")
     if not given.command:
         raise Usage(reason="there is no command", advice="put it after --: agentbus run -- python agent.py")
-    place, there = place_of(call.settings["url"])
-    if not there:
-        raise NoBus(path=place)
+    url = bus_there(call.settings)
     check_range(given.restart, "restart", 0, MAX_RESTARTS)
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
@@ -103,7 +101,7 @@ def _job(call: Call) -> Job:
     options.setdefault("parent", _caller(id))
     return Job(
         command=given.command,
-        environment={**os.environ, "AGENTBUS_URL": place},
+        environment={**os.environ, "AGENTBUS_URL": url},
         id=id,
         type=given.type,
         about=options,

@@ -6,6 +6,7 @@ import os
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from agentbus.engine.places import server_url
 from agentbus.interfaces.cli.failures import Usage, check_text
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ DEFAULTS: dict[str, Any] = {
     "lease": 600.0,
     "max_payload": 1024 * 1024,
     "max_snapshot": 16 * 1024 * 1024,
+    "outgrown_waits": 30.0,
+    "outgrown_writers": 32,
+    "outgrown_size": 4 * 1024**3,
 }
 """What can be set, and what it is otherwise. Who is calling is nothing for a file that all share."""
 _LONGEST = 1024 * 1024
@@ -63,13 +67,34 @@ def gathered(arguments: Namespace) -> Settings:
     return Settings(values, sources)
 
 
-def place_of(url: str | None) -> tuple[str, bool]:
-    """Where the bus is that ``url`` names, and whether it is there."""
-    # A bus elsewhere than in a directory will be found by another engine.
+def outgrown_by(settings: Settings) -> dict[str, Any]:
+    """From where on a bus is too much for one file."""
+    return {name: settings[f"outgrown_{name}"] for name in ("waits", "writers", "size")}
+
+
+def place_of(url: str | None) -> str:
+    """Where the bus is that ``url`` names, as anybody may read it: of a server, without a password."""
+    if (server := server_url(url)) is not None:
+        from agentbus.engine.postgres.address import parse
+
+        return parse(server).shown
     from agentbus.engine.sqlite import home
 
-    place = home.find(url)
-    return place.root, home.is_there(place)
+    return home.find(url).root
+
+
+def bus_there(settings: Settings) -> str:
+    """What names the bus from wherever it is asked for. That there is none is an error."""
+    if (server := server_url(settings["url"])) is not None:
+        open_here(settings).close()
+        return server
+    from agentbus.engine.sqlite import home
+    from agentbus.errors import NoBus
+
+    place = home.find(settings["url"])
+    if not home.is_there(place):
+        raise NoBus(path=place.root)
+    return place.root
 
 
 def open_here(settings: Settings, *, create: bool = False) -> BlockingBus:
@@ -88,11 +113,13 @@ def open_here(settings: Settings, *, create: bool = False) -> BlockingBus:
 
 
 def _from_file(url: str | None) -> dict[str, Any]:
-    """What the file beside the bus says."""
+    """What the file beside the bus says. A server has none beside it; but the file may name a server."""
+    if server_url(url) is not None:
+        return {}
     from agentbus.errors import InvalidUrl
 
     try:
-        path = f"{place_of(url)[0]}/{FILE}"
+        path = f"{place_of(url)}/{FILE}"
         # A pipe of that name would keep every command waiting.
         if not os.path.isfile(path):
             return {}

@@ -15,7 +15,7 @@ _MOST = 20
 """Agents and sessions that are named."""
 
 
-def standing(bus: BlockingBus) -> dict[str, Any]:
+def standing(bus: BlockingBus, settings: Settings) -> dict[str, Any]:
     """What is going on: numbers, and those that have not ended by name."""
     import msgspec
 
@@ -34,14 +34,26 @@ def standing(bus: BlockingBus) -> dict[str, Any]:
         "oldest_waiting": stats.oldest_waiting,
         "database_bytes": stats.database_bytes,
         "log_bytes": stats.wal_bytes,
+        "outgrown": _outgrown(bus, stats.database_bytes + stats.wal_bytes, settings),
     }
+
+
+def _outgrown(bus: BlockingBus, size: int, settings: Settings) -> dict[str, Any]:
+    """Whether the bus is too much for one file: why, and what to do."""
+    from agentbus.interfaces.cli.settings import outgrown_by
+    from agentbus.operations.outgrowing import read_crowd
+    from agentbus.services.outgrowing import bounds, outgrown, way_out
+
+    home = bus.store.home
+    why = [] if home is None else outgrown(bus.read(read_crowd, None), size, bounds(outgrown_by(settings)))
+    return {"why": why, "fix": way_out(home) if home is not None and why else None}
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
     """Each setting, and where it came from."""
     from agentbus.interfaces.cli.settings import place_of
 
-    place = {"value": place_of(settings["url"])[0], "source": settings.sources["url"]}
+    place = {"value": place_of(settings["url"]), "source": settings.sources["url"]}
     found = {name: {"value": value, "source": settings.sources[name]} for name, value in settings.values.items()}
     return {**found, "url": place}
 
@@ -68,6 +80,7 @@ class Standing(Result):
         rows += [("agent", agent["id"], agent["status"]) for agent in found["agents"]]
         rows += [("queue", queue["recipient"], queue["queued"]) for queue in found["queues"]]
         rows += [("session", one["id"], one["status"]) for one in found["sessions"]]
+        rows += [("outgrown", why, found["outgrown"]["fix"]) for why in found["outgrown"]["why"]]
         for name, one in self._settings.items():
             value = "-" if one["value"] is None else one["value"]
             rows.append(("setting", name, f"{value} ({one['source']})"))

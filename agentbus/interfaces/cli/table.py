@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cleanup": ("upkeep", "archive what is old enough, and let it go"),
     "import": ("transfer", "bring in what you have: JSON files, a database, an archive"),
     "export": ("transfer", "write the bus, or a session, to a file that import reads"),
+    "copy": ("copying", "copy a whole bus to another place: a file, a server"),
     "backup": ("upkeep", "create, list and restore backups"),
     "doctor": ("upkeep", "look whether everything is in order"),
     "prime": ("priming", "what an LLM agent has to know of the bus"),
@@ -60,5 +61,6 @@ SYNONYMS = {
     "recover": "session recover", "resume": "session recover", "start": "session start",
     "restore": "checkpoint restore", "create": "init", "new": "init", "gc": "cleanup", "prune": "cleanup",
     "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+    "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip
 """What others call it: only named, not done, since some of it cannot be taken back."""

@@ -34,9 +34,16 @@ def create(call: Call) -> Result:
 
 
 def backups(call: Call) -> Result:
+    from agentbus.engine.places import server_url
     from agentbus.engine.sqlite import home
     from agentbus.engine.sqlite.backup import list_backups
 
+    if (server := server_url(call.settings["url"])) is not None:
+        from agentbus.engine.postgres.address import parse
+        from agentbus.errors import UseServerTools
+
+        address = parse(server)
+        raise UseServerTools(path=address.shown, command=address.dump(None))
     found = list_backups(home.find(call.settings["url"]))
     return Rows(found, ("path", "size:bytes", "created:time"), paged=False, people=_named, empty="there are no backups")
 
@@ -52,10 +59,13 @@ def restore(call: Call) -> Result:
     import os
 
     from agentbus import restore_backup
+    from agentbus.engine.places import server_url
     from agentbus.interfaces.cli.settings import place_of
 
-    place, _ = place_of(call.settings["url"])
     path: str = call.arguments.path
+    if (server := server_url(call.settings["url"])) is not None:
+        restore_backup(path, server)
+    place = place_of(call.settings["url"])
     kept = os.path.join(place, "backups", path)
     if os.sep not in path and not os.path.exists(path) and os.path.exists(kept):
         path = kept
@@ -72,13 +82,15 @@ def doctor(call: Call) -> Result:
     from msgspec.structs import replace
 
     import agentbus
+    from agentbus.engine.places import server_url
     from agentbus.errors import NoBus
-    from agentbus.interfaces.cli.settings import place_of
+    from agentbus.interfaces.cli.settings import outgrown_by, place_of
 
-    place, _ = place_of(call.settings["url"])
-    if not os.path.isdir(place):
+    place = place_of(call.settings["url"])
+    server = server_url(call.settings["url"])
+    if server is None and not os.path.isdir(place):
         raise NoBus(path=place)
-    checks = asyncio.run(agentbus.doctor(place))
+    checks = asyncio.run(agentbus.doctor(server or place, outgrown=outgrown_by(call.settings)))
     checks = [replace(check, text=typed(check.text), fix=check.fix and typed(check.fix)) for check in checks]
     sick = any(check.status == "error" for check in checks)
     columns = ("status:status", "name", "text", "fix")

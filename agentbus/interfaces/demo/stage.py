@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 
 
 class Player:
-    """A process of the team. ``said`` are the lines that it has written."""
+    """A process of the team, on the bus at ``url``. ``said`` are the lines that it has written."""
 
-    def __init__(self, name: str, *arguments: str) -> None:
+    def __init__(self, name: str, url: str, *arguments: str) -> None:
         self.name = name
         self.said: list[list[str]] = []
         self._process = subprocess.Popen(
@@ -19,6 +20,8 @@ class Player:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
+            # Not among the arguments, which everybody on the machine can read: it may have a password in it.
+            env={**os.environ, "AGENTBUS_URL": url},
         )
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -55,8 +58,8 @@ class Stage:
     def __init__(self) -> None:
         self.players: list[Player] = []
 
-    def start(self, name: str, *arguments: str) -> Player:
-        player = Player(name, *arguments)
+    def start(self, name: str, url: str, *arguments: str) -> Player:
+        player = Player(name, url, *arguments)
         self.players.append(player)
         return player
 

@@ -224,11 +224,11 @@ class Story:
     # Making it go on
 
     async def _start(self) -> list[Player]:
-        coordinator = self._stage.start(self._coordinator, "coordinator", self._url, self._suffix)
+        coordinator = self._stage.start(self._coordinator, self._url, "coordinator", self._suffix)
         # The session that the workers take part in must be there.
         await self._until(lambda: _all([coordinator.words("ready")]), "the coordinator is there")
         workers = [
-            self._stage.start(name, "worker", self._url, self._suffix, name, str(self._pace)) for name in self._workers
+            self._stage.start(name, self._url, "worker", self._suffix, name, str(self._pace)) for name in self._workers
         ]
         await self._until(lambda: _all(player.words("ready") for player in workers), "the workers are there")
         return [coordinator, *workers]

@@ -1,4 +1,5 @@
-"""The team of the demo, each a process of its own: a coordinator that plans, and workers that do the work.
+"""The team of the demo, each a process of its own: a coordinator that plans, and workers that do the work. AGENTBUS_URL
+names the bus.
 
 Either may be killed at any moment. What a worker does is one commit: the acknowledgement, its result, its checkpoint
 and the note that the task was done. It says "done" on its standard output only when that commit has returned.
@@ -25,11 +26,11 @@ def names(suffix: str) -> dict[str, str]:
     return {name: f"{name}{suffix}" for name in ("coordinator", "workers", "demo")}
 
 
-async def coordinate(url: str, suffix: str) -> None:
+async def coordinate(suffix: str) -> None:
     """Plan, hand out the tasks, hear of each, and let the workers go."""
     called = names(suffix)
     async with (
-        agentbus.connect(url) as bus,
+        agentbus.connect() as bus,
         bus.session("demo", id=called["demo"], expects={called["coordinator"]: "plan"}) as session,
         session.agent(called["coordinator"], type="coordinator") as me,
     ):
@@ -66,11 +67,11 @@ async def plan(me: Agent, session: Session, pool: str) -> None:
         unit.checkpoint("progress", {"heard": []}, keep=2)
 
 
-async def work(url: str, suffix: str, name: str, pace: float) -> None:
+async def work(suffix: str, name: str, pace: float) -> None:
     """Do one task after the other, until told to stop."""
     called = names(suffix)
     async with (
-        agentbus.connect(url) as bus,
+        agentbus.connect() as bus,
         bus.agent(name, type="worker", session=called["demo"], pools=[called["workers"]]) as me,
     ):
         last = await me.restore("work") if me.restored else None
@@ -111,8 +112,8 @@ def main(role: str, *arguments: Any) -> None:
     if role == "coordinator":
         anyio.run(coordinate, *arguments)
     else:
-        url, suffix, name, pace = arguments
-        anyio.run(work, url, suffix, name, float(pace))
+        suffix, name, pace = arguments
+        anyio.run(work, suffix, name, float(pace))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PostgreSQL: a table with SKIP LOCKED by hand, through asyncpg; and procrastinate."""
+"""PostgreSQL: ourselves; a table with SKIP LOCKED by hand, through asyncpg; and procrastinate."""
 
 from __future__ import annotations
 
@@ -9,48 +9,88 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
-import anyio
-
+import agentbus
 from benchmarks.contestants import servers
 from benchmarks.contestants.about import lacking, package
-from benchmarks.contestants.queues.base import CONCURRENTLY, EVERYTHING, POLL
+from benchmarks.contestants.queues.base import CONCURRENTLY, EVERYTHING
+from benchmarks.contestants.queues.bus import AgentBox, AgentSender
 
-TABLE = """
-DROP TABLE IF EXISTS jobs;
-CREATE TABLE jobs (
-    id bigserial PRIMARY KEY, box int NOT NULL, priority smallint NOT NULL DEFAULT 5, payload text NOT NULL,
-    status text NOT NULL DEFAULT 'queued', attempts int NOT NULL DEFAULT 0, lease_until timestamptz
-);
-CREATE INDEX jobs_ready ON jobs (box, priority DESC, id) WHERE status = 'queued';
+INSERT = """
+INSERT INTO messages (id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, created)
+VALUES (nextval('message_ids'), $1, 'agent', 'note', $2, $3, 5, 'queued', 5, 0)
 """
-INSERT = "INSERT INTO jobs (box, payload) SELECT $1, unnest($2::text[])"
 CLAIM = """
-UPDATE jobs SET status = 'leased', attempts = attempts + 1, lease_until = now() + interval '1 minute'
+UPDATE messages SET status = 'leased', lease = lease + 1, holder = 'agent', lease_until = 0, attempts = attempts + 1
 WHERE id IN (
-    SELECT id FROM jobs WHERE box = $1 AND status = 'queued' ORDER BY priority DESC, id LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT id FROM messages WHERE mailbox = $1 AND status = 'queued' ORDER BY priority DESC, id LIMIT $2
+    FOR UPDATE SKIP LOCKED
 )
 RETURNING id, payload
 """
-ACK = "DELETE FROM jobs WHERE id = ANY ($1)"
-SERVER = "POSTGRES"
+ACK = "UPDATE messages SET status = 'acked', finished = 0 WHERE id = ANY ($1) AND status = 'leased'"
+CHANNEL = "bench"
+SERVER = "POSTGRES_URL"
 
 Claimed = tuple[int, str]
 
 
 def _absent(*packages: str) -> str | None:
-    return lacking(packages) or (None if servers.program("postgres") else "there is no postgres")
+    return lacking(packages) or (None if servers.has_postgres() else "there is no postgres")
+
+
+@dataclass(frozen=True)
+class AgentBusServer:
+    """agentbus as it is installed, in a schema of its own for each run."""
+
+    key: str = "agentbus-postgres"
+    title: str = "agentbus, PostgreSQL"
+    durability: str = "disk: a send is flushed; claims and acks survive the death of any client"
+    takes: frozenset[str] = EVERYTHING | {"tasks-fused"}
+    server: str = SERVER
+
+    def missing(self) -> str | None:
+        return _absent("asyncpg")
+
+    @asynccontextmanager
+    async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[AgentBox]]:
+        async with agentbus.connect(schema_url(directory)) as bus:
+            yield [AgentBox(await bus.register(f"agent-{number}", type="worker")) for number in range(boxes)]
+
+    @asynccontextmanager
+    async def sender(self, directory: Path) -> AsyncIterator[AgentSender]:
+        async with agentbus.connect(schema_url(directory)) as bus, bus.agent("sender", type="worker") as agent:
+            yield AgentSender(agent)
+
+
+def schema_url(directory: Path) -> str:
+    """The schema that belongs to a directory: there, too, everyone begins anew."""
+    return f"{servers.postgres()}&schema=bench_{directory.name.replace('-', '_').lower()}"
+
+
+class TableSender:
+    """Another process: it inserts, then notifies."""
+
+    def __init__(self, pool: Any, mailbox: int) -> None:
+        self._pool = pool
+        self._mailbox = mailbox
+
+    async def send(self, payload: Any) -> None:
+        await self._pool.execute(INSERT, *_row(self._mailbox, payload))
+        await self._pool.execute(f"NOTIFY {CHANNEL}")
 
 
 class TableBox:
-    """A mailbox in the table; each step is a statement, and a transaction, of its own."""
+    """One mailbox; each step is a statement, and a transaction, of its own."""
 
-    def __init__(self, pool: Any, number: int) -> None:
+    def __init__(self, pool: Any, mailbox: int, rung: asyncio.Event) -> None:
         self._pool = pool
-        self._number = number
+        self._mailbox = mailbox
+        self._rung = rung
 
     async def send(self, payload: Any) -> None:
-        await self.send_many((payload,))
+        await self._pool.execute(INSERT, *_row(self._mailbox, payload))
 
     async def receive(self) -> Claimed:
         return (await self.receive_many(1, ()))[0]
@@ -62,23 +102,31 @@ class TableBox:
         await self._pool.execute(ACK, [id for id, _ in messages])
 
     async def send_many(self, payloads: Sequence[Any]) -> None:
-        texts = [json.dumps(payload, separators=(",", ":")) for payload in payloads]
-        await self._pool.execute(INSERT, self._number, texts)
+        await self._pool.executemany(INSERT, [_row(self._mailbox, payload) for payload in payloads])
 
     async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
         if done:
             await self.ack_many(done)
-        while not (found := await self._pool.fetch(CLAIM, self._number, most)):
-            await anyio.sleep(POLL)
-        return [(id, text) for id, text in found]
+        while True:
+            self._rung.clear()
+            if found := await self._pool.fetch(CLAIM, self._mailbox, most):
+                return [(id, text) for id, text in found]
+            await self._rung.wait()
 
     def payload(self, message: Claimed) -> Any:
         return json.loads(message[1])
 
 
+def _row(mailbox: int, payload: Any) -> tuple[int, str, int]:
+    text = json.dumps(payload, separators=(",", ":"))
+    return mailbox, text, crc32(text.encode())
+
+
 @dataclass(frozen=True)
 class SkipLocked:
-    key: str = "postgres"
+    """asyncpg on the tables of agentbus, a connection for each task."""
+
+    key: str = "asyncpg"
     title: str = "PostgreSQL, SKIP LOCKED"
     durability: str = "disk: every commit is flushed"
     takes: frozenset[str] = EVERYTHING
@@ -89,19 +137,38 @@ class SkipLocked:
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[TableBox]]:
-        async with self._connected(boxes) as pool:
-            await pool.execute(TABLE)
-            yield [TableBox(pool, number) for number in range(boxes)]
+        async with agentbus.connect(schema_url(directory)) as bus:
+            for number in range(boxes):
+                await bus.expect(f"agent-{number}", type="worker")
+        rung = asyncio.Event()
+        async with self._connected(directory, boxes) as pool, _listening(lambda *_: rung.set()):
+            yield [TableBox(pool, mailbox, rung) for mailbox in await _mailboxes(pool)]
 
     @asynccontextmanager
-    async def sender(self, directory: Path) -> AsyncIterator[TableBox]:
-        async with self._connected(8) as pool:
-            yield TableBox(pool, 0)
+    async def sender(self, directory: Path) -> AsyncIterator[TableSender]:
+        async with self._connected(directory, 8) as pool:
+            yield TableSender(pool, (await _mailboxes(pool))[0])
 
     @asynccontextmanager
-    async def _connected(self, size: int) -> AsyncIterator[Any]:
-        async with package("asyncpg").create_pool(servers.postgres(), min_size=1, max_size=size) as pool:
+    async def _connected(self, directory: Path, size: int) -> AsyncIterator[Any]:
+        dsn, _, schema = schema_url(directory).partition("&schema=")
+        settings = {"search_path": schema}
+        async with package("asyncpg").create_pool(dsn, min_size=1, max_size=size, server_settings=settings) as pool:
             yield pool
+
+
+@asynccontextmanager
+async def _listening(hear: Any) -> AsyncIterator[None]:
+    connection = await package("asyncpg").connect(servers.postgres())
+    await connection.add_listener(CHANNEL, hear)
+    try:
+        yield
+    finally:
+        await connection.close()
+
+
+async def _mailboxes(pool: Any) -> list[int]:
+    return [row[0] for row in await pool.fetch("SELECT mailbox FROM agents ORDER BY id")]
 
 
 class JobSender:
@@ -203,4 +270,4 @@ class Procrastinate:
             yield app, task
 
 
-POSTGRES = (SkipLocked(), Procrastinate())
+POSTGRES = (AgentBusServer(), SkipLocked(), Procrastinate())

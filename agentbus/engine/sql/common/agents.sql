@@ -160,8 +160,8 @@ UPDATE agents SET busy_until = $1, last_call = $2, updated = $3 WHERE id = $4;
 UPDATE agents SET last_call = $1 WHERE id = $2 AND epoch = $3 AND ended IS NULL;
 
 -- name: agent_forget_calls
--- Awake time starts again after a reboot.
-UPDATE agents SET last_call = 0, busy_until = NULL WHERE ended IS NULL;
+-- Awake time is another one: whoever has not ended called at this time of it.
+UPDATE agents SET last_call = $1, busy_until = NULL WHERE ended IS NULL;
 
 -- name: agent_finished_before
 -- Agents that completed or stopped before a time.

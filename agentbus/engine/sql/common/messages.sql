@@ -163,6 +163,16 @@ SELECT count(*) FROM messages WHERE status = 'leased' AND lease_until <= $1;
 -- The message that has a message_id in a mailbox: its checksum, type and sender.
 SELECT checksum, type, sender FROM messages WHERE message_id = $1 AND mailbox = $2;
 
+-- name: message_standing
+-- A message as the settling operations see it, for one who only wants to look.
+SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
+    expires
+FROM messages WHERE id = $1;
+
+-- name: message_waiting
+-- The most urgent messages that wait in a mailbox.
+SELECT priority, id FROM messages WHERE mailbox = $1 AND status = 'queued' ORDER BY priority DESC, id LIMIT $2;
+
 -- name: message_after
 -- Messages in the order of their ids, after one and up to another: whose session they are of, and how large they are.
 SELECT id, session, length(payload) + 400 FROM messages WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;

@@ -39,6 +39,10 @@ SELECT id FROM processes WHERE id > $1 AND ended <= $2 ORDER BY id LIMIT $3;
 -- Every process that counts as live.
 SELECT id FROM processes WHERE status = 'live';
 
+-- name: process_writers
+-- How many processes have the bus open.
+SELECT count(*) FROM processes WHERE status = 'live' AND watched = 0;
+
 -- name: process_pids
 -- The pids of the processes that count as live.
 SELECT pid FROM processes WHERE status = 'live' ORDER BY id;

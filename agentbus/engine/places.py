@@ -1,0 +1,32 @@
+"""Which engine a bus has: that of a server, if the URL of one names it, or the one that keeps it in a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentbus.errors import InvalidUrl
+
+_SERVERS = ("postgresql:", "postgres:")
+
+
+def server_url(url: str | os.PathLike[str] | None) -> str | None:
+    """The URL of the server that is meant, by default by ``AGENTBUS_URL``; None if the bus is in a directory.
+
+    >>> server_url("postgresql://host/database"), server_url(".agentbus")
+    ('postgresql://host/database', None)
+    """
+    wanted = os.environ.get("AGENTBUS_URL") if url is None else url
+    return wanted if isinstance(wanted, str) and wanted.startswith(_SERVERS) else None
+
+
+@contextmanager
+def needing_driver() -> Iterator[None]:
+    """Import an engine of a server; who has no driver for it is told which extra has one."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise InvalidUrl(url="postgresql://…", reason="that needs pip install 'agentbus[postgres]'") from None

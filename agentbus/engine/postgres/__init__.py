@@ -1,0 +1,1 @@
+"""How statements reach PostgreSQL."""

@@ -1,0 +1,158 @@
+"""Connections to a server, and bringing the tables up to date."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import asyncpg
+
+from agentbus.clock import Clock
+from agentbus.engine.postgres.address import Address
+from agentbus.engine.postgres.clock import ServerClock
+from agentbus.engine.postgres.problems import DRIVER, translated
+from agentbus.engine.queries import parse, text
+from agentbus.errors import NoBus, NotWritable, SchemaTooNew, ServerTooOld
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+OLDEST = 140000
+_PATIENCE = 10.0
+"""Seconds that a connection may take to be made."""
+_SETTINGS = {
+    "application_name": "agentbus",
+    "jit": "off",
+    "standard_conforming_strings": "on",
+    "timezone": "UTC",
+    "default_transaction_isolation": "read committed",
+    # One that is stopped in the middle of a transaction, or whose machine is gone, must not hold up all others.
+    "idle_in_transaction_session_timeout": "15s",
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+WRITING = {
+    # Every statement finds its rows by an index. It shall do so from the first message to the millionth, also where the
+    # statistics are those of an empty table; and it is planned once.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+_NUMBERS = {
+    "oid": 1016, "ns": "pg_catalog", "name": "_int8", "kind": b"b", "basetype": None, "elemtype": 20, "elemdelim": ",",
+    "range_subtype": None, "attrtypoids": None, "attrnames": None, "elemtype_name": "bigint",
+}  # fmt: skip
+"""The type bigint[], which is the same on every server."""
+
+
+def writing(patience: float) -> dict[str, str]:
+    """The settings of a connection that writes, and waits no longer than that for another one's lock."""
+    return {**WRITING, "lock_timeout": f"{max(1, round(patience * 1000)):d}"}
+
+
+@cache
+def server_queries() -> dict[str, str]:
+    """What is asked of the server itself."""
+    return parse(text("server"))
+
+
+async def connect(address: Address, settings: Mapping[str, str] | None = None) -> Connection:
+    """A connection whose search path is the schema of the bus. Raises what the driver does."""
+    connection = await asyncpg.connect(
+        address.dsn,
+        timeout=_PATIENCE,
+        statement_cache_size=500,
+        max_cached_statement_lifetime=0,
+        server_settings={**_SETTINGS, **(settings or {}), "search_path": address.identifier},
+    )
+    # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
+    cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
+    return connection
+
+
+async def opened(address: Address, patience: float, clock: Clock, *, create: bool) -> Connection:
+    """The first connection, which writes: what is wrong with the address or the server is said at once, the tables are
+    there (if there is no bus, unless ``create``, that is an error), and the clock knows the server's time."""
+    try:
+        connection = await connect(address, writing(patience))
+    except (*DRIVER, ValueError) as error:
+        raise translated(error, address) from error
+    try:
+        moment = await prepare(connection, address, create=create)
+    except BaseException:
+        let_go(connection)
+        raise
+    if isinstance(clock, ServerClock):
+        clock.told(moment)
+    return connection
+
+
+async def prepare(connection: Connection, address: Address, *, create: bool = True) -> int:
+    """See that the server does, and that the tables are those that this agentbus knows; its time."""
+    queries = server_queries()
+    try:
+        facts = await connection.fetchrow(queries["server_facts"], address.schema)
+        version, name, encoding, follows, moment, made, _ = facts  # type: ignore[misc]
+        if version < OLDEST:
+            raise ServerTooOld(path=address.shown, found=name, needed="version 14 or newer")
+        if encoding != "UTF8":
+            raise ServerTooOld(path=address.shown, found=f"with {encoding}", needed="a database with UTF8")
+        if follows:
+            raise NotWritable(path=address.shown, reason="it is a standby that follows another server")
+        if not made and not create:
+            raise NoBus(path=address.shown)
+        if not made or not await _is_current(connection, address):
+            await _migrate(connection, address)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise translated(error, address) from error
+    return int(moment)
+
+
+async def _is_current(connection: Connection, address: Address) -> bool:
+    found = await connection.fetchval(server_queries()["server_version"])
+    newest = max(migrations())
+    if found > newest:
+        raise SchemaTooNew(path=address.shown, found=found, known=newest)
+    return bool(found == newest)
+
+
+async def _migrate(connection: Connection, address: Address) -> None:
+    """One transaction for all, under a lock: whoever comes second finds it done, a kill leaves the old or the new."""
+    queries = server_queries()
+    async with connection.transaction():
+        await connection.fetch(queries["server_lock_migrations"], address.schema)
+        *_, made, there = await connection.fetchrow(queries["server_facts"], address.schema)  # type: ignore[misc]
+        if not there:
+            await connection.execute(queries["server_schema"].format(schema=address.identifier))
+        if not made:
+            await connection.execute(queries["server_migrations"])
+        found = await connection.fetchval(queries["server_version"])
+        steps = migrations()
+        for version in range(found + 1, max(steps) + 1):
+            await connection.execute(steps[version])
+            await connection.execute(queries["server_migrated"], version)
+
+
+@cache
+def migrations() -> dict[int, str]:
+    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
+    package = Path(__file__).parents[2]
+    inside = package / "_schemas" / "postgres"
+    folder = inside if inside.is_dir() else package.parent / "schemas" / "postgres"
+    steps: dict[int, str] = {}
+    for file in sorted(folder.glob("[0-9]*.sql")):
+        number = re.match(r"\d+", file.name)
+        if number is not None:
+            steps[int(number[0])] = file.read_text(encoding="utf-8")
+    return steps
+
+
+def let_go(connection: Connection | None) -> None:
+    """Close a connection without waiting for the server."""
+    if connection is not None and not connection.is_closed():
+        connection.terminate()

@@ -1,0 +1,92 @@
+"""What goes wrong with a server, in the bus's words: by SQLSTATE, never by text, and never with a password."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+
+from agentbus.engine.postgres.address import Address
+from agentbus.errors import (
+    AccessDenied,
+    AgentBusError,
+    DiskFull,
+    FormatRefused,
+    LockTimeout,
+    NotWritable,
+    ServerUnreachable,
+    StatementTimeout,
+    StoreError,
+    UnknownDatabase,
+)
+
+DRIVER = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+    asyncio.TimeoutError,
+)
+"""All that the driver raises."""
+_CONFLICTS = frozenset({"40001", "40P01"})
+"""Serialization failure, deadlock: undone, and right when tried again."""
+_DENIED = frozenset({"28000", "28P01", "42501"})
+_GOING = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25P03"})
+"""The server shuts down, has crashed, is starting; has no connection left; has cut off one that stood still."""
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, or could not be had: another may do."""
+    if isinstance(error, asyncpg.PostgresError):
+        code = error.sqlstate or ""
+        return code.startswith("08") or code in _GOING
+    if isinstance(error, asyncpg.InterfaceError):
+        # The driver's word for a connection that is closed, or being closed.
+        return not isinstance(error, ValueError)
+    # The driver is out of step when the server says good-bye between two statements.
+    return isinstance(error, asyncpg.InternalClientError | OSError | EOFError | asyncio.TimeoutError)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the transaction was undone because of another one."""
+    return isinstance(error, asyncpg.PostgresError) and error.sqlstate in _CONFLICTS
+
+
+def translated(error: BaseException, address: Address, *, waited: float = 0) -> AgentBusError:
+    """The driver's error in the bus's words."""
+    path = address.shown
+    if isinstance(error, AgentBusError):
+        return error
+    reason = _reason(error)
+    if is_lost(error):
+        return ServerUnreachable(path=path, reason=reason)
+    if not isinstance(error, asyncpg.PostgresError):
+        return StoreError(path=path, reason=reason)
+    code = error.sqlstate or ""
+    if code in _DENIED:
+        return AccessDenied(path=path, reason=reason)
+    if code == "3D000":
+        return UnknownDatabase(path=path, reason=reason)
+    if code == "55P03":
+        return LockTimeout(path=path, pid="of another client", waited=waited)
+    if code == "57014":
+        return StatementTimeout(path=path, reason=reason)
+    if code == "53100":
+        return DiskFull(path=path)
+    if code == "25006":
+        return NotWritable(path=path, reason=reason)
+    if code.startswith(("22", "23")):
+        return FormatRefused(reason=reason)
+    return StoreError(path=path, reason=reason)
+
+
+def _reason(error: BaseException) -> str:
+    """The server's own sentence, without details, which may quote a row."""
+    if isinstance(error, asyncpg.PostgresError):
+        return str(error.args[0]) if error.args else type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, asyncio.TimeoutError):
+        return "it did not answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,161 @@
+"""Connections that only read: a few, made when they are needed, and used again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from agentbus.engine.postgres import problems
+from agentbus.engine.postgres.address import Address
+from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
+from agentbus.engine.postgres.statements import ask
+from agentbus.errors import BusClosed
+from agentbus.operations import Op, Query, Rows
+
+T = TypeVar("T")
+MOST = 4
+
+
+class Readers:
+    """Answers questions, several at once. First come, first served."""
+
+    def __init__(self, address: Address, patience: float) -> None:
+        self._address = address
+        self._patience = patience
+        self._idle: list[Connection] = []
+        self._count = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+        self._hurried = False
+
+    @property
+    def busy(self) -> bool:
+        return self._count > len(self._idle)
+
+    async def answer(self, question: Callable[[], Op[T]]) -> T:
+        """Answer a question of the bus."""
+        return await self._do(lambda connection: _drive(question(), connection))
+
+    async def fetch(self, name: str, *parameters: Any) -> Rows:
+        """Ask the server about itself."""
+        sql = server_queries()[name]
+
+        async def ask_server(connection: Connection) -> Rows:
+            return [tuple(row) for row in await connection.fetch(sql, *parameters)]
+
+        return await self._do(ask_server)
+
+    async def ask(self, name: str) -> Rows:
+        """Run a query of the bus that takes nothing."""
+        return await self._do(lambda connection: ask(connection, Query(name)))
+
+    async def ring(self, channels: Sequence[str], process: int) -> None:
+        """Notify whoever listens to these channels: more of them than go with a commit."""
+        await self._do(lambda connection: ask(connection, Query("listeners_of", (list(channels), process))))
+
+    async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """If the connection is lost meanwhile, do it again: reading twice does no harm."""
+        try:
+            return await self._once(work)
+        except Exception as error:
+            if not problems.is_lost(error) or self._closed:
+                raise self._problem(error) from error
+        return await self._patiently(work)
+
+    async def _patiently(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+        begun = time.monotonic()
+
+        def enough(_: RetryCallState) -> bool:
+            return self._closed or self._hurried or time.monotonic() - begun > self._patience
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(problems.is_lost),
+            stop=enough,
+            wait=wait_random_exponential(0.02, max=1.0),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._once, work)
+        except Exception as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: Exception) -> Exception:
+        if self._closed:
+            return BusClosed()
+        driver = isinstance(error, problems.DRIVER)
+        return problems.translated(error, self._address, waited=self._patience) if driver else error
+
+    async def _once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        async with self._connection() as connection:
+            return await work(connection)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        while not self._idle and self._count >= MOST:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+        if self._closed:
+            raise BusClosed
+        connection: Connection | None = self._idle.pop() if self._idle else None
+        if connection is None:
+            self._count += 1
+        sound = False
+        try:
+            if connection is None or connection.is_closed():
+                connection = await connect(self._address)
+            yield connection
+            sound = True
+        except Exception as error:
+            # Whatever the server answered, the connection can go on, unless it was lost.
+            sound = not problems.is_lost(error)
+            raise
+        finally:
+            if sound and connection is not None and not self._closed and not connection.is_closed():
+                self._idle.append(connection)
+            else:
+                # Also after a cancellation: a statement may be on its way.
+                let_go(connection)
+                self._count -= 1
+            self._next()
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def hurry(self) -> None:
+        self._hurried = True
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._waiting:
+            self._next()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            try:
+                await connection.close(timeout=0.5)
+            except Exception:
+                let_go(connection)
+
+
+async def _drive(op: Op[T], connection: Connection) -> T:
+    try:
+        step = next(op)
+        while True:
+            step = op.send(await ask(connection, cast(Query, step)))
+    except StopIteration as stop:
+        return cast(T, stop.value)

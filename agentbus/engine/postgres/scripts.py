@@ -1,0 +1,85 @@
+"""Several statements in one round trip: what a transaction writes last goes with its COMMIT, and so do the bells.
+
+The driver takes parameters for one statement at a time only, so that they are written into the text here. That is for
+numbers and plain names, which need no quoting. What people wrote (payloads, values, errors) always goes as a parameter:
+a server may keep the text of a statement in its log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from agentbus.engine.postgres.statements import statements
+from agentbus.operations import Each, Query
+
+_MOST_ROWS = 4
+_MOST_CHANNELS = 64
+_parameter = re.compile(r"\$(\d+)")
+_is_name = re.compile(r"[A-Za-z][A-Za-z0-9._/:#@-]{0,255}").fullmatch
+
+
+def deferred(step: Query | Each) -> str | None:
+    """The statements of a step that gives nothing back, if it may wait for the COMMIT; None if it must be run now."""
+    if not _is_silent(step.name):
+        return None
+    rows: Sequence[Sequence[Any]] = step.rows if isinstance(step, Each) else [step.parameters]
+    if len(rows) > _MOST_ROWS:
+        return None
+    try:
+        *locks, last = statements()[step.name]
+        texts = [lock.sql for lock in locks] if rows else []
+        texts += [_parameter.sub(_Values(row), last.sql) for row in rows]
+    except _Unwritable:
+        return None
+    return "; ".join(texts)
+
+
+def ringing(channels: Sequence[str], process: int) -> str | None:
+    """The statement that rings whoever else listens to these channels; None if they do not go into a script."""
+    if len(channels) > _MOST_CHANNELS:
+        return None
+    (statement,) = statements()["listeners_of"]
+    try:
+        return _parameter.sub(_Values((list(channels), process)), statement.sql)
+    except _Unwritable:
+        return None
+
+
+@cache
+def _is_silent(name: str) -> bool:
+    """Whether a query only changes rows (new ones hold what people wrote), and takes no parameters for its locks."""
+    *locks, last = statements()[name]
+    writes = last.sql.startswith(("UPDATE", "DELETE")) and "RETURNING" not in last.sql
+    return writes and not any(lock.width for lock in locks)
+
+
+class _Values:
+    """Parameters of a statement, as literals."""
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self._parameters = parameters
+
+    def __call__(self, match: re.Match[str]) -> str:
+        return _literal(self._parameters[int(match[1]) - 1])
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        # In brackets: a number below zero after an operator must not become another operator.
+        return f"({int(value):d})"
+    if isinstance(value, str) and _is_name(value):
+        return f"'{value}'"
+    if isinstance(value, list) and value:
+        kind = {int: "bigint", str: "text"}.get(type(value[0]))
+        if kind is not None and all(type(item) is type(value[0]) for item in value):
+            return f"ARRAY[{', '.join(map(_literal, value))}]::{kind}[]"
+    raise _Unwritable
+
+
+class _Unwritable(Exception):
+    """A parameter that is better left to the driver."""

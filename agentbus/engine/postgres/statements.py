@@ -1,0 +1,88 @@
+"""Named queries as PostgreSQL runs them: parameters, lists of rows, and queries of several statements."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from agentbus.codec import plain
+from agentbus.engine.postgres.connection import Connection
+from agentbus.engine.queries import load
+from agentbus.operations import Each, Query, Row, Rows
+
+_FEW = 2
+"""Rows from which on an INSERT takes all of them at once."""
+_wide: dict[str, str] = {}
+"""INSERTs that take a list for each column, by the name of the query."""
+_plain_insert = re.compile(r"(INSERT INTO [^()]*\([^()]*\)\s*)VALUES \((\$\d+(?:, \$\d+)*)\)(.*)", re.DOTALL).fullmatch
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """One statement of a query, how many of the query's parameters it takes, and which of them it opens as JSON."""
+
+    sql: str
+    width: int
+    opened: frozenset[int] = frozenset()
+
+
+@cache
+def statements() -> dict[str, tuple[Statement, ...]]:
+    """Every named query. What comes before its last statement only locks, so that the last one sees what others did."""
+    return {name: tuple(_statement(part) for part in sql.split(";\n")) for name, sql in load("postgres").items()}
+
+
+def _statement(sql: str) -> Statement:
+    opened = frozenset(int(number) - 1 for number in re.findall(r"CAST\(\$(\d+) AS json\)", sql))
+    return Statement(sql.strip(), max((int(number) for number in re.findall(r"\$(\d+)", sql)), default=0), opened)
+
+
+async def ask(connection: Connection, query: Query) -> Rows:
+    """Run a query and fetch its rows."""
+    found = statements()[query.name]
+    parameters: Sequence[Any] = query.parameters
+    if found[-1].opened:
+        parameters = [_bound(value, place in found[-1].opened) for place, value in enumerate(parameters)]
+    for statement in found[:-1]:
+        await connection.fetch(statement.sql, *parameters[: statement.width])
+    return [tuple(row) for row in await connection.fetch(found[-1].sql, *parameters)]
+
+
+async def write_each(connection: Connection, step: Each) -> None:
+    """Run a query for every row of parameters."""
+    if not step.rows:
+        return
+    found = statements()[step.name]
+    for statement in found[:-1]:
+        await connection.fetch(statement.sql)
+    sql = found[-1].sql
+    if len(step.rows) == 1:
+        await connection.fetch(sql, *step.rows[0])
+    elif (match := _plain_insert(sql)) is not None:
+        wide = _wide.get(step.name) or await _widened(connection, step.name, sql, match)
+        await connection.fetch(wide, *_columns(step.rows))
+    else:
+        await connection.executemany(sql, step.rows)
+
+
+async def _widened(connection: Connection, name: str, sql: str, match: re.Match[str]) -> str:
+    """An INSERT of one row as one of many: the server is asked once for the types."""
+    prepared = await connection.prepare(sql)
+    lists = ", ".join(f"${number}::{kind.name}[]" for number, kind in enumerate(prepared.get_parameters(), 1))
+    _wide[name] = f"{match[1]}{_FROM_LISTS.format(lists=lists)}{match[3]}"
+    return _wide[name]
+
+
+_FROM_LISTS = "(SELECT * FROM unnest({lists}))"
+
+
+def _columns(rows: Sequence[Row]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _bound(value: Any, opened: bool) -> Any:
+    """A parameter as the driver takes it: a list of pairs as JSON, where the query opens that."""
+    return plain(value) if opened and type(value) is list else value

@@ -1,0 +1,34 @@
+-- name: copy_read_counters
+-- The next counters. Differs: message ids come from a sequence, and nobody caches whom to ring.
+SELECT name, value FROM (
+    SELECT name, value FROM counters WHERE name <> 'message'
+    UNION ALL SELECT 'message', CASE WHEN is_called THEN last_value ELSE 0 END FROM message_ids
+) AS numbers
+WHERE name > $1 ORDER BY name LIMIT $2;
+
+-- name: copy_write_counters
+-- A counter goes on from where it was. Differs: message ids come from a sequence.
+WITH changed AS (UPDATE counters SET value = $2 WHERE name = $1 AND name <> 'message')
+SELECT setval('message_ids', greatest(CAST($2 AS bigint), 1), $2 > 0) WHERE CAST($1 AS text) = 'message';
+
+-- name: copy_read_sequences
+-- The last number that each of the next tables gave out. Differs: every table that numbers its rows has a sequence, also those
+-- whose numbers mean nothing and are not kept elsewhere.
+SELECT name, value FROM (
+    SELECT CAST(relname AS text) COLLATE "C" AS name, coalesce(pg_sequence_last_value(
+        pg_get_serial_sequence(quote_ident(CAST(relname AS text)), CAST(attname AS text))::regclass), 0) AS value
+    FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+    WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r' AND attidentity <> ''
+        AND relname NOT IN ('state', 'participants')
+) AS tables
+WHERE name > $1 ORDER BY name LIMIT $2;
+
+-- name: copy_open_sequences
+-- Make room for the last numbers. Differs: those that are not kept elsewhere go on from the last row.
+SELECT setval(pg_get_serial_sequence('state', 'id'), max(id)) FROM state HAVING max(id) IS NOT NULL;
+
+-- name: copy_write_sequences
+-- A table gives out only numbers after this one. Differs: it has a sequence.
+SELECT setval(pg_get_serial_sequence(quote_ident(CAST($1 AS text)), CAST(attname AS text)), greatest(CAST($2 AS bigint), 1),
+    $2 > 0)
+FROM pg_attribute WHERE attrelid = CAST(quote_ident(CAST($1 AS text)) AS regclass) AND attidentity <> '';

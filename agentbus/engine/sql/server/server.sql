@@ -1,0 +1,92 @@
+-- name: server_facts
+-- What must hold of a server: its version, its encoding, whether it only follows another one; its time, in milliseconds;
+-- whether the bus has been made, and whether there is the schema to make it in. Read from the tables themselves: what the
+-- server remembers of them may be older than the lock that was waited for.
+SELECT current_setting('server_version_num')::bigint, current_setting('server_version'),
+    current_setting('server_encoding'), pg_is_in_recovery(),
+    CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),
+    EXISTS (
+        SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+        WHERE nspname = CAST($1 AS text) AND relname = 'migrations'
+    ),
+    EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = CAST($1 AS text));
+
+-- name: server_lock_beside
+-- Write beside others that may too; and the server's time, in milliseconds.
+SELECT pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_schema(), 0)),
+    CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
+
+-- name: server_lock_alone
+-- Write alone; and the server's time, in milliseconds.
+SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0)),
+    CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
+
+-- name: server_lock_migrations
+-- Of several who open a bus at once, one brings its schema up to date.
+SELECT pg_advisory_xact_lock(hashtextextended('agentbus migration ' || CAST($1 AS text), 0));
+
+-- name: server_schema
+-- The schema that the tables are in.
+CREATE SCHEMA {schema};
+
+-- name: server_migrations
+-- Which versions the tables have been through.
+CREATE TABLE migrations (version bigint NOT NULL PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now());
+
+-- name: server_version
+-- The version of the tables.
+SELECT coalesce(max(version), 0) FROM migrations;
+
+-- name: server_migrated
+-- The tables have another version.
+INSERT INTO migrations (version) VALUES ($1);
+
+-- name: server_size
+-- Bytes of all tables of the bus, with their indexes.
+SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class
+WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r';
+
+-- name: server_setting
+-- A setting of the server, as this user sees it.
+SELECT current_setting($1, true);
+
+-- name: server_unguarded
+-- Tables of the bus of which somebody switched off a trigger, and with it a foreign key or a rule.
+SELECT DISTINCT pg_class.relname::text FROM pg_trigger JOIN pg_class ON pg_class.oid = pg_trigger.tgrelid
+WHERE pg_class.relnamespace = CAST(current_schema() AS regnamespace) AND pg_trigger.tgenabled <> 'O';
+
+-- name: server_unsound
+-- Indexes that cannot be used, and constraints that not every row has been held against.
+SELECT pg_class.relname::text FROM pg_index JOIN pg_class ON pg_class.oid = pg_index.indexrelid
+WHERE pg_class.relnamespace = CAST(current_schema() AS regnamespace) AND NOT pg_index.indisvalid
+UNION ALL
+SELECT conname::text FROM pg_constraint
+WHERE connamespace = CAST(current_schema() AS regnamespace) AND NOT convalidated;
+
+-- name: server_oldest
+-- Seconds since the oldest transaction of this database began that is still open, and whose it is.
+SELECT CAST(extract(epoch FROM clock_timestamp() - xact_start) AS bigint), pid, application_name FROM pg_stat_activity
+WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+ORDER BY xact_start
+LIMIT 1;
+
+-- name: server_connections
+-- How many connections there are, and how many there may be.
+SELECT (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    CAST(current_setting('max_connections') AS bigint);
+
+-- name: server_dead_rows
+-- How many rows of messages are there, and how many are dead but not yet swept away.
+SELECT n_live_tup, n_dead_tup FROM pg_stat_user_tables WHERE schemaname = current_schema() AND relname = 'messages';
+
+-- name: server_question
+-- One of several questions that are asked together.
+q{number} ({columns}) AS MATERIALIZED ({sql});
+
+-- name: server_answer
+-- What it came to, beside nothing for the others.
+SELECT {number}, {values} FROM q{number};
+
+-- name: server_several
+-- All of them as one statement.
+WITH {questions} {answers};

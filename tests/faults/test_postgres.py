@@ -1,0 +1,247 @@
+"""A server that goes away: restarted, crashed, cut off around a commit. Nothing acknowledged is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import asyncpg
+import pytest
+
+import agentbus
+from agentbus import Agent, Bus
+from agentbus.errors import AgentBusError, OutcomeUnknown, ServerUnreachable
+from tests.support.postgres import Schemas, Server, at_schema
+from tests.support.proxy import proxied
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """One that the test may stop."""
+    server = Server()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
+        monkeypatch.setenv("XDG_STATE_HOME", directory)
+        yield
+
+
+@pytest.fixture
+def url(schemas: Schemas) -> Iterator[str]:
+    name = schemas.take()
+    yield at_schema(schemas.url, name)
+    schemas.give_back(name)
+
+
+class Load:
+    """Senders that try again under the same id until they have a receipt, and receivers that acknowledge."""
+
+    def __init__(self, agents: list[Agent]) -> None:
+        self.agents = agents
+        self.sent: set[str] = set()
+        self.handled: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.stopped = False
+
+    async def send(self, agent: Agent) -> None:
+        number = 0
+        while not self.stopped:
+            number += 1
+            message_id = f"{agent.id}.{number}"
+            while not await self._sent(agent, message_id):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            self.sent.add(message_id)
+            await asyncio.sleep(0.002)
+
+    async def _sent(self, agent: Agent, message_id: str) -> bool:
+        try:
+            await agent.send("sink", "note", message_id, message_id=message_id)
+        except AgentBusError as error:
+            assert error.transient, error  # noqa: PT017
+            self.errors[error.code] += 1
+            return False
+        return True
+
+    async def take(self, sink: Agent) -> None:
+        """Until nothing has come for longer than a lease after the senders stopped."""
+        while True:
+            try:
+                message = await sink.receive(timeout=3.0, lease=2)
+                if message is None:
+                    if self.stopped:
+                        return
+                    continue
+                self.handled[message.payload] += 1
+                await message.ack()
+            except agentbus.errors.LeaseLost:
+                self.errors["lease_lost"] += 1
+            except AgentBusError as error:
+                assert error.transient, error  # noqa: PT017
+                self.errors[error.code] += 1
+                await asyncio.sleep(0.02)
+
+    async def more(self, count: int) -> None:
+        """Until so many more are sent."""
+        wanted = len(self.sent) + count
+        with anyio.fail_after(40):
+            while len(self.sent) < wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def run(self, trouble: Any) -> None:
+        sink, *senders = self.agents
+        async with anyio.create_task_group() as tasks:
+            for agent in senders:
+                tasks.start_soon(self.send, agent)
+            tasks.start_soon(self.take, sink)
+            await trouble()
+            self.stopped = True
+
+
+async def crew(bus: Bus, other: Bus) -> list[Agent]:
+    return [
+        await bus.register("sink", type="worker"),
+        *[await (bus, other)[number % 2].register(f"s-{number}", type="worker") for number in range(4)],
+    ]
+
+
+async def all_there(load: Load, bus: Bus) -> None:
+    """Every message that was acknowledged to its sender is there, once, and was handled at least once."""
+    assert len(load.sent) > 20
+    assert set(load.handled) >= load.sent
+    counts = (await bus.stats()).messages
+    assert counts == {"acked": sum(counts.values())}
+    # With its id, nothing that was sent again became two.
+    assert sum(counts.values()) == len(load.handled)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["restarted", "crashed"])
+async def test_a_server_that_goes_away_five_times_under_load_loses_nothing(server: Server, how: signal.Signals) -> None:
+    async with agentbus.connect(server.url) as bus, agentbus.connect(server.url) as other:
+        load = Load(await crew(bus, other))
+
+        async def trouble() -> None:
+            for _ in range(5):
+                await load.more(20)
+                await asyncio.to_thread(server.restart, how)
+
+        with anyio.fail_after(100):
+            await load.run(trouble)
+        await all_there(load, bus)
+
+
+async def test_backends_that_are_killed_are_replaced(url: str) -> None:
+    async with agentbus.connect(url) as bus, agentbus.connect(url) as other:
+        load = Load(await crew(bus, other))
+
+        async def trouble() -> None:
+            connection = await asyncpg.connect(url.partition("&schema")[0])
+            for _ in range(6):
+                await load.more(10)
+                await connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agentbus'"
+                )
+            await connection.close()
+
+        with anyio.fail_after(60):
+            await load.run(trouble)
+        await all_there(load, bus)
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+async def test_a_connection_cut_at_commit_fifty_times_loses_and_doubles_nothing(url: str, how: str) -> None:
+    parts = urlsplit(url)
+    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    socket = Path(options["host"]) / f".s.PGSQL.{options['port']}"
+    async with proxied(socket) as proxy:
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={options['schema']}"
+        async with agentbus.connect(place, beat_every=3600) as bus:
+            agent = await bus.register("a", type="worker")
+            for number in range(50):
+                proxy.cut = how
+                with pytest.raises(OutcomeUnknown) as found:
+                    await agent.send("a", "note", number, message_id=f"id-{number}")
+                assert found.value.transient
+                receipt = await agent.send("a", "note", number, message_id=f"id-{number}")
+                assert receipt.duplicate == (how == "after")
+            assert proxy.cuts == 50
+            assert (await bus.stats()).messages == {"queued": 50}
+            received = await agent.receive_many(100, timeout=5)
+            assert sorted(message.payload for message in received) == list(range(50))
+
+
+async def test_a_message_whose_notification_is_lost_is_found_at_once_after_the_connection_is_back(url: str) -> None:
+    """Long before the next beat, which is an hour away."""
+    async with agentbus.connect(url, beat_every=3600) as bus, agentbus.connect(url, beat_every=3600) as other:
+        a, b = await bus.register("a", type="worker"), await other.register("b", type="worker")
+        connection = await asyncpg.connect(url.partition("&schema")[0])
+        for number in range(5):
+            waiting = asyncio.create_task(a.receive(timeout=30))
+            await asyncio.sleep(0.05)
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'"
+                " OR query LIKE '%pg_notify%' AND pid <> pg_backend_pid()"
+            )
+            await b.send("a", "note", number)
+            begun = time.monotonic()
+            message = await waiting
+            assert message is not None
+            assert message.payload == number
+            assert time.monotonic() - begun < 10
+            await message.ack()
+        await connection.close()
+
+
+async def test_a_server_that_stays_away_is_said_so_and_nothing_is_written(server: Server) -> None:
+    async with agentbus.connect(server.url, lock_timeout=0.5, beat_every=3600) as bus:
+        agent = await bus.register("a", type="worker")
+        await asyncio.to_thread(server.stop)
+        with pytest.raises((ServerUnreachable, OutcomeUnknown)):
+            await agent.send("a", "note", 1)
+        with pytest.raises(ServerUnreachable):
+            await agent.send("a", "note", 2)
+        with pytest.raises(ServerUnreachable):
+            await bus.stats()
+        await asyncio.to_thread(server.start)
+        await agent.send("a", "note", 3)
+        message = await agent.receive(timeout=5)
+        assert message is not None
+        assert message.payload == 3
+
+
+async def test_closing_a_bus_whose_server_is_gone_does_not_hang(server: Server) -> None:
+    begun = time.monotonic()
+    async with agentbus.connect(server.url) as bus:
+        await bus.register("a", type="worker")
+        await asyncio.to_thread(server.stop)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 5
+
+
+async def test_a_client_that_stands_still_in_a_transaction_does_not_hold_up_the_others_for_ever(url: str) -> None:
+    from agentbus.engine.postgres.address import parse
+    from agentbus.engine.postgres.connection import _SETTINGS, connect
+
+    assert _SETTINGS["idle_in_transaction_session_timeout"] == "15s"
+    address = parse(url)
+    async with agentbus.connect(url) as bus:
+        stuck = await connect(address, {"idle_in_transaction_session_timeout": "200ms"})
+        await stuck.execute(
+            "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0))"
+        )
+        with anyio.fail_after(10):
+            await bus.declare(agentbus.pool("p"))
+        stuck.terminate()

@@ -1,0 +1,1 @@
+"""What only PostgreSQL promises, or can go wrong with."""

@@ -1,0 +1,149 @@
+"""Bringing the tables of a bus up to date: every step in its order, once, whoever comes first; all of them or none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import agentbus
+from agentbus.blocking import open_bus
+from agentbus.engine.postgres import connection as connections
+from agentbus.engine.postgres.address import parse
+from agentbus.errors import SchemaTooNew, StoreError
+from tests.support.guarded import run
+from tests.support.postgres import Schemas, at_schema, server_url
+
+Later = Callable[..., None]
+
+# Each needs what the one before it made. The second is of several statements, one of which has a semicolon inside.
+SECOND = """
+CREATE TABLE chapters (number bigint NOT NULL PRIMARY KEY, title text COLLATE "C" NOT NULL);
+CREATE FUNCTION chapters_grow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.title := NEW.title || '; more';
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER chapters_grow BEFORE INSERT ON chapters FOR EACH ROW EXECUTE FUNCTION chapters_grow();
+"""
+THIRD = "ALTER TABLE chapters ADD COLUMN pages bigint NOT NULL DEFAULT 7; INSERT INTO chapters VALUES (1, 'one');"
+BROKEN = "INSERT INTO chapters VALUES (2, 'two'); INSERT INTO nothing VALUES (1);"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch, schemas: Schemas) -> Later:
+    """From now on agentbus has these steps as well. The server is there."""
+    first = connections.migrations()[1]
+
+    def add(*steps: str) -> None:
+        known = dict(enumerate((first, *steps), 1))
+        monkeypatch.setattr(connections, "migrations", lambda: known)
+
+    return add
+
+
+def steps(url: str) -> list[int]:
+    return [row[0] for row in _rows(url, "SELECT version FROM {schema}.migrations ORDER BY version")]
+
+
+def chapters(url: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in _rows(url, "SELECT number, title, pages FROM {schema}.chapters ORDER BY number")]
+
+
+def _rows(url: str, sql: str) -> list[tuple[Any, ...]]:
+    address = parse(url)
+    (rows,) = run(address.dsn, sql.format(schema=address.identifier))
+    return list(rows)
+
+
+def place(name: str) -> str:
+    """A schema that this test alone uses: it is not to be used again."""
+    run(server_url(), f"DROP SCHEMA IF EXISTS {name} CASCADE")
+    return at_schema(server_url(), name)
+
+
+async def test_a_bus_of_an_older_agentbus_is_brought_up_to_date(later: Later) -> None:
+    url = await asyncio.to_thread(place, "older")
+    async with agentbus.connect(url) as bus:
+        await bus.declare(agentbus.pool("p"))
+    assert await asyncio.to_thread(steps, url) == [1]
+    later(SECOND, THIRD)
+    async with agentbus.connect(url) as bus:
+        agent = await bus.register("a", type="worker")
+        await agent.send(agentbus.pool("p"), "note", 1)
+    assert await asyncio.to_thread(steps, url) == [1, 2, 3]
+    assert await asyncio.to_thread(chapters, url) == [(1, "one; more", 7)]
+    later()
+    with pytest.raises(SchemaTooNew):
+        async with agentbus.connect(url):
+            pass
+
+
+async def test_a_new_bus_goes_through_every_step(later: Later) -> None:
+    url = await asyncio.to_thread(place, "newest")
+    later(SECOND, THIRD)
+    async with agentbus.connect(url):
+        pass
+    assert await asyncio.to_thread(steps, url) == [1, 2, 3]
+    assert await asyncio.to_thread(chapters, url) == [(1, "one; more", 7)]
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["older", "new"])
+async def test_of_many_who_come_at_once_one_does_it(later: Later, made: bool) -> None:
+    url = await asyncio.to_thread(place, "crowded")
+    if made:
+        async with agentbus.connect(url):
+            pass
+    later(SECOND, THIRD)
+
+    async def come() -> None:
+        async with agentbus.connect(url) as bus:
+            await bus.stats()
+
+    await asyncio.gather(*(come() for _ in range(12)))
+    assert await asyncio.to_thread(steps, url) == [1, 2, 3]
+    assert await asyncio.to_thread(chapters, url) == [(1, "one; more", 7)]
+
+
+async def test_those_who_have_it_open_work_on(later: Later) -> None:
+    url = await asyncio.to_thread(place, "running")
+    async with agentbus.connect(url) as old:
+        agent = await old.register("a", type="worker")
+        await agent.send("a", "note", 1)
+        later(SECOND, "ALTER TABLE messages ADD COLUMN mood text; ALTER TABLE agents ADD COLUMN mood text;")
+        async with agentbus.connect(url) as new:
+            await (await new.register("b", type="worker")).send("a", "note", 2)
+        assert [message.payload for message in await agent.receive_many(2, timeout=5)] == [1, 2]
+        await agent.send("a", "note", 3)
+        assert (await old.agents.get("b")) is not None
+
+
+async def test_a_step_that_fails_changes_nothing(later: Later) -> None:
+    url = await asyncio.to_thread(place, "broken")
+    async with agentbus.connect(url):
+        pass
+    later(SECOND, THIRD, BROKEN)
+    with pytest.raises(StoreError, match="nothing"):
+        async with agentbus.connect(url):
+            pass
+    assert await asyncio.to_thread(steps, url) == [1]
+    later(SECOND, THIRD)
+    async with agentbus.connect(url):
+        pass
+    assert await asyncio.to_thread(chapters, url) == [(1, "one; more", 7)]
+
+
+def test_a_command_brings_it_up_to_date_too(later: Later) -> None:
+    url = place("commanded")
+    open_bus(url, create=True).close()
+    later(SECOND)
+    with open_bus(url) as bus:
+        assert bus.stats().messages == {}
+    assert steps(url) == [1, 2]
+
+
+def test_the_files_are_numbered_without_a_gap() -> None:
+    assert sorted(connections.migrations()) == list(range(1, len(connections.migrations()) + 1))

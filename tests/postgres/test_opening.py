@@ -1,0 +1,305 @@
+"""Opening a bus on a server: what can be wrong with the address, the server, the user; and many who open at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+import agentbus
+from agentbus.engine.postgres import connection as connections
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import migrations
+from agentbus.errors import (
+    AccessDenied,
+    AgentBusError,
+    BackupFailed,
+    FormatRefused,
+    InvalidUrl,
+    LockTimeout,
+    NotWritable,
+    SchemaTooNew,
+    ServerTooOld,
+    ServerUnreachable,
+    StatementTimeout,
+    UnknownDatabase,
+    UseServerTools,
+)
+from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
+from tests.support.postgres import Server, at_schema, server_url
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Server]:
+    with guarded_server() as server:
+        yield server
+
+
+async def refused(url: str, kind: type[AgentBusError]) -> AgentBusError:
+    """Opening this must fail like that, at once, and the password must be nowhere in what is said."""
+    with pytest.raises(kind) as found:
+        async with agentbus.connect(url):
+            pass
+    error = found.value
+    shown = "".join(traceback.format_exception(error)) + repr(error.facts) + str(error.fix)
+    assert SECRET not in shown
+    return error
+
+
+async def test_a_wrong_password_is_said_so(guarded: Server) -> None:
+    error = await refused(guest(guarded, password="wrong-" + SECRET), AccessDenied)
+    assert "password" in str(error)
+
+
+async def test_a_user_without_permission_is_told_what_it_needs(guarded: Server) -> None:
+    error = await refused(guest(guarded), AccessDenied)
+    assert "CREATE" in str(error.fix)
+    await asyncio.to_thread(run, guarded.url, "CREATE SCHEMA own AUTHORIZATION guest")
+    async with agentbus.connect(guest(guarded, more="?schema=own")) as bus:
+        assert (await bus.stats()).messages == {}
+
+
+async def test_a_database_that_is_not_there_is_said_so(guarded: Server) -> None:
+    error = await refused(guest(guarded, database="nowhere"), UnknownDatabase)
+    assert "nowhere" in str(error)
+    assert "createdb" in str(error.fix)
+
+
+async def test_no_server_is_said_so() -> None:
+    await refused(f"postgresql://guest:{SECRET}@127.0.0.1:{free_port()}/x", ServerUnreachable)
+
+
+async def test_a_host_that_does_not_exist_is_said_so() -> None:
+    await refused(f"postgresql://guest:{SECRET}@host.invalid/x", ServerUnreachable)
+
+
+async def test_a_server_that_is_too_old_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "OLDEST", 990000)
+    error = await refused(url, ServerTooOld)
+    assert "14" in str(error)
+
+
+async def test_a_database_that_is_not_utf8_is_refused(schemas: Any) -> None:
+    base = server_url()
+    await asyncio.to_thread(
+        run, base, "CREATE DATABASE latin ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    await refused(base.replace("/postgres", "/latin"), ServerTooOld)
+
+
+async def test_a_bus_of_a_newer_agentbus_is_refused(schemas: Any) -> None:
+    place = at_schema(server_url(), "newer")
+    async with agentbus.connect(place):
+        pass
+    await asyncio.to_thread(run, server_url(), "INSERT INTO newer.migrations VALUES (99)")
+    error = await refused(place, SchemaTooNew)
+    assert error.found == 99
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("postgresql://u:p@h/d?schema=1x", "schema"),
+        ("postgresql://u:p@h/d?schema=", "schema"),
+        ('postgresql://u:p@h/d?schema=a"b', "schema"),
+        ("postgresql://u:p@h/d?schema=" + "x" * 64, "schema"),
+        (f"postgresql://u:{SECRET}#x@h/d", "%23"),
+        (f"postgresql://u:{SECRET}\n@h/d", "printed"),
+        (f"postgresql://u:{SECRET}@[h/d", "postgresql://"),
+    ],
+)
+def test_a_url_that_cannot_be_right_is_refused(bad: str, said: str) -> None:
+    with pytest.raises(InvalidUrl, match=said) as found:
+        agentbus.connect(bad)
+    assert SECRET not in str(found.value)
+    assert SECRET not in repr(found.value.facts)
+
+
+@pytest.mark.parametrize("bad", ["postgresql://u@h:port/d", "postgresql://u@h/d?nonsense=1&sslmode=what"])
+async def test_what_the_driver_cannot_use_is_a_named_error(bad: str) -> None:
+    with pytest.raises(AgentBusError):
+        async with agentbus.connect(bad):
+            pass
+
+
+def test_an_address_is_shown_without_its_password() -> None:
+    address = parse(f"postgresql://u:{SECRET}@h:1/d?schema=s&password={SECRET}&sslmode=require")
+    assert address.shown == "postgresql://u@h:1/d?schema=s"
+    assert SECRET not in address.plain + repr(address) + address.dump(None) + str(address.directory)
+    assert "sslmode=require" in address.plain
+    assert "schema" not in address.dsn
+    assert SECRET in address.dsn
+
+
+async def test_the_password_is_in_no_log_and_no_status(
+    guarded: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    caplog.set_level(logging.DEBUG)
+    await asyncio.to_thread(run, guarded.url, "CREATE SCHEMA IF NOT EXISTS quiet AUTHORIZATION guest")
+    async with agentbus.connect(guest(guarded, more="?schema=quiet")) as bus:
+        said = [str(check) for check in await bus.doctor()]
+        said.append(repr(await bus.stats()))
+        with pytest.raises(BackupFailed) as found:
+            await bus.backup()
+        said += [str(found.value), repr(bus), repr(bus.engine), repr(vars(bus.engine))]
+    assert SECRET not in "".join(said) + caplog.text
+
+
+async def test_a_backup_names_the_command_for_it(url: str, tmp_path: Path) -> None:
+    async with agentbus.connect(url) as bus:
+        with pytest.raises(UseServerTools, match="pg_dump --format=custom --schema="):
+            await bus.backup(tmp_path / "with space.dump")
+        await bus.declare(agentbus.pool("p"))
+
+
+async def test_the_command_for_a_backup_works(url: str, tmp_path: Path) -> None:
+    import shlex
+
+    from tests.support.postgres import binaries
+
+    async with agentbus.connect(url) as bus:
+        await bus.declare(agentbus.pool("p"))
+        with pytest.raises(UseServerTools) as found:
+            await bus.backup(tmp_path / "bus.dump")
+        program, *arguments = shlex.split(found.value.command)
+        process = await asyncio.create_subprocess_exec(binaries() / program, *arguments)
+        assert await process.wait() == 0
+        assert (tmp_path / "bus.dump").stat().st_size > 1000
+
+
+async def test_a_statement_that_takes_too_long_is_a_named_error(url: str) -> None:
+    """The server's own limit, as an administrator sets it."""
+    slow = url.replace("?", "?options=-c%20statement_timeout%3D100&", 1)
+    async with agentbus.connect(url) as holder, agentbus.connect(slow, lock_timeout=5) as bus:
+        connection = await asyncpg.connect(parse(url).dsn, server_settings={"search_path": parse(url).schema})
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(_BUS_LOCK)
+        try:
+            with pytest.raises(StatementTimeout):
+                await bus.declare(agentbus.pool("p"))
+        finally:
+            await transaction.rollback()
+            await connection.close()
+        # Nothing was written, and the bus goes on.
+        await bus.declare(agentbus.pool("q"))
+        assert [event.subject async for event in holder.events()] == ["pool:q"]
+
+
+_BUS_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0))"
+
+
+async def test_a_lock_that_is_not_to_be_had_is_a_named_error(url: str) -> None:
+    async with agentbus.connect(url, lock_timeout=0.2) as bus:
+        connection = await asyncpg.connect(parse(url).dsn, server_settings={"search_path": parse(url).schema})
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(_BUS_LOCK)
+        try:
+            with pytest.raises(LockTimeout):
+                await bus.declare(agentbus.pool("p"))
+        finally:
+            await transaction.rollback()
+            await connection.close()
+        await bus.declare(agentbus.pool("p"))
+
+
+async def test_a_read_only_user_is_a_named_error(url: str) -> None:
+    async with agentbus.connect(url):
+        pass
+    with pytest.raises(NotWritable):
+        async with agentbus.connect(url.replace("?", "?options=-c%20default_transaction_read_only%3Don&", 1)):
+            pass
+
+
+@pytest.fixture
+async def raw(url: str) -> AsyncIterator[Any]:
+    async with agentbus.connect(url) as bus, bus.agent("a", type="worker"):
+        connection = await asyncpg.connect(parse(url).dsn, server_settings={"search_path": parse(url).schema})
+        yield connection
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO vocabulary (kind, name, created) VALUES ('message', 'two words', 0)",
+        "INSERT INTO vocabulary (kind, name, created) VALUES ('thing', 'x', 0)",
+        "DELETE FROM vocabulary",
+        "TRUNCATE vocabulary CASCADE",
+        "UPDATE vocabulary SET name = 'x' WHERE name = 'note'",
+        "UPDATE agents SET type = 'nothing'",
+        "UPDATE agents SET status = 'tired'",
+        "UPDATE agents SET status = 'failed'",
+        "UPDATE agents SET metadata = '[]'",
+        "UPDATE agents SET metadata = '{'",
+        "UPDATE agents SET mailbox = 999",
+        "UPDATE agents SET progress = 101",
+        "UPDATE agents SET id = 'new' || chr(10)",
+        "INSERT INTO state (scope, key, version, change, checksum, value, created, updated)"
+        " VALUES ('s', 'k', 1, 1, 0, '{', 0, 0)",
+        "INSERT INTO state (scope, key, version, change, checksum, value, created, updated)"
+        " VALUES ('s', '', 1, 1, 0, '1', 0, 0)",
+        "INSERT INTO state (scope, key, version, change, checksum, value, created, updated)"
+        " VALUES ('s', repeat('k', 257), 1, 1, 0, '1', 0, 0)",
+        "INSERT INTO messages (id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, created)"
+        " VALUES (1, 1, 'a', 'unknown', '1', 0, 5, 'queued', 5, 0)",
+        "INSERT INTO messages (id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, created)"
+        " VALUES (1, 1, 'a', 'note', 'x', 0, 5, 'queued', 5, 0)",
+        "INSERT INTO messages (id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, created)"
+        " VALUES (1, 99, 'a', 'note', '1', 0, 5, 'queued', 5, 0)",
+    ],
+)
+async def test_formats_hold_against_someone_writing_with_psql(raw: Any, statement: str) -> None:
+    with pytest.raises((asyncpg.IntegrityConstraintViolationError, asyncpg.DataError)):
+        await raw.execute(statement)
+
+
+async def test_what_a_constraint_refuses_is_a_named_error(url: str) -> None:
+    from agentbus.operations import Each, operation
+
+    @operation(durable=True)
+    def break_a_rule(requests: Any, now: Any) -> Any:
+        yield Each("listener_insert", [("", 1)])
+        return [None] * len(requests)
+
+    async with agentbus.connect(url) as bus:
+        with pytest.raises(FormatRefused):
+            await bus.engine.write(break_a_rule, None)
+
+
+MANY = 20
+_OPEN = """
+import asyncio, sys, agentbus
+async def main():
+    async with agentbus.connect(sys.argv[1]) as bus:
+        await bus.declare(agentbus.pool(f"p-{sys.argv[2]}"))
+asyncio.run(main())
+"""
+
+
+async def test_twenty_processes_that_open_a_new_bus_at_once_all_succeed(schemas: Any, tmp_path: Path) -> None:
+    place = at_schema(server_url(), "crowd")
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    processes = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _OPEN, place, str(number), env=environment, stderr=asyncio.subprocess.PIPE
+        )
+        for number in range(MANY)
+    ]
+    for process in processes:
+        _, said = await process.communicate()
+        assert process.returncode == 0, said.decode()
+    async with agentbus.connect(place) as bus:
+        assert len([event async for event in bus.events(kind="mailbox_declared")]) == MANY
+    ((count,),) = (await asyncio.to_thread(run, server_url(), "SELECT count(*) FROM crowd.migrations"))[0]
+    assert count == len(migrations())

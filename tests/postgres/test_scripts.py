@@ -1,0 +1,113 @@
+"""What goes with a COMMIT is written into the text of a script: whatever it holds, it stays what it is."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+import agentbus
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.scripts import _literal, _Unwritable, deferred, ringing
+from agentbus.operations import Each, Query
+
+NASTY = (
+    "it's",
+    "''",
+    "\\",
+    "\\'; DROP TABLE messages; --",
+    "'; COMMIT; DELETE FROM messages; --",
+    "$1 $2 $$ $tag$",
+    "/* -- */ ;\n;",
+    "E'\\x00'",
+    '"quoted"',
+    "ü€𝄞\u202e",
+    "%s {0} \t\r\n",
+    "",
+)
+
+
+NAMES = ("mailbox/1", "mailbox/1#b7f.2", "state/agent:a-1", "server")
+UNWRITABLE = (1.5, b"x", [], [1, "a"], [None], "nul\0", object(), *NASTY, *(["a", text] for text in NASTY))
+
+
+@pytest.mark.parametrize("text", NAMES)
+async def test_a_name_is_what_it_was(url: str, text: str) -> None:
+    connection = await asyncpg.connect(parse(url).dsn)
+    try:
+        assert await connection.fetchval(f"SELECT {_literal(text)}") == text
+        assert await connection.fetchval(f"SELECT {_literal([text, text])}") == [text, text]
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("text", NASTY)
+async def test_a_message_alone_arrives_as_it_was_sent(url: str, text: str) -> None:
+    async with agentbus.connect(url) as bus:
+        agent = await bus.register("a", type="worker")
+        await agent.send("a", "note", {"text": text, text: [text]})
+        message = await agent.receive(timeout=5)
+        assert message is not None
+        assert message.payload == {"text": text, text: [text]}
+        await message.nack(error=text or None)
+        assert (await bus.stats()).messages in ({"queued": 1}, {"scheduled": 1})
+
+
+async def test_numbers_keep_their_sign_and_lists_their_type(url: str) -> None:
+    connection = await asyncpg.connect(parse(url).dsn)
+    try:
+        assert await connection.fetchval(f"SELECT 5 -{_literal(-3)}") == 8
+        assert await connection.fetchval(f"SELECT {_literal([1, -2])}") == [1, -2]
+        assert await connection.fetchval(f"SELECT {_literal(True)}") == 1
+        assert await connection.fetchval(f"SELECT {_literal(2**63 - 1)}") == 2**63 - 1
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("value", UNWRITABLE)
+def test_what_cannot_be_written_as_a_literal_is_left_to_the_driver(value: object) -> None:
+    with pytest.raises(_Unwritable):
+        _literal(value)
+
+
+def test_only_what_gives_nothing_back_waits_for_the_commit() -> None:
+    assert deferred(Query("message_ack", (1, [1]))) is None
+    assert deferred(Query("message_held", ([1],))) is None
+    assert deferred(Query("document_insert", ("s", "n", "c", None, 1, "1"))) is None
+    assert deferred(Each("message_begin", [(1, 2)])) == "UPDATE messages SET attempts = (1) WHERE id = (2)"
+    assert deferred(Each("message_begin", [])) == ""
+    assert deferred(Each("message_begin", [(1, 2)] * 5)) is None, "many go faster by a prepared statement"
+
+
+def test_what_people_wrote_is_never_in_the_text_of_a_statement() -> None:
+    assert deferred(Query("agent_called", (1, "agent-1", 2))) is not None
+    assert deferred(Query("message_bury", ('{"secret": 1}', 2, 3))) is None
+    assert deferred(Each("event_insert", [(1, "k", "bus", "s", None, "{}")])) is None, "nor is any new row"
+
+
+def test_channels_that_are_too_many_or_not_plain_are_rung_apart() -> None:
+    assert ringing(["mailbox/1", "mailbox/2"], 7) is not None
+    assert ringing(["mailbox/1", "it's"], 7) is None
+    assert ringing([f"mailbox/{number}" for number in range(65)], 7) is None
+
+
+async def test_a_refusal_at_the_commit_is_told_and_nothing_is_written(url: str) -> None:
+    """The last write of a transaction is refused by the tables, behind everything that was asked before."""
+    from agentbus.errors import FormatRefused
+    from agentbus.operations import operation
+
+    @operation(durable=True)
+    def break_a_rule_at_last(requests, now):  # type: ignore[no-untyped-def]
+        yield Query("meta_get", ("x",))
+        yield Query("meta_set", ("fine", "1"))
+        last = Query("process_beat", (None, requests[0]))
+        assert deferred(last) is not None
+        yield last
+        return [None] * len(requests)
+
+    async with agentbus.connect(url) as bus:
+        with pytest.raises(FormatRefused):
+            await bus.engine.write(break_a_rule_at_last, bus.engine.process)
+        connection = await asyncpg.connect(parse(url).dsn, server_settings={"search_path": parse(url).schema})
+        assert await connection.fetchval("SELECT count(*) FROM meta WHERE key = 'fine'") == 0
+        await connection.close()
+        await bus.declare(agentbus.pool("p"))
