@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import cli, queue, recovery, registry, report, state, writers
 from benchmarks.command import Measured, Options, Suite, arena, parser, rounds
+from benchmarks.contestants.versions import versions
 
 SUITES: tuple[Suite, ...] = (
     queue.SUITE, writers.SUITE, state.SUITE, registry.SUITE, recovery.SUITE, cli.SUITE,
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = "\n\n".join(parts) + "\n"
     print(text)
     found: dict[str, Any] = {
-        "machine": machine, "doubts": doubtful, "quick": given.quick, "seconds": round(time.monotonic() - begun),
+        "machine": machine, "versions": versions(), "doubts": doubtful,
+        "quick": given.quick, "seconds": round(time.monotonic() - begun),
         "suites": {one.suite.name: one.as_json() for one in measured},
     }  # fmt: skip
     if given.json is not None:

@@ -56,7 +56,7 @@ class Pace:
 
 
 FULL = Pace(
-    seconds=0.4, slices=2, messages=100, quiet=2.0, many=1_000_000, growth_rounds=30, agents=10_000, upkeep_seconds=20.0
+    seconds=0.4, slices=2, messages=100, quiet=2.0, many=1_000_000, growth_rounds=30, agents=10_000, upkeep_seconds=15.0
 )  # fmt: skip
 QUICK = Pace(
     seconds=0.1, slices=1, messages=15, quiet=0.3, many=10_000, growth_rounds=4, agents=1000, upkeep_seconds=1.0

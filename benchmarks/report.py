@@ -59,8 +59,7 @@ def markdown(
     parts = []
     if rates:
         parts.append(_rates(rates, titles))
-    if costs:
-        parts.append(table(("", "figure", "unit"), [(series.title, _spread(series), series.unit) for series in costs]))
+    parts += _costs(costs)
     parts.append("\n".join(f"- {note}" for note in notes))
     if kept:
         parts.append(table(("promise", "measured", "floor", ""), [check.row() for check in kept]))
@@ -96,6 +95,25 @@ def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
         for key, about in contestants.items()
     ]
     return table((rates[0].unit, *(titles[workload] for workload in workloads), "what survives"), rows)
+
+
+def _costs(costs: Sequence[Series]) -> list[str]:
+    """One table for what was measured in one unit each; others for what was measured in several, side by side."""
+    units: dict[str, tuple[str, ...]] = {}
+    for series in costs:
+        units[series.workload] = tuple(dict.fromkeys((*units.get(series.workload, ()), series.unit)))
+    found: list[str] = []
+    single = [series for series in costs if len(units[series.workload]) == 1]
+    for columns in dict.fromkeys(several for several in units.values() if len(several) > 1):
+        cells: dict[str, dict[str, str]] = {}
+        for series in costs:
+            if units[series.workload] == columns:
+                cells.setdefault(series.title, {})[series.unit] = _spread(series)
+        rows = [(title, *(row.get(unit, "–") for unit in columns)) for title, row in cells.items()]
+        found.append(table(("", *columns), rows))
+    if single:
+        found.append(table(("", "figure", "unit"), [(one.title, _spread(one), one.unit) for one in single]))
+    return found
 
 
 def _spread(series: Series) -> str:

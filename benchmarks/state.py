@@ -37,7 +37,7 @@ NOTES = (
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds, slices = (0.05, 1) if options.quick else (0.25, 2)
+    seconds, slices = (0.05, 1) if options.quick else (0.3, 1)
     cases = [
         Case(
             results.add(Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)),

@@ -94,12 +94,15 @@ def postgres() -> str:
     return _address("POSTGRES_URL", start)
 
 
-def has_postgres() -> bool:
+def postgres_program() -> Path | None:
     try:
-        binaries()
+        return binaries() / "postgres"
     except RuntimeError:
-        return "AGENTBUS_BENCH_POSTGRES_URL" in os.environ
-    return True
+        return None
+
+
+def has_postgres() -> bool:
+    return postgres_program() is not None or "AGENTBUS_BENCH_POSTGRES_URL" in os.environ
 
 
 def stop_all() -> None:
