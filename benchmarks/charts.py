@@ -202,7 +202,12 @@ def _writers(results: dict[str, Found]) -> Any:
         chosen = [one for one in series if one["unit"] == unit]
         for key, shade in zip(dict.fromkeys(one["contestant"] for one in chosen), LINES, strict=False):
             of = [one for one in chosen if one["contestant"] == key]
-            name = of[0]["title"].removesuffix(f", {of[0]['workload']} processes")
+            name = (
+                of[0]["title"]
+                .removesuffix(" processes")
+                .removesuffix(" process")
+                .removesuffix(f", {of[0]['workload']}")
+            )
             _line(axis, name, [(int(one["workload"]), one["median"]) for one in of], shade)
         counts = sorted({int(one["workload"]) for one in chosen})
         axis.set_xscale("log", base=2)

@@ -153,9 +153,13 @@ def _tell(
         ERRORS: float(sum(errors for _, _, errors in told)),
     }
     for unit, value in figures.items():
-        title = about.title if unit == RATE else f"{about.title}, {count} processes"
+        title = about.title if unit == RATE else f"{about.title}, {_counted(count)}"
         series = Series(str(count), about.key, unit, title=title, durability=about.durability)
         results.add(series).values.append(value)
+
+
+def _counted(count: int) -> str:
+    return f"{count} processes" if count > 1 else "1 process"
 
 
 def checks(results: Results) -> list[Check]:
@@ -168,7 +172,7 @@ SUITE = Suite(
     about=__doc__ or "",
     choices=[str(count) for count in COUNTS],
     rate=RATE,
-    titles={str(count): f"{count} processes" if count > 1 else "1 process" for count in COUNTS},
+    titles={str(count): _counted(count) for count in COUNTS},
     notes=lambda: NOTES,
     measure=measure,
     checks=checks,
