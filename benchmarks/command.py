@@ -73,7 +73,8 @@ class Measured:
     settings: dict[str, Any]
 
     def markdown(self) -> str:
-        return report.markdown(self.results, self.checks, self.suite.titles, self.suite.notes(), self.suite.rate)
+        notes = [*self.suite.notes(), *self.results.failures()]
+        return report.markdown(self.results, self.checks, self.suite.titles, notes, self.suite.rate)
 
     def as_json(self) -> dict[str, Any]:
         return report.as_json(self.results, self.checks, self.settings)

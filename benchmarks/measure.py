@@ -31,6 +31,16 @@ class Series:
     durability: str = ""
     slices: list[list[float]] = field(default_factory=list)
     """What the values are means of."""
+    failure: str = ""
+    """Why there are no values."""
+
+    def failed(self, error: Exception) -> None:
+        """Somebody else's failure is told, and the others go on; one of ours is to be seen."""
+        if self.contestant.startswith("agentbus"):
+            raise error
+        self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self.values.clear()
+        self.slices.clear()
 
     @property
     def median(self) -> float:
@@ -60,7 +70,7 @@ class Series:
 
 
 class Results:
-    """Every series of a run."""
+    """Every series of a run. One that failed has no values, and is left out."""
 
     def __init__(self) -> None:
         self.series: list[Series] = []
@@ -68,6 +78,9 @@ class Results:
     def add(self, series: Series) -> Series:
         self.series.append(series)
         return series
+
+    def failures(self) -> list[str]:
+        return [f"{one.title}, {one.workload}: failed, {one.failure}" for one in self.series if one.failure]
 
     def of(self, workload: str) -> list[Series]:
         return [series for series in self.series if series.workload == workload and series.values]
@@ -114,8 +127,14 @@ def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progre
                     where = f"round {number} of {rounds}, slice {turn} of {slices}"
                     progress.say(f"{where}: {workload}, {case.series.contestant}")
                     gc.collect()
-                    slice_figures.append(case.run())
+                    if not case.series.failure:
+                        try:
+                            slice_figures.append(case.run())
+                        except Exception as error:
+                            case.series.failed(error)
             for case, slice_figures in zip(contestants, figures, strict=True):
+                if case.series.failure:
+                    continue
                 case.series.values.append(statistics.fmean(slice_figures))
                 case.series.slices.append(slice_figures)
 

@@ -139,7 +139,14 @@ def _idle(
             def run(fresh: Path, one: Contestant = one) -> processes.Idle:
                 return asyncio.run(processes.idle(one, fresh, pace.messages // rounds, pace.quiet / rounds))
 
-            found = afresh(directory, run)
+            if series[one.key, P50].failure:
+                continue
+            try:
+                found = afresh(directory, run)
+            except Exception as error:
+                for unit in (P50, P99, CPU):
+                    series[one.key, unit].failed(error)
+                continue
             for unit, value in ((P50, found.p50), (P99, found.p99), (CPU, found.cpu)):
                 series[one.key, unit].values.append(value)
 

@@ -69,6 +69,7 @@ def markdown(
 def as_json(results: Results, kept: Sequence[Check], settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "settings": settings,
+        "failures": results.failures(),
         "results": [series.as_json() for series in results.series if series.values],
         "checks": [{**asdict(check), "passed": check.passed} for check in kept],
     }
