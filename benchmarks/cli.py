@@ -12,21 +12,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import agentbus
-from benchmarks.command import Command, Options
+from benchmarks.command import Options, Suite, main
 from benchmarks.measure import Progress, Results, Series
 from benchmarks.report import Check
 
 BASE = "base"
 MOST = 1.5
 """How many times as long as the base a command may take."""
-STARTS = 30
+STARTS = 20
 LOOPS = 50
 EACH = 20
+CROWD = "crowd"
 _IMPORTS = "import sqlite3, argparse, socket, msgspec"
 _CALLS = {
     "send": ("send", "worker-1", "note", '{"n": 1}'),
@@ -35,20 +35,6 @@ _CALLS = {
     "state set": ("state", "set", "scope", '{"files": 12}'),
     "heartbeat": ("heartbeat",),
 }
-
-COMMAND = Command(
-    name="cli",
-    about="Time single calls of the command line against an interpreter that imports what they need.",
-    choices=(*_CALLS,),
-    quick="fewer starts",
-    rate="calls/s",
-    titles={"start": "one call", "crowd": "many at once"},
-    notes=(),
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return COMMAND.run(arguments, measure, checks)
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
@@ -68,33 +54,35 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         name: results.add(Series("start", name, "ms", title=f"`{_IMPORTS}`" if name == BASE else f"`agentbus {name}`"))
         for name in calls
     }
-    starts = 5 if options.quick else STARTS
+    starts = 3 if options.quick else STARTS
+    progress.expect(starts + 1)
     for count in range(starts):
         progress.say(f"start {count + 1} of {starts}")
         for name, words in calls.items():
             begun = time.perf_counter()
             run(words)
             series[name].values.append((time.perf_counter() - begun) * 1000)
-    progress.say(f"{LOOPS} shell loops")
-    each = 2 if options.quick else EACH
-    crowd = results.add(Series("crowd", "loops", "s", title=f"{LOOPS} shell loops, {each} sends each"))
-    crowd.values.append(_crowd(agent, environment, each))
+    if CROWD in options.chosen:
+        loops, each = (10, 1) if options.quick else (LOOPS, EACH)
+        progress.say(f"{loops} shell loops")
+        crowd = results.add(Series(CROWD, "loops", "s", title=f"{loops} shell loops, {each} sends each"))
+        crowd.values.append(_crowd(agent, environment, loops, each))
     return {"starts": starts}
 
 
-def _crowd(agent: str, environment: dict[str, str], each: int) -> float:
+def _crowd(agent: str, environment: dict[str, str], count: int, each: int) -> float:
     """Loops that send at once; how long that takes. Whatever is lost, or told of an error, ends the benchmark."""
     run = _Runner(environment)
     run([agent, "register", "target", "--type", "worker"])
     begun = time.perf_counter()
     loop = f'for n in $(seq {each}); do "{agent}" send target note "$n" || exit 1; done'
-    loops = [subprocess.Popen(["sh", "-c", loop], env=environment, stdout=subprocess.DEVNULL) for _ in range(LOOPS)]
+    loops = [subprocess.Popen(["sh", "-c", loop], env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
     codes = {one.wait() for one in loops}
     taken = time.perf_counter() - begun
     stats = json.loads(subprocess.check_output([agent, "status", "--json"], env=environment))["data"]
     there = next((queue["queued"] for queue in stats["queues"] if queue["recipient"] == "target"), 0)
-    if codes != {0} or there != LOOPS * each:
-        raise SystemExit(f"{there} of {LOOPS * each} messages are there; exit codes {codes}")
+    if codes != {0} or there != count * each:
+        raise SystemExit(f"{there} of {count * each} messages are there; exit codes {codes}")
     return taken
 
 
@@ -116,5 +104,18 @@ def checks(results: Results) -> list[Check]:
     return found
 
 
+SUITE = Suite(
+    name="cli",
+    title="The command line",
+    about="Time single calls of the command line against an interpreter that imports what they need.",
+    choices=(*_CALLS, CROWD),
+    rate="calls/s",
+    titles={},
+    notes=lambda: ("Every call is started anew, as a shell does; bytecode is compiled before, as an installer does.",),
+    measure=measure,
+    checks=checks,
+    long=frozenset({CROWD}),
+)
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main(SUITE))

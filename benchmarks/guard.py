@@ -23,19 +23,20 @@ from functools import partial
 from pathlib import Path
 
 import agentbus
-from benchmarks.contestants.base import Box
-from benchmarks.contestants.base import Contestant as Queue
-from benchmarks.contestants.bus import DISK
-from benchmarks.contestants.plain import PLAIN
-from benchmarks.contestants.raw import RAW
+from benchmarks.contestants.queues.base import Box
+from benchmarks.contestants.queues.base import Contestant as Queue
+from benchmarks.contestants.queues.bus import DISK
+from benchmarks.contestants.queues.plain import PLAIN
+from benchmarks.contestants.queues.raw import RAW
+from benchmarks.contestants.stores import bus as our_store
+from benchmarks.contestants.stores import plain as plain_store
+from benchmarks.contestants.stores import raw as raw_store
+from benchmarks.contestants.stores.base import Contestant as Store
 from benchmarks.machine import place
 from benchmarks.measure import Progress, afresh
+from benchmarks.payload import PAYLOAD
 from benchmarks.report import table
-from benchmarks.stores import bus as our_store
-from benchmarks.stores import plain as plain_store
-from benchmarks.stores import raw as raw_store
-from benchmarks.stores.base import Contestant as Store
-from benchmarks.workloads import BATCH, PAYLOAD, TASKS, TEXT
+from benchmarks.workloads.lifecycles import BATCH, TASKS
 
 SECONDS = 0.1
 """The length of a slice."""
@@ -88,9 +89,9 @@ async def _lifecycle(box: Box) -> None:
     await box.ack(await box.receive())
 
 
-def _batches(directory: Path) -> float:
+def _batches(contestant: Queue, directory: Path) -> float:
     async def work() -> float:
-        async with DISK.open(directory, 1) as (box,):
+        async with contestant.open(directory, 1) as (box,):
 
             async def lap() -> None:
                 await box.send_many([PAYLOAD] * BATCH)
@@ -99,16 +100,6 @@ def _batches(directory: Path) -> float:
             return await _best(lap, BATCH)
 
     return asyncio.run(work())
-
-
-def _raw_batches(directory: Path) -> float:
-    with RAW.open(directory, 1) as (box,):
-
-        async def lap() -> None:
-            box.send_many([TEXT] * BATCH)
-            box.ack_many(box.receive_many(BATCH, ()))
-
-        return asyncio.run(_best(lap, BATCH))
 
 
 def _sets(contestant: Store, directory: Path) -> float:
@@ -138,9 +129,9 @@ def _looks(question: Callable[[agentbus.Bus, agentbus.Agent], Lap], directory: P
     return asyncio.run(work())
 
 
-def _plain_get(directory: Path) -> float:
+def _gets(contestant: Store, directory: Path) -> float:
     async def work() -> float:
-        async with plain_store.PLAIN.open(directory, 1) as store:
+        async with contestant.open(directory, 1) as store:
             await store.fill(["key"], PAYLOAD)
             return await _asked(partial(store.get, "key"))
 
@@ -158,28 +149,17 @@ async def _asked(ask: Lap) -> float:
     return await _best(lap, LOOKS)
 
 
-def _raw_get(directory: Path) -> float:
-    with raw_store.RAW.open(directory) as store:
-        store.fill(["key"], TEXT)
-
-        async def lap() -> None:
-            for _ in range(LOOKS):
-                store.get("key")
-
-        return asyncio.run(_best(lap, LOOKS))
-
-
 SIDES: dict[str, Run] = {
     "one": partial(_one, DISK),
     "one, aiosqlite": partial(_one, PLAIN),
     "tasks": partial(_tasks, DISK),
     "tasks, aiosqlite": partial(_tasks, PLAIN),
-    "batches": _batches,
-    "batches, raw": _raw_batches,
+    "batches": partial(_batches, DISK),
+    "batches, raw": partial(_batches, RAW),
     "sets": partial(_sets, our_store.DISK),
     "sets, aiosqlite": partial(_sets, plain_store.PLAIN),
-    "get, aiosqlite": _plain_get,
-    "get, raw": _raw_get,
+    "get, aiosqlite": partial(_gets, plain_store.PLAIN),
+    "get, raw": partial(_gets, raw_store.RAW),
     "get": partial(_looks, lambda _, agent: partial(agent.state.get, "key")),
     "entry": partial(_looks, lambda _, agent: partial(agent.state.entry, "key")),
     "agent": partial(_looks, lambda bus, _: partial(bus.agents.get, "agent-0")),

@@ -7,6 +7,7 @@ import platform
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import aiosqlite
@@ -34,7 +35,7 @@ def describe(directory: Path) -> Machine:
     }
 
 
-def sentence(about: Machine) -> str:
+def sentence(about: Mapping[str, object]) -> str:
     """The description in one line."""
     return (
         f"{about['cores']} cores ({about['processor']}), {about['memory_gib']} GiB, {about['system']}, "

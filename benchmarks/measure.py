@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_BAR = 20
 
 
 @dataclass
@@ -28,6 +31,16 @@ class Series:
     durability: str = ""
     slices: list[list[float]] = field(default_factory=list)
     """What the values are means of."""
+    failure: str = ""
+    """Why there are no values."""
+
+    def failed(self, error: Exception) -> None:
+        """Somebody else's failure is told, and the others go on; one of ours is to be seen."""
+        if self.contestant.startswith("agentbus"):
+            raise error
+        self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self.values.clear()
+        self.slices.clear()
 
     @property
     def median(self) -> float:
@@ -57,7 +70,7 @@ class Series:
 
 
 class Results:
-    """Every series of a run."""
+    """Every series of a run. One that failed has no values, and is left out."""
 
     def __init__(self) -> None:
         self.series: list[Series] = []
@@ -66,15 +79,20 @@ class Results:
         self.series.append(series)
         return series
 
+    def failures(self) -> list[str]:
+        return [f"{one.title}, {one.workload}: failed, {one.failure}" for one in self.series if one.failure]
+
     def of(self, workload: str) -> list[Series]:
         return [series for series in self.series if series.workload == workload and series.values]
 
-    def find(self, workload: str, contestant: str) -> Series | None:
-        return next((series for series in self.of(workload) if series.contestant == contestant), None)
+    def find(self, workload: str, contestant: str, unit: str | None = None) -> Series | None:
+        """``unit`` where a workload is measured in several."""
+        found = (series for series in self.of(workload) if unit is None or series.unit == unit)
+        return next((series for series in found if series.contestant == contestant), None)
 
-    def ratio(self, workload: str, ours: str, theirs: str) -> float | None:
+    def ratio(self, workload: str, ours: str, theirs: str, unit: str | None = None) -> float | None:
         """The median of the rounds' own ratios: both sides of each were measured next to each other."""
-        left, right = self.find(workload, ours), self.find(workload, theirs)
+        left, right = self.find(workload, ours, unit), self.find(workload, theirs, unit)
         if left is None or right is None:
             return None
         return statistics.median(ours / theirs for ours, theirs in zip(left.values, right.values, strict=True))
@@ -99,6 +117,7 @@ def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progre
     Within a round, those of one workload take turns in short slices: a neighbour's burst of a few seconds then hits
     all of them alike. The round's figure is the mean of its slices, which are equally long.
     """
+    progress.expect(rounds * slices * len(cases))
     for number in range(1, rounds + 1):
         for workload, group in groupby(cases, key=lambda case: case.series.workload):
             contestants = list(group)
@@ -108,13 +127,19 @@ def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progre
                     where = f"round {number} of {rounds}, slice {turn} of {slices}"
                     progress.say(f"{where}: {workload}, {case.series.contestant}")
                     gc.collect()
-                    slice_figures.append(case.run())
+                    if not case.series.failure:
+                        try:
+                            slice_figures.append(case.run())
+                        except Exception as error:
+                            case.series.failed(error)
             for case, slice_figures in zip(contestants, figures, strict=True):
+                if case.series.failure:
+                    continue
                 case.series.values.append(statistics.fmean(slice_figures))
                 case.series.slices.append(slice_figures)
 
 
-def afresh(directory: Path, measure: Callable[[Path], float]) -> float:
+def afresh(directory: Path, measure: Callable[[Path], T]) -> T:
     """Measure in a new directory, which is gone afterwards."""
     fresh = Path(tempfile.mkdtemp(dir=directory))
     try:
@@ -124,17 +149,32 @@ def afresh(directory: Path, measure: Callable[[Path], float]) -> float:
 
 
 class Progress:
-    """What is going on, on stderr: on a terminal one line that is overwritten, otherwise lines."""
+    """What is going on, on stderr: on a terminal one line with a bar that is overwritten, otherwise lines."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._terminal = sys.stderr.isatty()
+        self._steps = 0
+        self._done = 0
+
+    def expect(self, steps: int) -> None:
+        """So many more will be said; the bar is of what has been expected so far."""
+        if self._done >= self._steps:
+            self._steps = self._done = 0
+        self._steps += steps
 
     def say(self, text: str) -> None:
-        line = f"{time.monotonic() - self._begun:5.0f} s  {text}"
+        self._done += 1
+        line = f"{time.monotonic() - self._begun:5.0f} s  {self._bar()}{text}"
         print(f"\r\x1b[K{line}" if self._terminal else line, end="" if self._terminal else "\n", file=sys.stderr)
         sys.stderr.flush()
 
     def done(self) -> None:
         if self._terminal:
             print("\r\x1b[K", end="", file=sys.stderr)
+
+    def _bar(self) -> str:
+        if not self._steps:
+            return ""
+        full = min(_BAR, _BAR * (self._done - 1) // self._steps)
+        return f"[{'#' * full}{'.' * (_BAR - full)}]  "

@@ -1,5 +1,4 @@
-"""The queue benchmark: ``python -m benchmarks.queue``, or with ``--engine postgres`` on a server. Tables in Markdown on
-stdout, progress on stderr."""
+"""The queue benchmark: ``python -m benchmarks.queue``. Tables in Markdown on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -13,48 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import growth, report, upkeep
-from benchmarks.command import Command, Options
-from benchmarks.contestants.base import BlockingBox, BlockingContestant, Contestant
-from benchmarks.contestants.bus import DISK, PROCESS
-from benchmarks.contestants.files import FILES
-from benchmarks.contestants.plain import AUTOCOMMIT, PLAIN
-from benchmarks.contestants.raw import RAW
+from benchmarks.command import Options, Suite, main
+from benchmarks.contestants.queues.base import Contestant
+from benchmarks.contestants.queues.everyone import left_out, present
 from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
-from benchmarks.workloads import (
-    BATCH,
-    BATCHES,
-    FUSED,
-    MANY,
-    ONE,
-    SIZE,
-    TASKS,
-    Workload,
-    blocking_batches,
-    blocking_one_at_a_time,
-)
+from benchmarks.payload import SIZE
+from benchmarks.report import RATE, Check
+from benchmarks.workloads import growth, processes, upkeep
+from benchmarks.workloads.lifecycles import BATCH, BATCHES, FUSED, MANY, ONE, TASKS, Workload
 
-EVERYONE: tuple[Contestant, ...] = (DISK, PROCESS, PLAIN, AUTOCOMMIT, FILES)
-ENTRIES: dict[Workload, tuple[Contestant, ...]] = {
-    ONE: EVERYONE,
-    MANY: EVERYONE,
-    FUSED: (DISK, PROCESS),
-    # A batch is one transaction, so there is no autocommit here.
-    BATCHES: (DISK, PROCESS, PLAIN, FILES),
-}
-BLOCKING: dict[Workload, Callable[[BlockingBox, float], float]] = {
-    ONE: blocking_one_at_a_time,
-    BATCHES: blocking_batches,
-}
-OTHERS = ("growth", "beats")
+IN_ONE = (ONE, MANY, FUSED, BATCHES)
+PROCESSES, IDLE, GROWTH, BEATS = "processes", "idle", "growth", "beats"
+P50, P99, CPU = "ms, p50", "ms, p99", "% of one core, waiting"
 NOTES = (
     f"A lifecycle is send + receive + acknowledge of one message of {SIZE} bytes of JSON. Medians, and the range, of "
     "interleaved rounds, each on a new database.",
+    f"Two processes: {TASKS} tasks of one send, the other receives and acknowledges up to {BATCH} at once, where the "
+    "contestant can; what is counted was received.",
+    "Idle: one message every 20 ms from another process, from the call of send until the receiver has it. Who cannot "
+    "wait looks every millisecond. CPU: of the receiver, and of the server, while nothing comes.",
     "aiosqlite has the same tables, WAL and synchronous=FULL, and one connection for all tasks. Plainly: insert; select"
     " + update; update; each with a commit, an asyncio.Lock around each transaction. Autocommit: one statement per step"
     " (UPDATE … RETURNING for the claim), no lock; the fewest thread hops there can be.",
-    f"JSON files: one directory per mailbox, called plainly by one task, in threads by {TASKS}.",
+    f"Libraries are called plainly, on the loop's own thread; JSON files by {TASKS} tasks in threads.",
     "raw sqlite3 runs our statements on our tables, without encoding, fencing, checks, lock file or wake-ups.",
+    "Servers run on loopback, and were started for this. NATS acknowledges without waiting for the server. PostgreSQL"
+    " by hand has our tables; another process notifies after it has inserted.",
 )
 
 
@@ -64,84 +47,159 @@ class Pace:
 
     seconds: float
     slices: int
+    messages: int
+    quiet: float
     many: int
     growth_rounds: int
+    agents: int
     upkeep_seconds: float
 
 
-FULL = Pace(seconds=0.5, slices=6, many=1_000_000, growth_rounds=40, upkeep_seconds=20.0)
-QUICK = Pace(seconds=0.25, slices=2, many=100_000, growth_rounds=20, upkeep_seconds=5.0)
+FULL = Pace(
+    seconds=0.4, slices=2, messages=100, quiet=2.0, many=1_000_000, growth_rounds=30, agents=10_000, upkeep_seconds=15.0
+)  # fmt: skip
+QUICK = Pace(
+    seconds=0.1, slices=1, messages=15, quiet=0.3, many=10_000, growth_rounds=4, agents=1000, upkeep_seconds=1.0
+)
+QUICK_AMONG = frozenset({"agentbus", "agentbus-process", "files", "litequeue", "aiosqlite", "redis", "nats", "asyncpg"})
+"""Starting a process for everyone takes longer than a quick run may."""
+SLOW_TO_START = frozenset({"dbos", "procrastinate"})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--engine", choices=["sqlite", "postgres"], default="sqlite")
-    chosen, arguments = parser.parse_known_args(arguments)
-    if chosen.engine == "postgres":
-        from benchmarks.servers import command as servers
-
-        return servers.main(arguments)
-    command = Command(
-        name="queue",
-        about=__doc__ or "",
-        choices=[*(workload.key for workload in ENTRIES), *OTHERS],
-        quick="about a minute; rougher, and 100,000 rows for a million",
-        rate=report.RATE,
-        titles={workload.key: workload.title for workload in ENTRIES},
-        notes=NOTES,
-    )
-
-    def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-        pace = QUICK if options.quick else FULL
-        run(options.chosen, pace, options.rounds, directory, results, progress)
-        return {"seconds": pace.seconds, "slices": pace.slices}
-
-    return command.run(arguments, measure, lambda results: report.checks(results, TASKS, BATCH))
-
-
-def run(chosen: Sequence[str], pace: Pace, rounds: int, directory: Path, results: Results, progress: Progress) -> None:
+def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+    pace = QUICK if options.quick else FULL
+    everyone = [one for one in present() if options.wants(one.key)]
+    if options.quick and not options.among:
+        everyone = [one for one in everyone if one.key not in SLOW_TO_START]
     cases = [
         case
-        for workload, contestants in ENTRIES.items()
-        if workload.key in chosen
-        for case in _cases(workload, contestants, pace.seconds, directory, results)
+        for workload in IN_ONE
+        if workload.key in options.chosen
+        for case in _cases(workload.key, everyone, partial(_with_loop, workload, pace.seconds), directory, results)
     ]
-    interleave(cases, rounds, pace.slices, progress)
-    if "growth" in chosen:
-        databases = directory / "growth"
-        growth.measure(databases, pace.many, pace.growth_rounds, results, progress)
+    interleave(cases, options.rounds, pace.slices, progress)
+    apart = [one for one in everyone if not options.quick or options.among or one.key in QUICK_AMONG]
+    if PROCESSES in options.chosen:
+        run = partial(_throughput, pace.seconds)
+        interleave(_cases(PROCESSES, apart, run, directory, results), options.rounds, 1, progress)
+    if IDLE in options.chosen:
+        _idle(apart, pace, options.rounds, directory, results, progress)
+    if GROWTH in options.chosen:
+        databases = directory / GROWTH
+        growth.measure(databases, pace.many, pace.growth_rounds, options, results, progress)
         shutil.rmtree(databases)
-    if "beats" in chosen:
-        upkeep.measure(directory / "upkeep", pace.upkeep_seconds, results, progress)
+    if BEATS in options.chosen:
+        upkeep.measure(directory / "upkeep", pace.agents, pace.upkeep_seconds, results, progress)
+    return {"seconds": pace.seconds, "slices": pace.slices, "left_out": left_out()}
 
 
 def _cases(
-    workload: Workload, contestants: Sequence[Contestant], seconds: float, directory: Path, results: Results
+    workload: str,
+    contestants: Sequence[Contestant],
+    run: Callable[[Contestant, Path], float],
+    directory: Path,
+    results: Results,
 ) -> list[Case]:
-    def case(about: Contestant | BlockingContestant, measure: Callable[[Path], float]) -> Case:
-        series = Series(workload.key, about.key, report.RATE, title=about.title, durability=about.durability)
-        return Case(results.add(series), partial(afresh, directory, measure))
+    return [
+        Case(
+            results.add(Series(workload, about.key, RATE, title=about.title, durability=about.durability)),
+            partial(afresh, directory, partial(run, about)),
+        )
+        for about in contestants
+        if workload in about.takes
+    ]
 
-    cases = [case(contestant, partial(_with_loop, contestant, workload, seconds)) for contestant in contestants]
-    if workload in BLOCKING:
-        cases.append(case(RAW, partial(_without_loop, RAW, BLOCKING[workload], seconds)))
-    return cases
 
-
-def _with_loop(contestant: Contestant, workload: Workload, seconds: float, directory: Path) -> float:
-    async def measure() -> float:
+def _with_loop(workload: Workload, seconds: float, contestant: Contestant, directory: Path) -> float:
+    async def work() -> float:
         async with contestant.open(directory, workload.boxes) as boxes:
             return await workload.run(boxes, seconds)
 
-    return asyncio.run(measure())
+    return asyncio.run(work())
 
 
-def _without_loop(
-    contestant: BlockingContestant, measure: Callable[[BlockingBox, float], float], seconds: float, directory: Path
-) -> float:
-    with contestant.open(directory, 1) as (box,):
-        return measure(box, seconds)
+def _throughput(seconds: float, contestant: Contestant, directory: Path) -> float:
+    return asyncio.run(processes.throughput(contestant, directory, seconds))
+
+
+def _idle(
+    contestants: Sequence[Contestant], pace: Pace, rounds: int, directory: Path, results: Results, progress: Progress
+) -> None:
+    """The messages of a run are shared out over the rounds."""
+    waiting = [one for one in contestants if IDLE in one.takes]
+    series = {
+        (one.key, unit): results.add(Series(IDLE, one.key, unit, title=one.title, durability=one.durability))
+        for unit in (P50, P99, CPU)
+        for one in waiting
+    }
+    for number in range(1, rounds + 1):
+        for one in waiting:
+            progress.say(f"round {number} of {rounds}: {IDLE}, {one.key}")
+
+            def run(fresh: Path, one: Contestant = one) -> processes.Idle:
+                return asyncio.run(processes.idle(one, fresh, pace.messages // rounds, pace.quiet / rounds))
+
+            if series[one.key, P50].failure:
+                continue
+            try:
+                found = afresh(directory, run)
+            except Exception as error:
+                for unit in (P50, P99, CPU):
+                    series[one.key, unit].failed(error)
+                continue
+            for unit, value in ((P50, found.p50), (P99, found.p99), (CPU, found.cpu)):
+                series[one.key, unit].values.append(value)
+
+
+def checks(results: Results) -> list[Check]:
+    """Every promise of which both sides were measured in this run."""
+    found: list[Check] = []
+
+    def add(name: str, value: float | None, unit: str = "x", **bounds: float) -> None:
+        if value is not None:
+            found.append(Check(name, value, unit, **bounds))
+
+    ratio = results.ratio
+    add("one at a time, against persist-queue's SQLite queue", ratio("one", "agentbus", "persist-ack"), least=1)
+    add("one at a time, against huey", ratio("one", "agentbus", "huey"), least=0, aim=1)
+    add("one at a time, against aiosqlite used plainly", ratio("one", "agentbus", "aiosqlite"), least=2)
+    add(f"{TASKS} tasks, against aiosqlite used plainly", ratio("tasks", "agentbus", "aiosqlite"), least=20, aim=30)
+    add(f"{TASKS} tasks, against Redis with fsync", ratio("tasks", "agentbus", "redis"), least=4)
+    of_raw = ratio("batches", "agentbus", "raw")
+    add(f"batches of {BATCH}, of raw sqlite3", None if of_raw is None else of_raw * 100, " %", least=60, aim=80)
+    add(f"batches of {BATCH}, against Redis with fsync", ratio("batches", "agentbus", "redis"), least=1.5)
+    add("two processes, against Redis with fsync", ratio("processes", "agentbus", "redis"), least=1.4)
+    add("idle p50, not fsynced, against litequeue", results.ratio(IDLE, "agentbus-process", "litequeue", P50), most=1)
+    add("idle p50, against Redis with fsync", results.ratio(IDLE, "agentbus", "redis", P50), most=1)
+    waiting = results.find(IDLE, "agentbus", CPU)
+    add("idle: CPU of one core", None if waiting is None else waiting.median, " %", most=0.5)
+    return found + growth.checks(results) + upkeep.checks(results)
+
+
+SUITE = Suite(
+    name="queue",
+    title="Messages",
+    about=__doc__ or "",
+    choices=[*(workload.key for workload in IN_ONE), PROCESSES, IDLE, GROWTH, BEATS],
+    rate=RATE,
+    titles={**{workload.key: workload.title for workload in IN_ONE}, PROCESSES: "two processes"},
+    notes=lambda: (*NOTES, *left_out()),
+    measure=measure,
+    checks=checks,
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """``--engine postgres``: only those on a server."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--engine", choices=["sqlite", "postgres"], default="sqlite")
+    chosen, rest = parser.parse_known_args(arguments)
+    if chosen.engine == "postgres":
+        from benchmarks import postgres
+
+        return main(postgres.SUITE, rest)
+    return main(SUITE, rest)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(sys.argv[1:]))

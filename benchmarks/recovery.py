@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import sweep
-from benchmarks.command import Command, Options
-from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
-from benchmarks.recoveries.base import Contestant, Population, Registry
-from benchmarks.recoveries.bus import BUS
-from benchmarks.recoveries.files import FAST_FILES, FILES
+from benchmarks.command import Options, Suite, main
+from benchmarks.contestants.registries.base import Contestant, Population
+from benchmarks.contestants.registries.bus import BUS
+from benchmarks.contestants.registries.files import FAST_FILES, FILES
+from benchmarks.measure import Progress, Results
 from benchmarks.report import Check
+from benchmarks.workloads import registry, sweep
+from benchmarks.workloads.registry import RATE, Workload
 
-RATE = "answers/s"
 SIZES = (100, 1_000, 10_000)
 CONTESTANTS: tuple[Contestant, ...] = (BUS, FILES, FAST_FILES)
 NOTES = (
@@ -33,16 +28,6 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True)
-class Workload:
-    """One question, asked of so many agents."""
-
-    key: str
-    title: str
-    question: str
-    population: Population
-
-
 WORKLOADS = (
     *(Workload(f"summary-{size}", f"summary, {size:,} agents", "summary", Population(size)) for size in SIZES),
     Workload("summary-1000-open", "summary, 1,000 agents, all sessions open", "summary", Population(1_000, 1)),
@@ -53,32 +38,10 @@ WORKLOADS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    command = Command(
-        name="recovery",
-        about=__doc__ or "",
-        choices=[*(workload.key for workload in WORKLOADS), *sweep.CHOICES],
-        quick="about half a minute; rougher",
-        rate=RATE,
-        titles={workload.key: workload.title for workload in WORKLOADS},
-        notes=NOTES,
-    )
-    return command.run(arguments, measure, checks)
-
-
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds, slices = (0.3, 1) if options.quick else (0.6, 2)
-    cases = [
-        Case(
-            results.add(Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)),
-            partial(afresh, directory, partial(_ask, about, workload, seconds)),
-        )
-        for workload in WORKLOADS
-        if workload.key in options.chosen
-        for about in CONTESTANTS
-    ]
-    interleave(cases, options.rounds, slices, progress)
-    return {"seconds": seconds, "slices": slices, **sweep.measure(options, directory, results, progress)}
+    seconds = 0.02 if options.quick else 0.4
+    registry.measure(WORKLOADS, CONTESTANTS, seconds, options, directory, results, progress)
+    return {"seconds": seconds, **sweep.measure(options, directory, results, progress)}
 
 
 def checks(results: Results) -> list[Check]:
@@ -92,30 +55,17 @@ def checks(results: Results) -> list[Check]:
     return found + sweep.checks(results)
 
 
-def _ask(contestant: Contestant, workload: Workload, seconds: float, directory: Path) -> float:
-    async def work() -> float:
-        population = workload.population
-        async with contestant.open(directory, population) as registry:
-            interrupted = population.interrupted()
-            # A summary of the bus names a hundred sessions at most.
-            named = min(interrupted, 100)
-            expected = (population.incomplete(), named) if workload.question == "summary" else interrupted
-            await _answer(registry, workload.question, expected)
-            done = 0
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < seconds:
-                await _answer(registry, workload.question, expected)
-                done += 1
-            return done / (time.perf_counter() - begun)
-
-    return asyncio.run(work())
-
-
-async def _answer(registry: Registry, question: str, expected: int | tuple[int, int]) -> None:
-    found = await registry.summary() if question == "summary" else await registry.interrupted()
-    if found != expected:
-        raise RuntimeError(f"{found} were found, {expected} are there")
-
+SUITE = Suite(
+    name="recovery",
+    title="What was cut off",
+    about=__doc__ or "",
+    choices=[*(workload.key for workload in WORKLOADS), *sweep.CHOICES],
+    rate=RATE,
+    titles={workload.key: workload.title for workload in WORKLOADS},
+    notes=lambda: NOTES,
+    measure=measure,
+    checks=checks,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(SUITE))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.machine import Machine, sentence
+from benchmarks.machine import sentence
 from benchmarks.measure import Results, Series
 
 RATE = "lifecycles/s"
@@ -45,58 +45,31 @@ class Check:
         return "" if value is None else f"{value:.3g}{self.unit}"
 
 
-def checks(results: Results, tasks: int, batch: int) -> list[Check]:
-    """Every promise of which both sides were measured in this run."""
-    found: list[Check] = []
-
-    def add(name: str, value: float | None, unit: str, **bounds: float) -> None:
-        if value is not None:
-            found.append(Check(name, value, unit, **bounds))
-
-    add(f"{tasks} tasks, against aiosqlite used plainly", results.ratio("tasks", "agentbus", "aiosqlite"), "x",
-        least=20, aim=30)  # fmt: skip
-    of_raw = results.ratio("batches", "agentbus", "raw")
-    add(f"batches of {batch}, of raw sqlite3", None if of_raw is None else of_raw * 100, " %", least=60, aim=80)
-    add("one at a time, against aiosqlite used plainly", results.ratio("one", "agentbus", "aiosqlite"), "x", least=2)
-    for workload, how in (("growth", f"{batch} at once"), ("growth-single", "one by one")):
-        for key in ("queued", "finished"):
-            series = results.find(workload, key)
-            if series is not None:
-                name = f"claim + ack {how}: {series.title}, against few"
-                add(name, results.ratio_of_medians(workload, key, "few"), "x", most=1.3)
-    for workload, most in (("beats", 1.0), ("idle", 0.5)):
-        for series in results.of(workload):
-            add(f"{series.title}: CPU of one core", series.median, " %", most=most)
-    return found
+def heading(machine: dict[str, Any], doubts: Iterable[str]) -> str:
+    """What it was measured on; ``doubts`` are reasons not to publish it."""
+    return " ".join([f"Measured on {sentence(machine)}.", *(f"**Doubtful: {doubt}.**" for doubt in doubts)])
 
 
 def markdown(
-    results: Results,
-    kept: Sequence[Check],
-    machine: Machine,
-    titles: dict[str, str],
-    notes: Iterable[str],
-    doubts: Iterable[str],
-    rate: str = RATE,
+    results: Results, kept: Sequence[Check], titles: dict[str, str], notes: Iterable[str], rate: str = RATE
 ) -> str:
-    """The whole report; ``titles`` are the headings of the workloads, ``doubts`` reasons not to publish it. What was
-    measured in ``rate`` is one table."""
+    """``titles`` are the headings of the workloads. What was measured in ``rate`` is one table."""
     rates = [series for series in results.series if series.unit == rate and series.values]
     costs = [series for series in results.series if series.unit != rate and series.values]
-    parts = [" ".join([f"Measured on {sentence(machine)}.", *(f"**Doubtful: {doubt}.**" for doubt in doubts)])]
+    parts = []
     if rates:
-        parts += [_rates(rates, titles), "\n".join(f"- {note}" for note in notes)]
-    if costs:
-        parts.append(table(("", "figure", "unit"), [(series.title, _spread(series), series.unit) for series in costs]))
+        parts.append(_rates(rates, titles))
+    parts += _costs(costs)
+    parts.append("\n".join(f"- {note}" for note in notes))
     if kept:
         parts.append(table(("promise", "measured", "floor", ""), [check.row() for check in kept]))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
-def as_json(results: Results, kept: Sequence[Check], machine: Machine, settings: dict[str, Any]) -> dict[str, Any]:
+def as_json(results: Results, kept: Sequence[Check], settings: dict[str, Any]) -> dict[str, Any]:
     return {
-        "machine": machine,
         "settings": settings,
+        "failures": results.failures(),
         "results": [series.as_json() for series in results.series if series.values],
         "checks": [{**asdict(check), "passed": check.passed} for check in kept],
     }
@@ -123,6 +96,25 @@ def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
         for key, about in contestants.items()
     ]
     return table((rates[0].unit, *(titles[workload] for workload in workloads), "what survives"), rows)
+
+
+def _costs(costs: Sequence[Series]) -> list[str]:
+    """One table for what was measured in one unit each; others for what was measured in several, side by side."""
+    units: dict[str, tuple[str, ...]] = {}
+    for series in costs:
+        units[series.workload] = tuple(dict.fromkeys((*units.get(series.workload, ()), series.unit)))
+    found: list[str] = []
+    single = [series for series in costs if len(units[series.workload]) == 1]
+    for columns in dict.fromkeys(several for several in units.values() if len(several) > 1):
+        cells: dict[str, dict[str, str]] = {}
+        for series in costs:
+            if units[series.workload] == columns:
+                cells.setdefault(series.title, {})[series.unit] = _spread(series)
+        rows = [(title, *(row.get(unit, "–") for unit in columns)) for title, row in cells.items()]
+        found.append(table(("", *columns), rows))
+    if single:
+        found.append(table(("", "figure", "unit"), [(one.title, _spread(one), one.unit) for one in single]))
+    return found
 
 
 def _spread(series: Series) -> str:

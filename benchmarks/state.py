@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from benchmarks import snapshots
-from benchmarks.command import Command, Options
+from benchmarks.command import Options, Suite, main
+from benchmarks.contestants.stores.base import Contestant
+from benchmarks.contestants.stores.bus import DISK, PROCESS
+from benchmarks.contestants.stores.cache import DISKCACHE
+from benchmarks.contestants.stores.files import FILES
+from benchmarks.contestants.stores.plain import HASTY, PLAIN
+from benchmarks.contestants.stores.raw import RAW
 from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
+from benchmarks.payload import SIZE
 from benchmarks.report import Check
-from benchmarks.stores.base import BlockingStore, Contestant, Store
-from benchmarks.stores.bus import DISK, PROCESS
-from benchmarks.stores.cache import DISKCACHE, INSTALLED
-from benchmarks.stores.files import FILES
-from benchmarks.stores.plain import HASTY, PLAIN
-from benchmarks.stores.raw import RAW
-from benchmarks.workloads import PAYLOAD, SIZE, TASKS, TEXT
+from benchmarks.workloads import checkpoints
+from benchmarks.workloads.lifecycles import TASKS
+from benchmarks.workloads.state import KEYS, WORKLOADS, run
 
 RATE = "operations/s"
-KEYS = 1024
-CONTESTANTS: tuple[Contestant, ...] = (DISK, PROCESS, PLAIN, HASTY, FILES, *((DISKCACHE,) if INSTALLED else ()))
+CONTESTANTS: tuple[Contestant, ...] = (DISK, PROCESS, PLAIN, HASTY, FILES, DISKCACHE, RAW)
 NOTES = (
     f"{KEYS:,} entries of {SIZE} bytes of JSON; a compare-and-set knows the version from the one before. Medians, and "
     "the range, of interleaved rounds, each on a new store.",
@@ -37,104 +33,25 @@ NOTES = (
     "11 times as fast.",
     f"JSON files and diskcache are called plainly by one task, in threads by {TASKS}.",
     "raw sqlite3 runs our statements on our tables, without JSON, checks, lock file or wake-ups.",
-    *(() if INSTALLED else ("diskcache is not installed here, and was left out.",)),
 )
-
-
-async def _get(store: Store, keys: Sequence[str], end: float) -> int:
-    done = 0
-    for key in cycle(keys):
-        await store.get(key)
-        done += 1
-        if time.perf_counter() >= end:
-            break
-    return done
-
-
-async def _set(store: Store, keys: Sequence[str], end: float) -> int:
-    done = 0
-    for key in cycle(keys):
-        await store.set(key, PAYLOAD)
-        done += 1
-        if time.perf_counter() >= end:
-            break
-    return done
-
-
-async def _compare_and_set(store: Store, keys: Sequence[str], end: float) -> int:
-    versions = dict.fromkeys(keys, 1)
-    done = 0
-    for key in cycle(keys):
-        versions[key] = await store.compare_and_set(key, PAYLOAD, versions[key])
-        done += 1
-        if time.perf_counter() >= end:
-            break
-    return done
-
-
-def _getting(store: BlockingStore) -> Callable[[str], object]:
-    return store.get
-
-
-def _setting(store: BlockingStore) -> Callable[[str], object]:
-    return lambda key: store.set(key, TEXT)
-
-
-def _comparing(store: BlockingStore) -> Callable[[str], object]:
-    versions: dict[str, int] = {}
-
-    def step(key: str) -> None:
-        versions[key] = store.compare_and_set(key, TEXT, versions.get(key, 1))
-
-    return step
-
-
-@dataclass(frozen=True)
-class Workload:
-    """One way to use a store, by so many tasks, each with keys of its own."""
-
-    key: str
-    title: str
-    tasks: int
-    work: Callable[[Store, Sequence[str], float], Awaitable[int]]
-    alone: Callable[[BlockingStore], Callable[[str], object]]
-    """One step of the same without an event loop."""
-
-
-WORKLOADS = (
-    Workload("get", "get, one task", 1, _get, _getting),
-    Workload("get-tasks", f"get, {TASKS} tasks", TASKS, _get, _getting),
-    Workload("set", "set, one task", 1, _set, _setting),
-    Workload("set-tasks", f"set, {TASKS} tasks", TASKS, _set, _setting),
-    Workload("cas", "compare-and-set, one task", 1, _compare_and_set, _comparing),
-    Workload("cas-tasks", f"compare-and-set, {TASKS} tasks", TASKS, _compare_and_set, _comparing),
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    command = Command(
-        name="state",
-        about=__doc__ or "",
-        choices=[*(workload.key for workload in WORKLOADS), snapshots.KEY],
-        quick="about half a minute; rougher",
-        rate=RATE,
-        titles={workload.key: workload.title for workload in WORKLOADS},
-        notes=NOTES,
-    )
-    return command.run(arguments, measure, checks)
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds, slices = (0.2, 1) if options.quick else (0.4, 4)
+    seconds, slices = (0.05, 1) if options.quick else (0.3, 1)
     cases = [
-        case
+        Case(
+            results.add(Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)),
+            partial(afresh, directory, partial(run, about, workload, seconds)),
+        )
         for workload in WORKLOADS
         if workload.key in options.chosen
-        for case in _cases(workload, seconds, directory, results)
+        for about in CONTESTANTS
+        if options.wants(about.key) and about.missing() is None and (workload.tasks == 1 or about is not RAW)
     ]
     interleave(cases, options.rounds, slices, progress)
-    if snapshots.KEY in options.chosen:
-        snapshots.measure(directory, 5 if options.quick else 20, results, progress)
+    if checkpoints.KEY in options.chosen:
+        rounds, largest = (2, 1_000_000) if options.quick else (10, 10_000_000)
+        checkpoints.measure(directory, rounds, largest, results, progress)
     return {"seconds": seconds, "slices": slices}
 
 
@@ -153,50 +70,22 @@ def checks(results: Results) -> list[Check]:
     return found
 
 
-def _cases(workload: Workload, seconds: float, directory: Path, results: Results) -> list[Case]:
-    cases: list[Case] = []
-    for about in CONTESTANTS:
-        series = Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)
-        run = partial(afresh, directory, partial(_with_loop, about, workload, seconds))
-        cases.append(Case(results.add(series), run))
-    if workload.tasks == 1:
-        series = Series(workload.key, RAW.key, RATE, title=RAW.title, durability=RAW.durability)
-        cases.append(Case(results.add(series), partial(afresh, directory, partial(_without_loop, workload, seconds))))
-    return cases
+def _notes() -> list[str]:
+    missing = [f"{one.title}: left out, {reason}." for one in CONTESTANTS if (reason := one.missing()) is not None]
+    return [*NOTES, *missing]
 
 
-def _with_loop(contestant: Contestant, workload: Workload, seconds: float, directory: Path) -> float:
-    async def work() -> float:
-        async with contestant.open(directory, workload.tasks) as store:
-            keys = _keys()
-            await store.fill(keys, PAYLOAD)
-            if await store.get(keys[-1]) != PAYLOAD:
-                raise RuntimeError(f"{contestant.key} gives {await store.get(keys[-1])!r}")
-            shares = [keys[task :: workload.tasks] for task in range(workload.tasks)]
-            begun = time.perf_counter()
-            counts = await asyncio.gather(*(workload.work(store, share, begun + seconds) for share in shares))
-            return sum(counts) / (time.perf_counter() - begun)
-
-    return asyncio.run(work())
-
-
-def _without_loop(workload: Workload, seconds: float, directory: Path) -> float:
-    with RAW.open(directory) as store:
-        keys = _keys()
-        store.fill(keys, TEXT)
-        step = workload.alone(store)
-        done = 0
-        begun = time.perf_counter()
-        end = begun + seconds
-        while time.perf_counter() < end:
-            step(keys[done % KEYS])
-            done += 1
-        return done / (time.perf_counter() - begun)
-
-
-def _keys() -> list[str]:
-    return [f"key-{number}" for number in range(KEYS)]
-
+SUITE = Suite(
+    name="state",
+    title="State and checkpoints",
+    about=__doc__ or "",
+    choices=[*(workload.key for workload in WORKLOADS), checkpoints.KEY],
+    rate=RATE,
+    titles={workload.key: workload.title for workload in WORKLOADS},
+    notes=_notes,
+    measure=measure,
+    checks=checks,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(SUITE))

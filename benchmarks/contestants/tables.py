@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from pathlib import Path
 
@@ -39,3 +40,12 @@ def database(directory: Path) -> str:
 
 def now() -> int:
     return time.time_ns() // 1_000_000
+
+
+def opened(directory: Path, boxes: int) -> sqlite3.Connection:
+    """The tables, made anew, on a connection in autocommit mode."""
+    connection = sqlite3.connect(database(directory), isolation_level=None)
+    for pragma in PRAGMAS:
+        connection.execute(pragma)
+    connection.executescript(schema(boxes))
+    return connection

@@ -1,0 +1,66 @@
+"""The same on a server: ``python -m benchmarks.postgres``, or ``python -m benchmarks.queue --engine postgres``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import queue
+from benchmarks.command import Options, Suite, main
+from benchmarks.contestants.queues.postgres import POSTGRES
+from benchmarks.measure import Progress, Results
+from benchmarks.report import Check
+from benchmarks.workloads import growth, server_growth
+from benchmarks.workloads.lifecycles import TASKS
+
+OURS = "agentbus-postgres"
+OTHERS = {"asyncpg": "asyncpg with SKIP LOCKED", "procrastinate": "procrastinate"}
+WORKLOADS = tuple(one for one in queue.SUITE.choices if one not in {queue.GROWTH, queue.BEATS})
+NOTES = (
+    "All on one server with fsync, everyone in a table or schema of their own.",
+    "asyncpg has the same tables and a connection for each task: one statement, and one transaction, for each step. "
+    "Another process notifies after it has inserted, and who waits listens.",
+    "procrastinate runs one worker with as many jobs at once as there are tasks, woken by notifications; a job's "
+    "function returns when it is acknowledged.",
+)
+
+
+def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+    among = [one.key for one in POSTGRES if options.wants(one.key)]
+    chosen = [one for one in options.chosen if one in WORKLOADS]
+    settings = queue.measure(replace(options, chosen=chosen, among=among), directory, results, progress)
+    if queue.GROWTH in options.chosen and OURS in among and POSTGRES[0].missing() is None:
+        many, rounds = (100_000, 10) if options.quick else (1_000_000, 30)
+        depths = [depth for depth in growth.depths(many) if depth.boxes == 1]
+        asyncio.run(growth.in_turn(directory, depths, rounds, server_growth.opened, results, progress))
+    return settings
+
+
+def checks(results: Results) -> list[Check]:
+    """Every promise of which both sides were measured in this run."""
+    found: list[Check] = []
+    for other, title in OTHERS.items():
+        if (ratio := results.ratio("tasks", OURS, other)) is not None:
+            found.append(Check(f"{TASKS} tasks, against {title}", ratio, "x", least=3))
+        if (wake := results.ratio(queue.IDLE, OURS, other, queue.P50)) is not None:
+            found.append(Check(f"idle p50, against {title}", wake, "x", most=1))
+    return found + growth.checks(results)
+
+
+SUITE = Suite(
+    name="postgres",
+    title="Messages on a server",
+    about=__doc__ or "",
+    choices=[*WORKLOADS, queue.GROWTH],
+    rate=queue.SUITE.rate,
+    titles=queue.SUITE.titles,
+    notes=lambda: NOTES,
+    measure=measure,
+    checks=checks,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(SUITE))

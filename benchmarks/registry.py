@@ -1,0 +1,54 @@
+"""The registry benchmark: ``python -m benchmarks.registry``. Tables in Markdown on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.command import Options, Suite, main
+from benchmarks.contestants.registries.base import Contestant, Population
+from benchmarks.contestants.registries.bus import READ_BUS
+from benchmarks.contestants.registries.files import FAST_MAIL_FILES, MAIL_FILES, NAMED_FILES
+from benchmarks.measure import Progress, Results
+from benchmarks.workloads import registry
+from benchmarks.workloads.registry import RATE, Workload
+
+SIZES = (100, 1_000, 10_000)
+CONTESTANTS: tuple[Contestant, ...] = (READ_BUS, MAIL_FILES, FAST_MAIL_FILES, NAMED_FILES)
+QUESTIONS = {"lookup": "one agent", "check": "any message for me", "query": "running executors"}
+WORKLOADS = tuple(
+    Workload(f"{question}-{size}", f"{title}, {size:,}", question, Population(size))
+    for question, title in QUESTIONS.items()
+    for size in SIZES
+)
+NOTES = (
+    "So many agents, with a message waiting for each of them, and one who asks and has none. Every answer is compared "
+    "with what is known to be there.",
+    "Files: whoever asks scans the directory and parses every file; or opens the right one by its name, and looks into "
+    "a directory of messages of their own. All files are in the page cache.",
+    "A file that is opened by its name is read faster than the bus answers; what files cannot do is answer across "
+    "agents.",
+)
+
+
+def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+    seconds = 0.02 if options.quick else 0.2
+    registry.measure(WORKLOADS, CONTESTANTS, seconds, options, directory, results, progress)
+    return {"seconds": seconds}
+
+
+SUITE = Suite(
+    name="registry",
+    title="The registry",
+    about=__doc__ or "",
+    choices=[workload.key for workload in WORKLOADS],
+    rate=RATE,
+    titles={workload.key: workload.title for workload in WORKLOADS},
+    notes=lambda: NOTES,
+    measure=measure,
+    checks=lambda _: [],
+)
+
+if __name__ == "__main__":
+    sys.exit(main(SUITE))

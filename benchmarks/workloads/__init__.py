@@ -1,0 +1,1 @@
+"""What contestants have to do. Who does it is in ``contestants``."""

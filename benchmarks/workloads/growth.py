@@ -1,0 +1,204 @@
+"""Growth: what a claim and its acknowledgement cost with few and with many messages queued, with finished ones kept,
+and with many mailboxes. Only the filling is done behind everybody's back, in bulk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import agentbus
+from agentbus import Agent
+from benchmarks.command import Options
+from benchmarks.contestants.queues.everyone import present
+from benchmarks.measure import Progress, Results, Series
+from benchmarks.payload import PAYLOAD, TEXT
+from benchmarks.report import Check
+from benchmarks.workloads.lifecycles import BATCH
+
+FEW = 1000
+BOXES = 1000
+BATCHES_IN_A_ROUND = 8
+SINGLES_IN_A_ROUND = 50
+OTHERS_IN_A_ROUND = 20
+OTHER_KEYS = {"files-hasty", "litequeue"}
+AGENT = "reader"
+TOGETHER, SINGLE, OTHERS = "growth", "growth-single", "growth-others"
+UNIT = "µs per message, one by one"
+MOST = 1.3
+"""How much dearer a message may be among many."""
+
+_FILL = """
+WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
+INSERT INTO messages (id, mailbox, sender, type, payload, checksum, priority, status, attempts, max_attempts, lease,
+    holder, created, finished)
+SELECT :last + number, :mailbox + number % :boxes, :agent, 'note', :payload, :checksum, 5, :status, :attempts, 5,
+    :attempts, :holder, :now, :finished
+FROM numbers
+"""
+_BOXES = """
+WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
+INSERT INTO mailboxes (id, kind, name, owner, created)
+SELECT :first + number, 'agent', 'other-' || number, 'other-' || number, 0 FROM numbers
+"""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Mailboxes with so many messages waiting in all of them, beside so many finished ones."""
+
+    key: str
+    title: str
+    queued: int
+    finished: int = 0
+    boxes: int = 1
+
+
+def depths(many: int) -> list[Depth]:
+    between = [depth for depth in (10_000, 100_000) if depth < many]
+    return [
+        Depth("few", f"{FEW:,} queued", FEW),
+        *(Depth(str(depth), f"{depth:,} queued", depth) for depth in between),
+        Depth("queued", f"{many:,} queued", many),
+        Depth("finished", f"{FEW:,} queued, {many:,} finished kept", FEW, many),
+        Depth("boxes", f"{many:,} queued in {BOXES:,} mailboxes", many, boxes=BOXES),
+    ]
+
+
+def measure(directory: Path, many: int, rounds: int, options: Options, results: Results, progress: Progress) -> None:
+    """Claim and acknowledge in each database in turn, round after round; then the same of some others."""
+    if options.wants("agentbus"):
+        asyncio.run(in_turn(directory, depths(many), rounds, _opened, results, progress))
+    reachable = [FEW, *(depth for depth in (10_000, 100_000) if depth <= many)]
+    asyncio.run(_measure_others(directory, reachable, options, results, progress))
+
+
+def checks(results: Results) -> list[Check]:
+    found: list[Check] = []
+    for workload, how in ((TOGETHER, f"{BATCH} at once"), (SINGLE, "one by one")):
+        for series in results.of(workload):
+            ratio = results.ratio_of_medians(workload, series.contestant, "few")
+            if series.contestant != "few" and ratio is not None:
+                found.append(Check(f"claim + ack {how}: {series.title}, against few", ratio, "x", most=MOST))
+    return found
+
+
+Opened = Callable[[Path, Sequence[Depth], AsyncExitStack, Progress], Awaitable[list[Agent]]]
+
+
+async def in_turn(
+    directory: Path, chosen: Sequence[Depth], rounds: int, opened: Opened, results: Results, progress: Progress
+) -> None:
+    """``opened`` makes a reader of each depth; each claims and acknowledges, and sends again what it took, untimed."""
+    progress.expect(len(chosen) + rounds + 1)
+    many_at_once = [
+        results.add(Series(TOGETHER, depth.key, f"µs per message, {BATCH} at once", title=depth.title))
+        for depth in chosen
+    ]
+    one_by_one = [results.add(Series(SINGLE, depth.key, UNIT, title=depth.title)) for depth in chosen]
+    async with AsyncExitStack() as stack:
+        agents = await opened(directory, chosen, stack, progress)
+        # The first round warms the caches.
+        for number in range(rounds + 1):
+            progress.say(f"growth: round {number} of {rounds}")
+            for turn in range(len(agents)):
+                # Another one begins in each round, so that none always comes after the same.
+                place = (number + turn) % len(agents)
+                figures = await _many_at_once(agents[place]), await _one_by_one(agents[place])
+                if number:
+                    many_at_once[place].values.append(figures[0])
+                    one_by_one[place].values.append(figures[1])
+
+
+async def _opened(directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress) -> list[Agent]:
+    agents: list[Agent] = []
+    for depth in chosen:
+        progress.say(f"growth: filling {depth.title}")
+        home = directory / depth.key
+        async with agentbus.connect(home) as bus, bus.agent(AGENT, type="worker"):
+            pass
+        _fill(home / "bus.db", depth)
+        bus = await stack.enter_async_context(agentbus.connect(home))
+        agents.append(await bus.register(AGENT, type="worker"))
+    return agents
+
+
+async def _many_at_once(agent: Agent) -> float:
+    begun = time.perf_counter()
+    batch = await agent.receive_many(BATCH)
+    for _ in range(BATCHES_IN_A_ROUND - 1):
+        batch = await agent.receive_many(BATCH, ack=batch)
+    await agent.ack(batch)
+    taken = time.perf_counter() - begun
+    await agent.send_many([(AGENT, "note", PAYLOAD)] * (BATCHES_IN_A_ROUND * BATCH))
+    return taken / (BATCHES_IN_A_ROUND * BATCH) * 1e6
+
+
+async def _one_by_one(agent: Agent) -> float:
+    begun = time.perf_counter()
+    for _ in range(SINGLES_IN_A_ROUND):
+        message = await agent.receive()
+        assert message is not None
+        await message.ack()
+    taken = time.perf_counter() - begun
+    await agent.send_many([(AGENT, "note", PAYLOAD)] * SINGLES_IN_A_ROUND)
+    return taken / SINGLES_IN_A_ROUND * 1e6
+
+
+def _fill(database: Path, depth: Depth) -> None:
+    """Rows as agentbus would have written them, in seconds. No bus has the database open."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA cache_size = -200000")
+        (own,) = connection.execute("SELECT mailbox FROM agents WHERE id = ?", (AGENT,)).fetchone()
+        (first,) = connection.execute("SELECT max(id) FROM mailboxes").fetchone()
+        moment = time.time_ns() // 1_000_000
+        common = {
+            "mailbox": own, "boxes": 1, "agent": AGENT, "payload": TEXT, "checksum": crc32(TEXT.encode()),
+            "now": moment,
+        }  # fmt: skip
+        finished = {"status": "acked", "attempts": 1, "holder": AGENT, "finished": moment}
+        queued = {"status": "queued", "attempts": 0, "holder": None, "finished": None}
+        connection.execute("BEGIN IMMEDIATE")
+        last = 0
+        if depth.finished:
+            connection.execute(_FILL, {**common, **finished, "last": 0, "count": depth.finished})
+            last = depth.finished
+        if depth.boxes > 1:
+            connection.execute(_BOXES, {"first": first, "count": depth.boxes - 1})
+            elsewhere = {"mailbox": first + 1, "boxes": depth.boxes - 1, "last": last, "count": depth.queued - FEW}
+            connection.execute(_FILL, {**common, **queued, **elsewhere})
+            last += depth.queued - FEW
+        own_share = FEW if depth.boxes > 1 else depth.queued
+        connection.execute(_FILL, {**common, **queued, "last": last, "count": own_share})
+        connection.execute("UPDATE counters SET value = ? WHERE name = 'message'", (last + own_share,))
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+async def _measure_others(
+    directory: Path, chosen: Sequence[int], options: Options, results: Results, progress: Progress
+) -> None:
+    """Some that people would take instead, as far as they can be filled in seconds."""
+    others = [one for one in present() if one.key in OTHER_KEYS and options.wants(one.key)]
+    progress.expect(len(others) * len(chosen))
+    for contestant in others:
+        fresh = directory / contestant.key
+        fresh.mkdir(parents=True)
+        async with contestant.open(fresh, 1) as (box,):
+            queued = 0
+            for depth in chosen:
+                progress.say(f"growth: {contestant.title}, {depth:,} queued")
+                title = f"{contestant.title}: {depth:,} queued"
+                series = results.add(Series(OTHERS, f"{contestant.key} {depth}", UNIT, title=title))
+                await box.send_many([PAYLOAD] * (depth - queued))
+                for _ in range(OTHERS_IN_A_ROUND):
+                    begun = time.perf_counter()
+                    await box.ack(await box.receive())
+                    series.values.append((time.perf_counter() - begun) * 1e6)
+                queued = depth - OTHERS_IN_A_ROUND

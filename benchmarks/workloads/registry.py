@@ -1,0 +1,99 @@
+"""Questions about agents: each contestant is filled once, and asked everything, in interleaved rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.command import Options
+from benchmarks.contestants.registries.base import Contestant, Population, Registry
+from benchmarks.measure import Progress, Results, Series
+
+RATE = "answers/s"
+FEW, MANY = 1_000, 10_000
+"""How many agents there are at most if it is to be quick, and otherwise."""
+NAMED = 100
+"""How many interrupted sessions a summary of the bus names at most."""
+Ask = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One question, asked of so many agents."""
+
+    key: str
+    title: str
+    question: str
+    population: Population
+
+
+def measure(
+    workloads: Sequence[Workload],
+    contestants: Sequence[Contestant],
+    seconds: float,
+    options: Options,
+    directory: Path,
+    results: Results,
+    progress: Progress,
+) -> None:
+    most = FEW if options.quick else MANY
+    chosen = [one for one in workloads if one.key in options.chosen and one.population.agents <= most]
+    populations = list(dict.fromkeys(workload.population for workload in chosen))
+    asked = [about for about in contestants if options.wants(about.key)]
+    series = {
+        (workload.key, about.key): results.add(
+            Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)
+        )
+        for workload in chosen
+        for about in asked
+    }
+    progress.expect(len(populations) * (1 + options.rounds))
+    for number, population in enumerate(populations):
+        progress.say(f"filling with {population.agents:,} agents")
+        place = directory / str(number)
+        of_these = [workload for workload in chosen if workload.population == population]
+
+        async def ask(
+            place: Path = place, population: Population = population, of_these: Sequence[Workload] = of_these
+        ) -> None:
+            async with AsyncExitStack() as stack:
+                registries: dict[str, Registry] = {}
+                for about in asked:
+                    opened = about.open(place / about.folder, population)
+                    registries[about.key] = await stack.enter_async_context(opened)
+                for turn in range(1, options.rounds + 1):
+                    progress.say(f"{population.agents:,} agents, round {turn} of {options.rounds}")
+                    for workload in of_these:
+                        for key, registry in registries.items():
+                            question, expected = _question(registry, workload.question, population)
+                            series[workload.key, key].values.append(await _rate(question, expected, seconds))
+
+        asyncio.run(ask())
+
+
+def _question(registry: Registry, question: str, population: Population) -> tuple[Ask, object]:
+    """What to ask, and what is known to be the answer."""
+    middle = population.sessions // 2
+    interrupted = population.interrupted()
+    questions: dict[str, tuple[Ask, object]] = {
+        "lookup": (lambda: registry.lookup(f"agent-{middle}-5"), population.agent_status(middle, 5)),
+        "check": (registry.check, False),
+        "query": (registry.query, population.running_executors()),
+        "summary": (registry.summary, (population.incomplete(), min(interrupted, NAMED))),
+        "interrupted": (registry.interrupted, interrupted),
+    }
+    return questions[question]
+
+
+async def _rate(ask: Ask, expected: object, seconds: float) -> float:
+    done = 0
+    begun = time.perf_counter()
+    while not done or time.perf_counter() - begun < seconds:
+        if (found := await ask()) != expected:
+            raise RuntimeError(f"{found} was found, {expected} is there")
+        done += 1
+    return done / (time.perf_counter() - begun)

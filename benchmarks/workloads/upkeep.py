@@ -1,0 +1,69 @@
+"""Upkeep: what a bus costs while nothing happens, and what the beats of many agents cost. CPU time of the whole
+process, all threads, as a share of one core."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+import agentbus
+from agentbus import Agent, Bus
+from benchmarks.measure import Progress, Results, Series
+from benchmarks.report import Check
+
+WAITING = 1000
+UNIT = "% of one core"
+
+
+def measure(directory: Path, agents: int, seconds: float, results: Results, progress: Progress) -> None:
+    """``seconds`` should be a multiple of the time between beats, so that each window has its share of them."""
+    cases = (
+        ("open", "open", "bus open, no agent", 0, False),
+        ("beats", "registered", f"{agents:,} agents registered", agents, False),
+        ("beats", "waiting", f"{WAITING:,} agents, each waiting for a message", WAITING, True),
+    )
+    progress.expect(len(cases))
+    for workload, key, title, count, waiting in cases:
+        progress.say(f"{workload}: {title}, for {seconds:.0f} s")
+        series = results.add(Series(workload, key, UNIT, title=title))
+        home = directory / f"{workload}-{key}"
+        series.values.append(asyncio.run(_cpu_share(home, count, waiting, seconds)))
+
+
+def checks(results: Results) -> list[Check]:
+    return [
+        Check(f"{series.title}: CPU of one core", series.median, " %", most=most)
+        for workload, most in (("beats", 1.0), ("open", 0.5))
+        for series in results.of(workload)
+    ]
+
+
+async def _cpu_share(home: Path, agents: int, waiting: bool, seconds: float) -> float:
+    async with _busy_doing_nothing(home, agents, waiting):
+        await anyio.sleep(1)  # for the first claims to be over
+        cpu, wall = time.process_time(), time.perf_counter()
+        await anyio.sleep(seconds)
+        return (time.process_time() - cpu) / (time.perf_counter() - wall) * 100
+
+
+@asynccontextmanager
+async def _busy_doing_nothing(home: Path, agents: int, waiting: bool) -> AsyncIterator[Bus]:
+    async with agentbus.connect(home) as bus, anyio.create_task_group() as tasks:
+        registered: list[Agent] = []
+
+        async def register(number: int) -> None:
+            registered.append(await bus.register(f"agent-{number}", type="worker"))
+
+        async with anyio.create_task_group() as registering:
+            for number in range(agents):
+                registering.start_soon(register, number)
+        if waiting:
+            for agent in registered:
+                tasks.start_soon(agent.receive)
+        yield bus
+        tasks.cancel_scope.cancel()
