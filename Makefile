@@ -45,6 +45,7 @@ bench: $(VENV)/.installed
 	@$(BIN)/python -m benchmarks.queue
 	@$(BIN)/python -m benchmarks.state
 	@$(BIN)/python -m benchmarks.recovery
+	@$(BIN)/python -m benchmarks.tasks
 	@$(BIN)/python -m benchmarks.cli
 
 schemas: $(VENV)/.installed

@@ -112,7 +112,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 
 
 class ClaimedTasks(msgspec.Struct, frozen=True):
-    """What a claim got. ``more``: something is left. One that got nothing learns when to look again: ``next_wall``,
+    """What a claim got. ``more``: something is left. It learns when to look again: ``next_wall``,
     when the next task is due, and ``next_awake``, when the next lease runs out."""
 
     tasks: Sequence[ClaimedTask]
@@ -239,7 +239,7 @@ def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outc
             event(now.wall, "task_running", ("task", task.id), agent, before="pending", lease=task.lease)
             for task in tasks
         ])  # fmt: skip
-        outcomes.append(ClaimedTasks(tasks, len(rows) > request.limit))
+        outcomes.append(ClaimedTasks(tasks, len(rows) > request.limit, *horizon))
     return outcomes
 
 

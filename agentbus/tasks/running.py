@@ -17,9 +17,9 @@ import anyio
 import msgspec
 
 from agentbus.codec import check, decode, encode, open_value, plain
-from agentbus.errors import AgentFenced, TaskLost, WorkflowChanged
+from agentbus.errors import AgentBusError, AgentFenced, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
-from agentbus.operations import Operation, Part
+from agentbus.operations import Op, Operation, Part
 from agentbus.operations.holding import worker_channel
 from agentbus.operations.steps import StepPlace
 from agentbus.operations.task_reading import Recorded, Replay, present_state
@@ -38,10 +38,12 @@ from agentbus.tasks.problems import problem_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
 
 if TYPE_CHECKING:
+    from agentbus.clock import Now
     from agentbus.engine.hub import Ear
     from agentbus.tasks.worker import Worker
     from agentbus.unit import Unit
 
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 LINGER = 5000
@@ -79,7 +81,7 @@ class Run:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._busy = 0
         self._waits: set[Wait] = set()
-        self._loss: TaskLost | AgentFenced | None = None
+        self._loss: AgentBusError | None = None
         self._letting_go = False
         self._scope = anyio.CancelScope()
         self._main: asyncio.Task[Any] | None = None
@@ -152,7 +154,7 @@ class Run:
         )  # fmt: skip
         await self.agent.write(fail_task, request)
 
-    def lose(self, error: TaskLost | AgentFenced) -> None:
+    def lose(self, error: AgentBusError) -> None:
         """It is no longer ours: whatever it does is cancelled, and nothing more is written."""
         if not self.closing:
             self._loss = error
@@ -201,32 +203,43 @@ class Run:
         what = f"the result of step {known.key} of task {self.claimed.id}"
         return open_value(str(known.result), known.checksum or 0, what, as_)
 
-    # Writing
+    # Writing and looking
 
     async def write(self, operation: Operation[Any, T], request: Any, *, durable: bool | None = None) -> T:
         """Write for the task; a named error, and the end of the run, if it is not ours any more."""
-        try:
+        with self._losing():
             result: T = await self.agent.write(operation, request, durable=durable)
-        except (TaskLost, AgentFenced) as error:
-            self.lose(error)
-            raise
         return result
 
     async def commit(self, *parts: Part) -> list[Any]:
         """The same for several that belong together."""
-        try:
+        with self._losing():
             return await self.agent.commit(parts)
-        except (TaskLost, AgentFenced) as error:
-            self.lose(error)
-            raise
 
     async def commit_unit(self, unit: Unit, first: Part) -> None:
         """The same for what was collected in a unit."""
-        try:
+        with self._losing():
             await unit.commit(first=first)
-        except (TaskLost, AgentFenced) as error:
-            self.lose(error)
+
+    async def look(self, question: Callable[[Q, Now], Op[T]], request: Q) -> T:
+        with self._losing():
+            return await self.engine.look(question, request)
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """Whether a store that does not answer has written something nobody knows: it is no failure of the step, and
+        what is recorded tells whoever takes the task next."""
+        try:
+            yield
+        except AgentBusError as error:
+            if error.transient or isinstance(error, TaskLost | AgentFenced):
+                self.lose(error)
             raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more may be written for it."""
+        return self._loss is not None
 
     def tell(self, kind: str, name: str, status: str, attempt: int = 1) -> None:
         """Tell the callbacks of the worker."""
@@ -275,7 +288,7 @@ class Run:
         """The task is to be halted: no step begins any more, unless somebody has it continued before all others end."""
 
         async def going_on() -> bool | None:
-            mine = (await self.engine.look(present_state, (self.hold.number,))).get(self.hold.number)
+            mine = (await self.look(present_state, (self.hold.number,))).get(self.hold.number)
             return True if mine is not None and not mine.halting else None
 
         await self.wait(Wait("halt", ""), going_on)
