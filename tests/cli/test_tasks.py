@@ -113,7 +113,8 @@ def test_a_decision_has_the_name_of_a_person(shell: Shell, monkeypatch: pytest.M
     agent = shell.register("a")
     # Nobody sits at the terminal of a script.
     assert shell.refused("task", "approve", "f-1", code=2)["code"] == "no_operator"
-    assert shell.refused("task", "approve", "f-1", "--by", "a", code=2)["code"] == "not_an_operator"
+    for words in (("approve", "f-1"), ("reject", "f-1"), ("auto", "f-1", "on")):
+        assert shell.refused("task", *words, "--by", "a", code=2)["code"] == "not_an_operator"
     monkeypatch.setenv("AGENTBUS_OPERATOR", "ada")
     assert shell.told("task", "reject", "f-1")["by"] == "ada"
     work(shell)

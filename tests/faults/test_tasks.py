@@ -95,7 +95,7 @@ class Place:
             "SELECT json_extract(result, '$.token'), attempt FROM steps WHERE status = 'finished' AND kind = 'step'",
         )
         noted = [token for token, attempt in found if attempts[token] != attempt]
-        return noted + [token for token in self.sent() if token not in self.finished()]
+        return noted + sorted(self.sent().keys() - self.finished().keys())
 
     def check(self) -> None:
         """Every finished step has its message, once, and no other execution has one; the database is in order."""
