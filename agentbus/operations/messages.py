@@ -12,7 +12,7 @@ from agentbus.codec import canonical
 from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
 from agentbus.operations import (
     Actor,
-    Each,
+    Numbered,
     Op,
     Outcome,
     Query,
@@ -97,8 +97,6 @@ class _Directory(msgspec.Struct):
     sent: dict[str, list[Row]] = {}
     new: dict[str, SendRequest] = {}
     """Ids that this batch is about to use for the first time, and by whom."""
-    copies: int = 0
-    """How many rows this batch needs."""
 
 
 @operation(durable=True, beside=True)
@@ -112,8 +110,33 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
 
     rows: list[Row] = []
     channels: list[str] = []
+    for request, plan in zip(requests, plans, strict=True):
+        if isinstance(plan, AgentBusError):
+            continue
+        for draft, boxes in zip(request.drafts, plan, strict=True):
+            if not isinstance(boxes, Receipt) and boxes:
+                values = _values(draft, request.actor.agent, now)
+                for box in boxes:
+                    rows.append((draft.message_id, box, *values))
+                    channels.append(_channel(draft, box))
+    id = 0
+    if rows:
+        # Ids are never given out twice, not even after a purge.
+        ((id,),) = yield Numbered("message_insert", "message", rows)
+        # A scheduled message wakes its receivers too: they learn when it is due.
+        yield Wake(channels)
+    elif any(not isinstance(plan, AgentBusError) for plan in plans):
+        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
+        # real one, which makes theirs durable too.
+        yield Query("counter_take", ("message", 0))
+    return _receipts(requests, plans, id)
+
+
+def _receipts(
+    requests: Sequence[SendRequest], plans: Sequence[Outcome[list[list[int] | Receipt]]], id: int
+) -> list[Outcome[list[Receipt]]]:
+    """What each request is told; new messages are numbered from ``id`` on."""
     outcomes: list[Outcome[list[Receipt]]] = []
-    id = yield from _take_ids(directory.copies)
     for request, plan in zip(requests, plans, strict=True):
         if isinstance(plan, AgentBusError):
             outcomes.append(plan)
@@ -126,31 +149,16 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
                 receipts.append(Receipt(None, draft.message_id, 0))
             else:
                 receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
-                values = _values(draft, request.actor.agent, now)
-                for box in boxes:
-                    rows.append((id, draft.message_id, box, *values))
-                    channels.append(_channel(draft, box))
-                    id += 1
+                id += len(boxes)
         outcomes.append(receipts)
-    if rows:
-        yield Each("message_insert", rows)
-        # A scheduled message wakes its receivers too: they learn when it is due.
-        yield Wake(channels)
-    elif any(not isinstance(outcome, AgentBusError) for outcome in outcomes):
-        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
-        # real one, which makes theirs durable too.
-        yield Query("counter_take", ("message", 0))
     return outcomes
 
 
 def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
     """Put messages of the bus itself into mailboxes that are known to exist."""
     if drafts:
-        first = yield from _take_ids(len(drafts))
-        yield Each(
-            "message_insert",
-            [(id, None, draft.to, *_values(draft, sender, now)) for id, draft in enumerate(drafts, first)],
-        )
+        rows = [(None, draft.to, *_values(draft, sender, now)) for draft in drafts]
+        yield Numbered("message_insert", "message", rows)
         yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
 
 
@@ -191,7 +199,6 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
 def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int] | Receipt]]:
     """For each draft the mailboxes it goes to, or the receipt it already has; or the first thing that is wrong."""
     plan: list[list[int] | Receipt] = []
-    copies = 0
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, item=index)
@@ -216,8 +223,6 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
         if draft.message_id is not None:
             directory.new[draft.message_id] = request
         plan.append(boxes)
-        copies += len(boxes)
-    directory.copies += copies
     return plan
 
 
@@ -269,14 +274,6 @@ def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
     if payload != draft.payload[0] and canonical(payload) != canonical(draft.payload[0]):
         return "payload"
     return None if correlation == draft.correlation else "correlation"
-
-
-def _take_ids(count: int) -> Op[int]:
-    """The first of ``count`` new row ids. Ids are never given out twice, not even after a purge."""
-    if not count:
-        return 0
-    ((last,),) = yield Query("counter_take", ("message", count))
-    return int(last) - count + 1
 
 
 def _values(draft: Draft, sender: str, now: Now) -> Row:
