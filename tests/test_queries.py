@@ -40,6 +40,14 @@ HOT = (
     "state_standing",
     "state_values",
     "state_update",
+    "task_ready",
+    "task_lease",
+    "task_renew",
+    "task_complete",
+    "step_finish",
+    "step_again",
+    "step_fail",
+    "step_interrupt",
 )
 # These run on the loop's own thread, where a scan would hold everybody up.
 LOOKS = (
@@ -57,6 +65,11 @@ LOOKS = (
     "recovery_interrupted",
     "recovery_dead_holders",
     "recovery_history",
+    "task_get",
+    "task_ending",
+    "task_held",
+    "step_recorded",
+    "approval_answer",
 )
 # These run with every step of a session, under the lock.
 STEPS = (

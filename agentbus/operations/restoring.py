@@ -27,6 +27,7 @@ from agentbus.operations.archives import (
     ArchivedProcess,
     ArchivedSession,
     ArchivedState,
+    ArchivedTask,
     ArchivedType,
     Line,
     kind_of,
@@ -34,6 +35,7 @@ from agentbus.operations.archives import (
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE
 from agentbus.operations.state import state_channel, take_change_numbers
+from agentbus.operations.task_archives import restore_task
 from agentbus.operations.vocabulary import DefineRequest, Unchecked, define
 
 _AT_WORK = LIVE | {"spawning"}
@@ -199,6 +201,8 @@ def _restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
             return (yield from restore_agent(line, now))
         case ArchivedSession() as line:
             return (yield from restore_session(line))
+        case ArchivedTask() as line:
+            return (yield from restore_task(line, now))
         case ArchivedType() as line:
             return (yield from _restore_type(line, now))
         case ArchivedPlace() as line:

@@ -36,9 +36,12 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     agents: float | None = 7 * DAY
     """Seconds since an agent ended, if its session has ended too and no checkpoint and no open message refers to it."""
     sessions: float | None = 30 * DAY
-    """Seconds since a session ended; it goes with its documents, participants, state, checkpoints and agents."""
+    """Seconds since a session ended; it goes with its documents, participants, state, checkpoints, agents and
+    tasks, once those have ended."""
     failed_sessions: float | None = None
     """Seconds since a session failed, if those shall go earlier than others, for example after a day."""
+    tasks: float | None = 30 * DAY
+    """Seconds since a task ended, and all its sub-tasks; it goes with its steps, approvals and checkpoints."""
     events: float | None = 90 * DAY
     """Seconds since an event of the audit trail."""
     processes: float | None = 7 * DAY
@@ -56,12 +59,14 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
                 check_seconds(getattr(self, name), name, zero=True, high=10 * MAX_SECONDS)
 
 
-_SECONDS = ("messages", "dead_letters", "agents", "sessions", "failed_sessions", "events", "processes", "tombstones")
+_SECONDS = (
+    "messages", "dead_letters", "agents", "sessions", "failed_sessions", "tasks", "events", "processes", "tombstones",
+)  # fmt: skip
 
 
 class RetentionReport(msgspec.Struct, frozen=True):
-    """What retention removed, or would remove: how many of each kind (checkpoint, message, agent, session, document,
-    event, process, tombstone), and the file that they were archived in.
+    """What retention removed, or would remove: how many of each kind (checkpoint, message, agent, task, session,
+    document, event, process, tombstone), and the file that they were archived in.
 
     ``kept`` are those that changed while they were being archived, and so stayed.
 
@@ -212,7 +217,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Sweep(msgspec.Struct, frozen=True):
     """What one pass over the bus found and did. ``counts`` says how many agents it suspected and failed, processes it
-    struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
+    struck off, sessions it interrupted, leases and tasks it freed, messages and entries of state it expired.
 
     >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
     >>> sweep.counts["agents_failed"], [finding.text for finding in sweep.findings]   # doctest: +SKIP

@@ -28,6 +28,7 @@ from agentbus.operations.policy import (
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
 from agentbus.operations.state import last_change
+from agentbus.operations.task_archives import load_tasks
 from agentbus.records import RetentionPolicy, RetentionReport
 from agentbus.services.archive import ArchiveWriter, archive_in
 from agentbus.services.threads import to_its_end
@@ -37,7 +38,7 @@ log = logging.getLogger("agentbus.retention")
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
 _WITH_STATE = ("agent", "session")
-_WEIGHTS = {"agent": 5, "session": 50}
+_WEIGHTS = {"agent": 5, "task": 10, "session": 50}
 """What takes longer to remove than a row."""
 EVERY = 3600 * 1000
 """Milliseconds after which the policy is applied again, if a monitor runs."""
@@ -50,6 +51,7 @@ _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
     "message": archives.load_messages,
     "event": archives.load_events,
     "process": archives.load_processes,
+    "task": load_tasks,
     "tombstone": archives.load_tombstones,
 }
 

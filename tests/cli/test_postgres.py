@@ -94,6 +94,23 @@ backup restore x.dump | 1
 prime
 complete --agent a
 fail --agent b broken
+task start feature 1 --id t --session s
+task list
+task show t
+task approvals
+task approve t --by ada | 1
+task halt t
+task continue t
+task auto t on --by ada
+task auto t off
+task stop t
+task resumable
+task resume t
+task restart t
+task edit t --name x
+task wait t --timeout 0.01 | 4
+task log t
+task stats
 session complete s
 agents delete b
 agents clear

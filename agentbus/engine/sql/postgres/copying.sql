@@ -12,21 +12,25 @@ WITH changed AS (UPDATE counters SET value = $2 WHERE name = $1 AND name <> 'mes
 SELECT setval('message_ids', greatest(CAST($2 AS bigint), 1), $2 > 0) WHERE CAST($1 AS text) = 'message';
 
 -- name: copy_read_sequences
--- The last id that each of the next tables gave out. Differs: every table with an id has a sequence, also those of which the id
--- means nothing and is not kept elsewhere.
+-- The last number that each of the next tables gave out. Differs: every table that numbers its rows has a sequence, also those
+-- whose numbers mean nothing and are not kept elsewhere.
 SELECT name, value FROM (
-    SELECT CAST(relname AS text) COLLATE "C" AS name, coalesce(pg_sequence_last_value(pg_get_serial_sequence(
-        quote_ident(CAST(relname AS text)), 'id')::regclass), 0) AS value
+    SELECT CAST(relname AS text) COLLATE "C" AS name, coalesce(pg_sequence_last_value(
+        pg_get_serial_sequence(quote_ident(CAST(relname AS text)), CAST(attname AS text))::regclass), 0) AS value
     FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-    WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r' AND attname = 'id' AND attidentity <> ''
-        AND relname NOT IN ('state', 'participants')
+    WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r' AND attidentity <> ''
+        AND relname NOT IN ('state', 'participants', 'steps', 'approvals')
 ) AS tables
 WHERE name > $1 ORDER BY name LIMIT $2;
 
 -- name: copy_open_sequences
--- Make room for the last ids. Differs: that of state goes on from its last row.
-SELECT setval(pg_get_serial_sequence('state', 'id'), max(id)) FROM state HAVING max(id) IS NOT NULL;
+-- Make room for the last numbers. Differs: those that are not kept elsewhere go on from the last row.
+SELECT setval(pg_get_serial_sequence('state', 'id'), max(id)) FROM state HAVING max(id) IS NOT NULL
+UNION ALL SELECT setval(pg_get_serial_sequence('steps', 'id'), max(id)) FROM steps HAVING max(id) IS NOT NULL
+UNION ALL SELECT setval(pg_get_serial_sequence('approvals', 'id'), max(id)) FROM approvals HAVING max(id) IS NOT NULL;
 
 -- name: copy_write_sequences
--- A table gives out only ids after this one. Differs: it has a sequence.
-SELECT setval(pg_get_serial_sequence(quote_ident(CAST($1 AS text)), 'id'), greatest(CAST($2 AS bigint), 1), $2 > 0);
+-- A table gives out only numbers after this one. Differs: it has a sequence.
+SELECT setval(pg_get_serial_sequence(quote_ident(CAST($1 AS text)), CAST(attname AS text)), greatest(CAST($2 AS bigint), 1),
+    $2 > 0)
+FROM pg_attribute WHERE attrelid = CAST(quote_ident(CAST($1 AS text)) AS regclass) AND attidentity <> '';
