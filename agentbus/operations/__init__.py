@@ -53,6 +53,15 @@ class Each(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
 
 
+class Numbered(msgspec.Struct, frozen=True):
+    """The same for a query that inserts, whose first parameter is the next number of a counter, which the rows do not
+    have yet; what comes back is the first of these numbers, the others follow it."""
+
+    name: str
+    counter: str
+    rows: Sequence[Row]
+
+
 class Wake(msgspec.Struct, frozen=True):
     """Once this is committed, wake one listener and all watchers of each channel named; a channel may be named several
     times."""
@@ -67,7 +76,7 @@ class Again(msgspec.Struct, frozen=True):
     channels: Sequence[str]
 
 
-Op: TypeAlias = Generator[Query | Several | Each | Wake | Again, Rows, T]
+Op: TypeAlias = Generator[Query | Several | Each | Numbered | Wake | Again, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
 

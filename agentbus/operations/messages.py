@@ -13,7 +13,7 @@ from agentbus.codec import canonical
 from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
 from agentbus.operations import (
     Actor,
-    Each,
+    Numbered,
     Op,
     Outcome,
     Query,
@@ -119,8 +119,31 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
 
     rows: list[Row] = []
     channels: list[str] = []
+    for request, plan in zip(requests, plans, strict=True):
+        if isinstance(plan, AgentBusError):
+            continue
+        for draft, boxes in zip(request.drafts, plan, strict=True):
+            if not isinstance(boxes, Receipt) and boxes:
+                values = _values(draft, request.actor.agent, now)
+                for box in boxes:
+                    rows.append((draft.message_id, box, *values))
+                    channels.append(_channel(draft, box))
+    id = 0
+    if rows:
+        # Ids are never given out twice, not even after a purge.
+        ((id,),) = yield Numbered("message_insert", "message", rows)
+        # A scheduled message wakes its receivers too: they learn when it is due.
+        yield Wake(channels)
+    elif any(not isinstance(plan, AgentBusError) for plan in plans):
+        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
+        # real one, which makes theirs durable too.
+        yield Query("counter_take", ("message", 0))
+    return _receipts(requests, plans, id)
+
+
+def _receipts(requests: Sequence[SendRequest], plans: Sequence[_Plan], id: int) -> list[Outcome[list[Receipt]]]:
+    """What each request is told; new messages are numbered from ``id`` on."""
     outcomes: list[Outcome[list[Receipt]]] = []
-    id = yield from _take_ids(_copies(plans))
     for request, plan in zip(requests, plans, strict=True):
         if isinstance(plan, AgentBusError):
             outcomes.append(plan)
@@ -133,31 +156,16 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
                 receipts.append(Receipt(None, draft.message_id, 0))
             else:
                 receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
-                values = _values(draft, request.actor.agent, now)
-                for box in boxes:
-                    rows.append((id, draft.message_id, box, *values))
-                    channels.append(_channel(draft, box))
-                    id += 1
+                id += len(boxes)
         outcomes.append(receipts)
-    if rows:
-        yield Each("message_insert", rows)
-        # A scheduled message wakes its receivers too: they learn when it is due.
-        yield Wake(channels)
-    elif any(not isinstance(outcome, AgentBusError) for outcome in outcomes):
-        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
-        # real one, which makes theirs durable too.
-        yield Query("counter_take", ("message", 0))
     return outcomes
 
 
 def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
     """Put messages of the bus itself into mailboxes that are known to exist."""
     if drafts:
-        first = yield from _take_ids(len(drafts))
-        yield Each(
-            "message_insert",
-            [(id, None, draft.to, *_values(draft, sender, now)) for id, draft in enumerate(drafts, first)],
-        )
+        rows = [(None, draft.to, *_values(draft, sender, now)) for draft in drafts]
+        yield Numbered("message_insert", "message", rows)
         yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
 
 
@@ -245,12 +253,6 @@ def _load(request: SendRequest, plan: _Plan) -> Load | None:
     return Load(request.actor.agent, messages, tuple(coming))
 
 
-def _copies(plans: Sequence[_Plan]) -> int:
-    """How many rows these plans need."""
-    lists = [plan for plan in plans if not isinstance(plan, AgentBusError)]
-    return sum(len(boxes) for plan in lists for boxes in plan if not isinstance(boxes, Receipt))
-
-
 def _schemas(request: SendRequest, directory: _Directory) -> dict[str, str]:
     """All that the payloads of a request must fit, by type."""
     found = {draft.type: directory.types.get(draft.type) for draft in request.drafts}
@@ -299,14 +301,6 @@ def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
     if payload != draft.payload[0] and canonical(payload) != canonical(draft.payload[0]):
         return "payload"
     return None if correlation == draft.correlation else "correlation"
-
-
-def _take_ids(count: int) -> Op[int]:
-    """The first of ``count`` new row ids. Ids are never given out twice, not even after a purge."""
-    if not count:
-        return 0
-    ((last,),) = yield Query("counter_take", ("message", count))
-    return int(last) - count + 1
 
 
 def _values(draft: Draft, sender: str, now: Now) -> Row:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from agentbus.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Again, Each, Op, Query, Row, Separately, Several, Wake
+from agentbus.operations import Actor, Again, Each, Numbered, Op, Query, Row, Separately, Several, Wake
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
@@ -92,6 +92,12 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
         while True:
             if isinstance(step, Several):
                 step = operation.send([_answer(query, played, left) for query in step.queries])  # type: ignore[misc]
+            elif isinstance(step, Numbered):
+                taken = Query("counter_take", (step.counter, len(step.rows)))
+                ((last,),) = _answer(taken, played, left)
+                first = last - len(step.rows) + 1
+                _answer(Each(step.name, [(id, *row) for id, row in enumerate(step.rows, first)]), played, left)
+                step = operation.send([(first,)])
             else:
                 step = operation.send(_answer(step, played, left))
     except StopIteration as stop:

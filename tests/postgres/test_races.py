@@ -117,6 +117,18 @@ async def test_one_that_does_not_wait_gets_what_another_only_looked_at(buses: li
                 assert message.payload == 0
 
 
+async def test_the_numbers_of_what_is_sent_together_follow_each_other_and_are_given_once(buses: list[Bus]) -> None:
+    agents = await workers(buses)
+    sent = await asyncio.gather(
+        *(agent.send_many([("w-0", "note", n) for n in range(7)]) for agent in agents for _ in range(20))
+    )
+    for receipts in sent:
+        first = receipts[0].id
+        assert first is not None
+        assert [receipt.id for receipt in receipts] == list(range(first, first + 7))
+    assert len({receipt.id for receipts in sent for receipt in receipts}) == 4 * 20 * 7
+
+
 async def test_of_many_sends_under_one_id_one_is_written(buses: list[Bus]) -> None:
     agents = await workers(buses)
     for turn in range(20):

@@ -24,7 +24,7 @@ from agentbus.engine.sqlite.listeners import Listeners
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.log import Log
 from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
-from agentbus.operations import Each, Op, Operation, Query, Rows, Several
+from agentbus.operations import Each, Numbered, Op, Operation, Query, Rows, Several
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -321,6 +321,8 @@ class Transactor:
                     rows = self._ask(step)
                 elif type(step) is Several:
                     rows = [self._ask(query) for query in step.queries]  # type: ignore[misc]
+                elif type(step) is Numbered:
+                    rows = self._execute_numbered(step)
                 else:
                     rows = []
                     if type(step) is Each:
@@ -335,6 +337,12 @@ class Transactor:
         if self._at_once and query.name in _UNBOUNDED:
             raise _Busy
         return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
+
+    def _execute_numbered(self, step: Numbered) -> Rows:
+        ((last,),) = self._ask(Query("counter_take", (step.counter, len(step.rows))))
+        first = last - len(step.rows) + 1
+        self._execute_each(Each(step.name, [(number, *row) for number, row in enumerate(step.rows, first)]))
+        return [(first,)]
 
     def _execute_each(self, step: Each) -> None:
         """Many rows by INSERTs of several rows each, a third faster than row by row; what is left one by one."""

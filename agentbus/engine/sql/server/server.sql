@@ -90,3 +90,12 @@ SELECT {number}, {values} FROM q{number};
 -- name: server_several
 -- All of them as one statement.
 WITH {questions} {answers};
+
+-- name: server_numbered
+-- Rows with numbers from a counter, of which the first is told.
+WITH taken AS MATERIALIZED (SELECT counter_take({counter}, {amount}) - {amount} AS before),
+inserted AS (
+    {insert} SELECT taken.before + item.number, {columns}
+    FROM taken, unnest({lists}) WITH ORDINALITY AS item ({columns}, number)
+)
+SELECT before + 1 FROM taken;
