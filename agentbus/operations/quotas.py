@@ -84,7 +84,8 @@ def admit(loads: Sequence[Load | None], found: Rows, now: Now) -> Op[list[AgentB
     full = yield from _full(quotas.get("size"))
     yield from gate.look(load for load in loads if load is not None)
     refused = [None if load is None or not load.messages else full or gate.refusal(load) for load in loads]
-    for agent, debt in gate.debts.items():
+    # In one order: two transactions that meet here wait for each other, and not in a circle.
+    for agent, debt in sorted(gate.debts.items()):
         yield Query("counter_set", (_counter(agent), debt))
     return refused
 
@@ -115,7 +116,7 @@ class _Gate:
                         ((self._waiting[box],),) = yield Query("mailbox_waiting", (box, self._depth))
             if self._rate is not None and load.agent not in self._owed:
                 rows = yield Query("counter_value", (_counter(load.agent),))
-                self._owed[load.agent] = rows[0][0] if rows else 0
+                self._owed[load.agent] = rows[0][0] or 0 if rows else 0
 
     def refusal(self, load: Load) -> AgentBusError | None:
         error = self._too_deep(load) or self._too_fast(load)

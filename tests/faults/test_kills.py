@@ -170,7 +170,7 @@ def test_a_sender_killed_at_any_moment_has_sent_what_it_was_told_and_can_try_aga
     bus = tmp_path / "bus"
     acknowledged: set[int] = set()
     kills = 0
-    while kills < scale(10, 30, 300):
+    while kills < scale(10, 20, 300):
         # As a program does that was restarted: go on with the first send it has no receipt for, under the same id.
         sender = team.start("worker_sender", bus, len(acknowledged), durability)
         for _ in range(rng.randint(1, 80)):

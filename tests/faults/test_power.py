@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -38,6 +39,9 @@ class Image:
         self.units = 0
         self.saved: set[str] = set()
         self.last = 0
+
+    def remove(self) -> None:
+        shutil.rmtree(self.bus.parent)
 
     def read(self) -> str:
         """What the database says; ``ok``, or what is wrong with it."""
@@ -118,6 +122,7 @@ def test_after_a_power_cut_at_any_moment_the_bus_is_whole_and_has_what_it_promis
                 missing += [f"seed {seed}, call {number}, {fate}: {words}" for words in absent]
             if images % 20 == 0 and found == "ok":
                 asyncio.run(go_on(image.bus))
+            image.remove()
     figure(
         images=images,
         calls=points,
@@ -170,6 +175,7 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
                 images += 1
                 assert image.read() == "ok", f"seed {seed}, call {number}, {fate}"
                 lost += [f"seed {seed}, call {number}, {fate}: {name}" for name in sent - image.sent]
+                image.remove()
     figure("power cut after a failed fsync", failed=failed, images=images, acknowledged=len(sent), lost=len(lost))
     assert failed >= 3
     assert len(sent) >= 20
