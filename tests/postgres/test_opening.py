@@ -114,6 +114,12 @@ async def test_a_bus_of_a_newer_agentbus_is_refused(schemas: Any) -> None:
         (f"postgresql://u:{SECRET}#x@h/d", "%23"),
         (f"postgresql://u:{SECRET}\n@h/d", "printed"),
         (f"postgresql://u:{SECRET}@[h/d", "postgresql://"),
+        (f"postgresql://u:{SECRET}/x@h:1/d", "%2F"),
+        (f"postgresql://u:x/{SECRET}@h:1/d", "%2F"),
+        (f"postgresql:/u:{SECRET}@h:1/d", "%2F"),
+        (f"postgresql://u:{SECRET}", "postgresql://"),
+        (f"postgresql://u:{SECRET}@h:99999/d", "postgresql://"),
+        (f"postgresql:///d?host=/tmp&port={SECRET}", "postgresql://"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused(bad: str, said: str) -> None:
@@ -128,6 +134,20 @@ async def test_what_the_driver_cannot_use_is_a_named_error(bad: str) -> None:
     with pytest.raises(AgentBusError):
         async with agentbus.connect(bad):
             pass
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "postgresql://u:p@h,i/d",
+        "postgresql://u:p@h:1,i:2/d",
+        "postgresql://u:p@[::1]:1,[::2]/d",
+        "postgresql://u@/d?host=/tmp&port=1",
+        "postgresql://u:p%2F%40@h:65535/d%40e",
+    ],
+)
+def test_every_form_of_hosts_and_ports_is_taken(good: str) -> None:
+    assert parse(good).dsn.startswith(good.partition("?")[0])
 
 
 def test_an_address_is_shown_without_its_password() -> None:
