@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
@@ -239,6 +240,24 @@ async def test_a_read_only_user_is_a_named_error(url: str) -> None:
     with pytest.raises(NotWritable):
         async with agentbus.connect(url.replace("?", "?options=-c%20default_transaction_read_only%3Don&", 1)):
             pass
+
+
+async def test_commits_that_are_not_waited_for_are_a_finding_of_the_doctor(url: str) -> None:
+    """As an administrator sets it, for a database or a user."""
+    async with agentbus.connect(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1)) as bus:
+        (found,) = [check for check in await bus.doctor() if check.name == "durability"]
+    assert found.status == "warning"
+    assert "synchronous_commit" in found.text
+
+
+async def test_a_server_whose_machine_is_gone_is_noticed(guarded: Server) -> None:
+    connection = await connections.connect(parse(guest(guarded)))
+    try:
+        own = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+    finally:
+        await connection.close()
 
 
 @pytest.fixture
