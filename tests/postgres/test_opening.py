@@ -68,6 +68,23 @@ async def test_a_user_without_permission_is_told_what_it_needs(guarded: Server) 
         assert (await bus.stats()).messages == {}
 
 
+async def test_a_user_of_a_bus_that_somebody_else_made_is_told_what_it_needs(guarded: Server) -> None:
+    async with agentbus.connect(at_schema(guarded.url, "theirs")):
+        pass
+    await asyncio.to_thread(run, guarded.url, "CREATE SCHEMA bare")
+    place = guest(guarded, more="?schema=theirs")
+    for each in (place, guest(guarded, more="?schema=bare")):
+        assert "USAGE" in str((await refused(each, AccessDenied)).fix)
+    await asyncio.to_thread(run, guarded.url, "GRANT USAGE ON SCHEMA theirs TO guest")
+    await refused(place, AccessDenied)
+    await asyncio.to_thread(run, guarded.url, "GRANT ALL ON ALL TABLES IN SCHEMA theirs TO guest",
+                            "GRANT ALL ON ALL SEQUENCES IN SCHEMA theirs TO guest")  # fmt: skip
+    async with agentbus.connect(place) as bus, bus.agent("a", type="worker") as agent:
+        await agent.send("a", "note", 1)
+        await agent.send_many([("a", "note", 2), ("a", "note", 3)])
+        assert (await bus.sweep()).findings == []
+
+
 async def test_a_database_that_is_not_there_is_said_so(guarded: Server) -> None:
     error = await refused(guest(guarded, database="nowhere"), UnknownDatabase)
     assert "nowhere" in str(error)

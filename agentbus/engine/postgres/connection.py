@@ -16,7 +16,7 @@ from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.problems import DRIVER, translated
 from agentbus.engine.queries import parse, text
-from agentbus.errors import NoBus, NotWritable, SchemaTooNew, ServerTooOld
+from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -125,6 +125,11 @@ async def prepare(connection: Connection, address: Address, *, create: bool = Tr
             raise NoBus(path=address.shown)
         if not made or not await _is_current(connection, address):
             await _migrate(connection, address)
+    except asyncpg.UndefinedTableError as error:
+        if made:
+            # It is there, but not for this user.
+            raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
+        raise translated(error, address) from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, address) from error
     return int(moment)
