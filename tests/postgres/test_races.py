@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import pytest
 
+import agentbus
 from agentbus import Agent, Bus, Receipt, pool
 from agentbus.blocking import open_bus
 from agentbus.codec import digest
@@ -316,3 +318,19 @@ async def test_a_mixed_crowd_gets_by_without_an_error(buses: list[Bus]) -> None:
         found = await outcomes(*(work(agent, bus) for agent, bus in zip(agents, buses, strict=True)))
     assert [one for one in found if isinstance(one, AgentBusError | BaseException)] == []
     assert await buses[0].state("shared").get("count") == 15 * len(buses)
+
+
+async def test_who_fails_while_numbering_messages_holds_nobody_up(url: str) -> None:
+    """The lock for it is one of the session, which undoing the transaction does not give back."""
+    async with agentbus.connect(url, lock_timeout=1) as bus, agentbus.connect(url, lock_timeout=1) as other:
+        first, second = await bus.register("a", type="worker"), await other.register("b", type="worker")
+        await first.send("b", "note", 0)
+        connection = await connect(parse(url))
+        try:
+            await connection.execute("ALTER SEQUENCE message_ids MAXVALUE 100")
+            with pytest.raises(AgentBusError):
+                await first.send_many([("b", "note", number) for number in range(200)])
+            await connection.execute("ALTER SEQUENCE message_ids NO MAXVALUE")
+        finally:
+            await connection.close()
+        await second.send_many([("a", "note", number) for number in range(3)])

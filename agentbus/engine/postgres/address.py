@@ -6,13 +6,14 @@ import os
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
 from agentbus.errors import InvalidUrl
 
 SCHEMA = "agentbus"
+_HIGHEST_PORT = 65535
 _is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 
 
@@ -58,26 +59,40 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """The bus that a ``postgresql://`` URL names; ``?schema=`` is ours, the rest is the driver's."""
-    scheme = f"{url.partition('://')[0]}://…"
+    scheme = f"{url.partition(':')[0]}://…"
     if "\0" in url or not url.isprintable():
         raise InvalidUrl(url=scheme, reason="it has a character in it that cannot be printed")
     try:
         parts = urlsplit(url)
+        if not parts.fragment and "@" not in parts.path:
+            _check_ports(parts)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         host = _shown_host(parts.netloc) or dict(options).get("host", "")
     except ValueError:
         # Its text may have the password in it.
         raise InvalidUrl(url=scheme, reason="it is not postgresql://user:password@host:port/database") from None
+    if parts.fragment:
+        raise InvalidUrl(url=scheme, reason="a # in a password must be written %23")
+    if "@" in parts.path:
+        # What comes before it is the rest of a password, or all of it.
+        raise InvalidUrl(url=scheme, reason="a / in a password must be written %2F, an @ in a database %40")
     schema = dict(options).get("schema", SCHEMA)
     if not _is_schema(schema):
         raise InvalidUrl(url=scheme, reason="schema must be letters, digits and _, not beginning with a digit")
-    if parts.fragment:
-        raise InvalidUrl(url=scheme, reason="a # in a password must be written %23")
     rest = [(name, value) for name, value in options if name != "schema"]
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
     shown = f"postgresql://{host}{parts.path}{'' if schema == SCHEMA else f'?schema={schema}'}"
     place = urlunsplit((parts.scheme, _shown_host(parts.netloc), parts.path, urlencode(_harmless(rest)), ""))
     return Address(dsn, schema, unquote(shown), place)
+
+
+def _check_ports(parts: SplitResult) -> None:
+    """What stands where a port does is a number: a password that broke the URL apart is not to be taken for one."""
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
+    ports += dict(parse_qsl(parts.query)).get("port", "").split(",")
+    if not all(0 < int(port) <= _HIGHEST_PORT for port in ports if port):
+        raise ValueError
 
 
 def _harmless(options: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -54,6 +54,7 @@ class Transactor:
         self._hurried = False
         queries = server_queries()
         self._beside, self._alone = queries["server_lock_beside"], queries["server_lock_alone"]
+        self._unlock = queries["server_unlock"]
 
     async def run(self, calls: Sequence[Call]) -> Bells:
         """Commit the calls and note each one's outcome; the bells to ring."""
@@ -162,7 +163,7 @@ class Transactor:
                     await self._rollback(connection, error)
                     raise
                 call.outcome = self._problem(error)
-                await connection.execute("ROLLBACK TO call")
+                await connection.execute(f"ROLLBACK TO call; {self._unlock}")
         return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
@@ -210,7 +211,7 @@ class Transactor:
         """Undo a transaction that failed. One that was lost needs none, and whoever drives it must hear of that."""
         if problems.is_lost(error):
             raise error
-        await connection.execute("ROLLBACK")
+        await connection.execute(f"ROLLBACK; {self._unlock}")
         if problems.is_conflict(error):
             raise error
 
