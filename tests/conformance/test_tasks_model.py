@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import agentbus
@@ -313,14 +313,37 @@ CONTROLS = st.tuples(
     st.sampled_from(["halt", "continue_", "stop", "resume", "redo", "restart", "auto", "approve", "reject"]),
     st.sampled_from(PLACES),
 )
-TIMES = st.tuples(st.just("time"), st.sampled_from([30, 101]))
+TIMES = st.tuples(st.just("time"), st.sampled_from([30, 101, 101]))
+GOOD, ALONE, YES = ("good",), ("quit",), ("approve", "a")
+BEGINNINGS = st.sampled_from([
+    [],
+    [GOOD],
+    [GOOD, GOOD],
+    [GOOD, GOOD, ALONE],
+    [GOOD, GOOD, ALONE, ("time", 101)],
+    [GOOD, GOOD, YES],
+    [GOOD, GOOD, YES, GOOD],
+    [GOOD, ("bad",)],
+])  # fmt: skip
+"""Where it becomes interesting."""
 
 _round = count()
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=st.lists(st.one_of(WORKERS, STEPS, STEPS, CONTROLS, CONTROLS, TIMES), min_size=4, max_size=30))
-async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, actions: list[Any]) -> None:
+@given(
+    beginning=BEGINNINGS,
+    actions=st.lists(st.one_of(WORKERS, STEPS, STEPS, CONTROLS, CONTROLS, CONTROLS, TIMES), min_size=4, max_size=20),
+)
+@example(beginning=[GOOD, GOOD, ALONE, ("time", 101)], actions=[YES, ("auto", "a"), ("work",)])
+@example(beginning=[GOOD, GOOD, ("stop", "a")], actions=[("auto", "a"), ("resume", "a"), GOOD])
+@example(beginning=[GOOD, ("halt", "a")], actions=[("crash",), ("work",), ("continue_", "a"), GOOD])
+@example(beginning=[GOOD, ("halt", "a")], actions=[GOOD, YES, ("continue_", "a"), YES, GOOD])
+@example(beginning=[GOOD, GOOD, YES, ("bad",)], actions=[("resume", "a"), ("crash",), ("redo", "b"), GOOD, GOOD])
+@example(beginning=[GOOD, GOOD, YES, GOOD], actions=[("redo", "approval:go"), ("reject", "a"), ("restart", "a")])
+async def test_any_sequence_ends_as_the_model_says(
+    bus: Bus, clock: FakeClock, beginning: list[Any], actions: list[Any]
+) -> None:
     # One bus for all examples, each with a task, a workflow and workers of its own.
     play = Play(bus, clock, f"r{next(_round)}")
     model = Model()
@@ -329,10 +352,12 @@ async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, a
     model.worker = True
     model.go_on(clock.now().wall)
     await play.comes_to(model.seen(), [])
-    for index, action in enumerate(actions):
+    done: list[Any] = []
+    for action in [*beginning, *actions]:
         await _act(play, model, clock, action)
         model.go_on(clock.now().wall)
-        await play.comes_to(model.seen(), actions[: index + 1])
+        done.append(action)
+        await play.comes_to(model.seen(), done)
     await play.quit()
 
 
