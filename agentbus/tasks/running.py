@@ -8,6 +8,7 @@ let go; it runs again when there is something to go on with.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import anyio
 import msgspec
 
 from agentbus.codec import check, decode, encode, open_value, plain
-from agentbus.errors import AgentFenced, TaskLost, WorkflowChanged
+from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, StoreError, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
 from agentbus.operations import Operation, Part
 from agentbus.operations.holding import worker_channel
@@ -42,10 +43,13 @@ if TYPE_CHECKING:
     from agentbus.tasks.worker import Worker
     from agentbus.unit import Unit
 
+log = logging.getLogger("agentbus")
+
 T = TypeVar("T")
 
 LINGER = 5000
 """Milliseconds for which a task is kept in hand when all it waits for is another attempt."""
+_PAUSE = 0.2
 _TURNS = 5
 """Turns of the event loop that the branches of a workflow have, to come to their next step, before it is let go."""
 
@@ -79,7 +83,7 @@ class Run:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._busy = 0
         self._waits: set[Wait] = set()
-        self._loss: TaskLost | AgentFenced | None = None
+        self._loss: AgentBusError | None = None
         self._letting_go = False
         self._scope = anyio.CancelScope()
         self._main: asyncio.Task[Any] | None = None
@@ -142,7 +146,7 @@ class Run:
         except Exception as error:
             await self._fail(error)
             return
-        await self.agent.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
+        await self.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
 
     async def _fail(self, error: BaseException) -> None:
         problem = problem_of(error, self.claimed.id)
@@ -150,13 +154,18 @@ class Run:
             self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
             problem.type == WorkflowChanged.__name__,
         )  # fmt: skip
-        await self.agent.write(fail_task, request)
+        await self.write(fail_task, request)
 
-    def lose(self, error: TaskLost | AgentFenced) -> None:
+    def lose(self, error: AgentBusError) -> None:
         """It is no longer ours: whatever it does is cancelled, and nothing more is written."""
         if not self.closing:
             self._loss = error
             self._scope.cancel()
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else goes on with the task."""
+        return self._loss is not None
 
     # What is asked for
 
@@ -204,28 +213,30 @@ class Run:
 
     async def write(self, operation: Operation[Any, T], request: Any, *, durable: bool | None = None) -> T:
         """Write for the task; a named error, and the end of the run, if it is not ours any more."""
-        try:
-            result: T = await self.agent.write(operation, request, durable=durable)
-        except (TaskLost, AgentFenced) as error:
-            self.lose(error)
-            raise
-        return result
+        return await self._written(lambda: self.agent.write(operation, request, durable=durable))
 
     async def commit(self, *parts: Part) -> list[Any]:
         """The same for several that belong together."""
-        try:
-            return await self.agent.commit(parts)
-        except (TaskLost, AgentFenced) as error:
-            self.lose(error)
-            raise
+        return await self._written(lambda: self.agent.commit(parts))
 
     async def commit_unit(self, unit: Unit, first: Part) -> None:
         """The same for what was collected in a unit."""
-        try:
-            await unit.commit(first=first)
-        except (TaskLost, AgentFenced) as error:
-            self.lose(error)
-            raise
+        await self._written(lambda: unit.commit(first=first))
+
+    async def _written(self, writing: Callable[[], Awaitable[T]]) -> T:
+        """What the database cannot take at present is written as soon as it can: what was done is not done again for
+        it. If nobody knows whether it was written, the run ends, and the task goes on from what is recorded."""
+        while True:
+            try:
+                return await writing()
+            except (TaskLost, AgentFenced, OutcomeUnknown) as error:
+                self.lose(error)
+                raise
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                log.warning("%s, trying again: %s", self.claimed.id, error)
+                await self.engine.hub.listen(()).wait(_PAUSE)
 
     def tell(self, kind: str, name: str, status: str, attempt: int = 1) -> None:
         """Tell the callbacks of the worker."""

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from agentbus.codec import encode, open_value, plain
-from agentbus.errors import AgentFenced, InvalidInput, StepFailed, TaskLost
+from agentbus.errors import InvalidInput, StepFailed
 from agentbus.limits import check_range, check_seconds
 from agentbus.operations import Part
 from agentbus.operations.steps import (
@@ -115,9 +115,9 @@ async def take_step(
             await _begin(run, place, how, attempt, failures, note)
             try:
                 return await _attempt(run, place, how, attempt, note, as_, lambda: function(*arguments, **keywords))
-            except (TaskLost, AgentFenced):
-                raise
             except Exception as error:
+                if run.lost:
+                    raise
                 problem_found: BaseException = error
             except asyncio.CancelledError as error:
                 if not is_stray(error):

@@ -202,8 +202,10 @@ class Worker:
         except AgentFenced:
             raise
         except AgentBusError as error:
-            # It could not be written down how it ended: its lease runs out, and another worker goes on with it.
-            log.warning("%s: the end of %s could not be written: %s", self.agent.id, run.claimed.id, error)
+            # What became of it is not known, or could not be written: whoever takes it next goes on from what is
+            # recorded. If it cannot be let go either, its lease runs out.
+            log.warning("%s: what became of %s could not be written: %s", self.agent.id, run.claimed.id, error)
+            await self._part(run)
         except BaseException:
             await farewell(self._engine, self._part(run))
             raise
