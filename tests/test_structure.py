@@ -23,6 +23,9 @@ from agentbus.services.recovery import Recovery
 from agentbus.services.retention import Retention
 from agentbus.sessions import Sessions
 from agentbus.state import UnitState
+from agentbus.tasks.control import Control
+from agentbus.tasks.task import Child, Task
+from agentbus.tasks.tasks import Tasks
 from agentbus.upkeep import Upkeep
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,6 +231,8 @@ WORKED_WITH = (
     Agent,
     Bus,
     Checkpoints,
+    Child,
+    Control,
     Document,
     Mailroom,
     Message,
@@ -241,6 +246,8 @@ WORKED_WITH = (
     Session,
     Sessions,
     State,
+    Task,
+    Tasks,
     Unit,
     UnitState,
     Upkeep,

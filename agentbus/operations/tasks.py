@@ -112,7 +112,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 
 
 class ClaimedTasks(msgspec.Struct, frozen=True):
-    """What a claim got. ``more``: something is left. One that got nothing learns when to look again: ``next_wall``,
+    """What a claim got. ``more``: something is left. It learns when to look again: ``next_wall``,
     when the next task is due, and ``next_awake``, when the next lease runs out."""
 
     tasks: Sequence[ClaimedTask]
@@ -239,7 +239,7 @@ def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outc
             event(now.wall, "task_running", ("task", task.id), agent, before="pending", lease=task.lease)
             for task in tasks
         ])  # fmt: skip
-        outcomes.append(ClaimedTasks(tasks, len(rows) > request.limit))
+        outcomes.append(ClaimedTasks(tasks, len(rows) > request.limit, *horizon))
     return outcomes
 
 
@@ -256,6 +256,14 @@ def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
     if (due is not None and due <= now.wall) or (until is not None and until <= now.awake):
         ((due, until),) = yield Query("task_horizon")
     return due, until
+
+
+@operation(durable=False)
+def free_lapsed_tasks(requests: Sequence[None], now: Now) -> Op[list[Outcome[int]]]:
+    """Free what was held for too long, where no worker claims; the outcome says how many."""
+    rows = yield Query("task_lapsed", (now.awake,))
+    yield from free([HeldTask(*row) for row in rows], "its lease ran out", now)
+    return [len(rows)] * len(requests)
 
 
 @operation(durable=False)

@@ -189,7 +189,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 class Sweep(msgspec.Struct, frozen=True):
     """What one pass over the bus found and did. ``counts`` says how many agents it suspected and failed, processes it
-    struck off, sessions it interrupted, leases it freed, messages and entries of state it expired.
+    struck off, sessions it interrupted, leases and tasks it freed, messages and entries of state it expired.
 
     >>> sweep = await bus.sweep()                                                     # doctest: +SKIP
     >>> sweep.counts["agents_failed"], [finding.text for finding in sweep.findings]   # doctest: +SKIP

@@ -29,6 +29,9 @@ _PAYLOADS: dict[str, tuple[Callable[[int, Any], Any], Callable[[bytes], int | st
     "documents": (examining.document_payloads, lambda text: sha256(text).hexdigest()),
     "participants": (examining.participant_payloads, crc32),
     "checkpoints": (examining.checkpoint_payloads, lambda text: sha256(text).hexdigest()),
+    "tasks": (examining.task_payloads, crc32),
+    "steps": (examining.step_payloads, crc32),
+    "approvals": (examining.approval_payloads, crc32),
 }
 
 

@@ -20,7 +20,7 @@ import msgspec
 from agentbus.codec import check, decode, encode, open_value, plain
 from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, StoreError, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
-from agentbus.operations import Operation, Part
+from agentbus.operations import Op, Operation, Part
 from agentbus.operations.holding import worker_channel
 from agentbus.operations.steps import StepPlace
 from agentbus.operations.task_reading import Recorded, Replay, present_state
@@ -39,12 +39,14 @@ from agentbus.tasks.problems import problem_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
 
 if TYPE_CHECKING:
+    from agentbus.clock import Now
     from agentbus.engine.hub import Ear
     from agentbus.tasks.worker import Worker
     from agentbus.unit import Unit
 
 log = logging.getLogger("agentbus")
 
+Q = TypeVar("Q")
 T = TypeVar("T")
 
 LINGER = 5000
@@ -162,11 +164,6 @@ class Run:
             self._loss = error
             self._scope.cancel()
 
-    @property
-    def lost(self) -> bool:
-        """Whether somebody else goes on with the task."""
-        return self._loss is not None
-
     # What is asked for
 
     def ask(self, kind: str, name: str, digest: str = "") -> tuple[StepPlace, Recorded | None]:
@@ -209,7 +206,7 @@ class Run:
         what = f"the result of step {known.key} of task {self.claimed.id}"
         return open_value(str(known.result), known.checksum or 0, what, as_)
 
-    # Writing
+    # Writing and looking
 
     async def write(self, operation: Operation[Any, T], request: Any, *, durable: bool | None = None) -> T:
         """Write for the task; a named error, and the end of the run, if it is not ours any more."""
@@ -237,6 +234,25 @@ class Run:
                     raise
                 log.warning("%s, trying again: %s", self.claimed.id, error)
                 await self.engine.hub.listen(()).wait(_PAUSE)
+
+    async def look(self, question: Callable[[Q, Now], Op[T]], request: Q) -> T:
+        with self._losing():
+            return await self.engine.look(question, request)
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """A store that does not answer is no failure of a step: what is recorded tells whoever takes the task next."""
+        try:
+            yield
+        except AgentBusError as error:
+            if error.transient or isinstance(error, TaskLost | AgentFenced):
+                self.lose(error)
+            raise
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more may be written for it."""
+        return self._loss is not None
 
     def tell(self, kind: str, name: str, status: str, attempt: int = 1) -> None:
         """Tell the callbacks of the worker."""
@@ -285,7 +301,7 @@ class Run:
         """The task is to be halted: no step begins any more, unless somebody has it continued before all others end."""
 
         async def going_on() -> bool | None:
-            mine = (await self.engine.look(present_state, (self.hold.number,))).get(self.hold.number)
+            mine = (await self.look(present_state, (self.hold.number,))).get(self.hold.number)
             return True if mine is not None and not mine.halting else None
 
         await self.wait(Wait("halt", ""), going_on)

@@ -34,6 +34,8 @@ from agentbus.tasks.workflow import result_type
 from agentbus.unit import Unit
 
 MAX_RETRIES = 1000
+MAX_INTERRUPTIONS = 100
+"""So many workers may go away in the middle of a step before it counts as the reason."""
 LONGEST_BACKOFF = 3600 * 1000
 _DIGEST = 32
 
@@ -110,6 +112,10 @@ async def take_step(
             known = await _settled(run, place)
         attempt, failures, note = (0, 0, None) if known is None else (known.attempt, known.failures, known.note)
         note = run.notes.get(place.key) if known is None else note
+        if attempt - failures >= MAX_INTERRUPTIONS:
+            failures += 1
+            reason = f"{MAX_INTERRUPTIONS} workers went away in the middle of it"
+            await _after_failure(run, place, how, attempt, failures, RuntimeError(reason))
         while True:
             attempt += 1
             await _begin(run, place, how, attempt, failures, note)
@@ -204,7 +210,7 @@ async def _settled(run: Run, place: StepPlace) -> Recorded:
     """What a person found out of a step whose outcome was unknown."""
 
     async def settled() -> Recorded | None:
-        known = await run.engine.look(recorded_step, (run.hold.number, place.kind, place.key))
+        known = await run.look(recorded_step, (run.hold.number, place.kind, place.key))
         return known if known is not None and known.status != "unknown" else None
 
     return await run.wait(Wait("step", place.key), settled)

@@ -121,7 +121,8 @@ class Task:
         longer than ``timeout`` seconds, or whose result ``validate(result)`` refuses (by raising, or with False) has
         ``retries`` more attempts, ``backoff`` seconds later, then ever later. One whose process dies is executed
         again; with ``once`` a person is asked instead (``bus.tasks.settle``). What it does through ``task.unit`` is
-        committed with its result.
+        committed with its result. A function that blocks holds its worker up, and all that this does besides: give it a
+        thread (``anyio.to_thread.run_sync``).
 
         The same name again gets a number: ``plan``, ``plan#2``, in the order of calling; give steps that run in
         parallel names of their own, if that order can change.
@@ -198,17 +199,17 @@ class Task:
             key = run.key("approval", name)
             wanted = (run.hold.number, key)
             if key in run.approvals:
-                answer = await run.engine.look(get_answer, wanted)
+                answer = await run.look(get_answer, wanted)
                 assert answer is not None  # noqa: S101 - it is recorded
             else:
                 answer = await self._ask(name, key, show, expires, notify)
 
             async def decided() -> Answer | None:
-                found = await run.engine.look(get_answer, wanted)
+                found = await run.look(get_answer, wanted)
                 due = found is not None and found.expires is not None and found.expires <= run.engine.clock.now().wall
                 if found is not None and found.status == "open" and due:
-                    await run.engine.write(expire_approval, wanted)
-                    found = await run.engine.look(get_answer, wanted)
+                    await run.write(expire_approval, wanted)
+                    found = await run.look(get_answer, wanted)
                 return None if found is None or found.status == "open" else found
 
             if answer.status == "open":
@@ -275,7 +276,7 @@ class Task:
     async def _free_id(self, position: int) -> str:
         """An id for a sub-task: after its parent's, if that is short enough and nobody has taken it."""
         id = f"{self.id}/{position}"
-        if len(id) <= _LONGEST and await self._run.engine.look(ending_of, id) is None:
+        if len(id) <= _LONGEST and await self._run.look(ending_of, id) is None:
             return id
         return f"{self.id[:_CUT]}/{position}-{secrets.token_hex(6)}"
 
@@ -293,7 +294,7 @@ class Task:
                 raise self._child_failed(child, problem(known.error))
 
             async def ended() -> Ending | None:
-                found = await run.engine.look(ending_of, child.id)
+                found = await run.look(ending_of, child.id)
                 gone = found is None or found.status in {"completed", "failed", "stopped"}
                 return (found or Ending("deleted", None, None, None)) if gone else None
 

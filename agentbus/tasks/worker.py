@@ -202,10 +202,11 @@ class Worker:
         except AgentFenced:
             raise
         except AgentBusError as error:
-            # What became of it is not known, or could not be written: whoever takes it next goes on from what is
-            # recorded. If it cannot be let go either, its lease runs out.
+            # It could not be written down how far it is: another worker goes on with it, at the latest when its lease
+            # has run out.
             log.warning("%s: what became of %s could not be written: %s", self.agent.id, run.claimed.id, error)
-            await self._part(run)
+            if error.transient:
+                await farewell(self._engine, self._part(run))
         except BaseException:
             await farewell(self._engine, self._part(run))
             raise
@@ -260,7 +261,13 @@ class Worker:
             if not self._runs:
                 continue
             expected = list(self._runs)
-            present = await self._engine.look(present_state, [number for number, _ in expected])
+            try:
+                present = await self._engine.look(present_state, [number for number, _ in expected])
+            except AgentBusError as error:
+                if not error.transient:
+                    raise
+                log.warning("%s: what became of its tasks could not be seen: %s", self.agent.id, error)
+                continue
             for number, lease in expected:
                 task = present.get(number)
                 if task is None or (task.status, task.lease) != ("running", lease):

@@ -57,11 +57,10 @@ class Workflow(Generic[P, R]):
         from inspect import Parameter, signature
 
         form = signature(self.function)
-        hints = get_type_hints(self.function, include_extras=True)
         bound = form.bind(None, *arguments, **keywords)
         for name, value in list(bound.arguments.items())[1:]:
             kind = form.parameters[name].kind
-            as_ = hints.get(name)
+            as_ = _hint(self.function, name, f"what {name} of workflow {self.name} is")
             if as_ in _UNTYPED:
                 continue
             if kind is Parameter.VAR_POSITIONAL:
@@ -108,24 +107,38 @@ def workflow(
     return decorate
 
 
-@lru_cache(1024)
 def result_type(function: Any) -> Any:
     """What a function says that it returns; None if it does not say, or says anything."""
+    try:
+        return _result_type(function)
+    except TypeError:
+        return _result_type.__wrapped__(function)  # it has no hash
+
+
+@lru_cache(1024)
+def _result_type(function: Any) -> Any:
     from inspect import isroutine
 
     target = getattr(function, "__wrapped__", function)
     target = getattr(target, "func", target)  # functools.partial
     if not isroutine(target):
         target = type(target).__call__
-    if "return" not in getattr(target, "__annotations__", {}):
-        return None
-    try:
-        found = get_type_hints(target, include_extras=True)["return"]
-    except Exception as error:
-        name = getattr(target, "__qualname__", str(target))
-        reason = f"what {name} returns cannot be found ({error}); say it with returns="
-        raise InvalidInput(reason=reason) from None
+    found = _hint(target, "return", f"what {getattr(target, '__qualname__', target)} returns")
     return None if found in _UNTYPED else found
+
+
+def _hint(function: Any, name: str, what: str) -> Any:
+    """One annotation of a function. Only that one is looked up: others may be for type checkers alone."""
+    annotation = getattr(function, "__annotations__", {}).get(name)
+    if annotation is None:
+        return None
+    alone = type("Annotated", (), {"__annotations__": {name: annotation}})
+    scope = getattr(getattr(function, "__func__", function), "__globals__", {})
+    try:
+        return get_type_hints(alone, scope, include_extras=True)[name]
+    except Exception as error:
+        reason = f"{what} cannot be found ({error}): its type must be there at run time, in its module"
+        raise InvalidInput(reason=reason) from None
 
 
 def name_of(workflow: Workflow[..., Any] | str) -> str:

@@ -51,6 +51,16 @@ async def step_of(bus: Bus, task: str, key: str) -> StepRecord:
     return next(step for step in await bus.tasks.steps(task) if step.key == key)
 
 
+async def step_comes_to(bus: Bus, clock: FakeClock, task: str, key: str, status: str, attempt: int = 1) -> StepRecord:
+    """A step once it has this status in this attempt, without time passing on the bus's clock."""
+    with anyio.fail_after(20):
+        while True:
+            for step in await bus.tasks.steps(task):
+                if (step.key, step.status, step.attempt) == (key, status, attempt):
+                    return step
+            await clock.settle()
+
+
 async def statuses(bus: Bus, task: str, kind: str = "step") -> dict[str, str]:
     """The steps of a task that count, by their keys."""
     return {step.key: step.status for step in await bus.tasks.steps(task) if step.kind == kind}

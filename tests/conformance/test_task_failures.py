@@ -11,7 +11,17 @@ import pytest
 import agentbus
 from agentbus import Bus, Task
 from agentbus.errors import StepFailed, TaskFailed
-from tests.conformance.at_work import Calls, comes_to, kinds_of, statuses, step_of, task_of, work_off, working
+from tests.conformance.at_work import (
+    Calls,
+    comes_to,
+    kinds_of,
+    statuses,
+    step_comes_to,
+    step_of,
+    task_of,
+    work_off,
+    working,
+)
 from tests.conformance.helpers import soon
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -33,9 +43,8 @@ async def test_a_step_that_raises_is_tried_again_after_a_while_that_doubles(bus:
     task = await bus.tasks.start(flaky)
     async with working(bus, flaky):
         for attempts, seconds in ((1, 1), (2, 2), (3, 4)):
-            await clock.settle()
-            step = await step_of(bus, task.id, "work")
-            assert (step.status, step.attempt, step.failures) == ("retrying", attempts, attempts)
+            step = await step_comes_to(bus, clock, task.id, "work", "retrying", attempts)
+            assert step.failures == attempts
             assert step.error is not None
             assert (step.error.type, step.error.message) == ("ValueError", f"no {attempts}")
             assert any("in work" in place for place in step.error.traceback)
@@ -76,11 +85,13 @@ async def test_attempts_are_durable_and_count_on_with_another_worker(engine: Eng
 
 
 async def test_a_step_that_takes_too_long_is_cancelled_and_fails(bus: Bus, clock: FakeClock) -> None:
+    begun = asyncio.Event()
     ended: list[str] = []
 
     @agentbus.workflow("slow")
     async def slow(task: Task) -> str:
         async def work() -> None:
+            begun.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -94,6 +105,7 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_fails(bus: Bus, clock
 
     task = await bus.tasks.start(slow)
     async with working(bus, slow):
+        await soon(begun.wait())
         await clock.pass_time(29)
         assert ended == []
         await clock.pass_time(1)

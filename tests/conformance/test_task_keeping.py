@@ -9,9 +9,11 @@ import pytest
 
 import agentbus
 from agentbus import Bus, RetentionPolicy, Task
-from tests.conformance.at_work import Calls, statuses, task_of, work_off, working
+from agentbus.records import Finding
+from tests.conformance.at_work import Calls, kinds_of, statuses, task_of, work_off, working
 from tests.conformance.helpers import soon
 from tests.conformance.test_retention import NOTHING, applied, archived
+from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
 DAY = 24 * 3600.0
@@ -149,3 +151,95 @@ async def test_another_task_of_the_same_id_is_not_touched(
     report = await other.import_path(path)
     assert "there is another task t-1" in report.problems[0].reason
     assert (await task_of(other, "t-1")).arguments == ["y"]
+
+
+# What others see of tasks
+
+
+async def test_a_sweep_frees_what_was_held_for_too_long_where_nobody_works(engine: Engine, clock: FakeClock) -> None:
+    calls = Calls()
+    calls.gate("work")
+
+    @agentbus.workflow("stuck")
+    async def stuck(task: Task) -> None:
+        await task.step("work", calls, "work")
+
+    async with engine.connect() as bus, engine.connect() as other:
+        task = (await bus.tasks.start(stuck)).id
+        async with working(bus, stuck, lease=60):
+            await soon(calls.begun["work"].wait())
+            assert (await other.sweep()).counts["tasks_freed"] == 0
+            clock.stall(61)
+            assert (await other.sweep()).counts["tasks_freed"] == 1
+            assert "task_pending" in await kinds_of(other, task)
+
+
+async def test_the_monitor_tells_of_tasks_that_failed_and_of_those_that_ask(bus: Bus, clock: FakeClock) -> None:
+    @agentbus.workflow("bad")
+    async def bad(task: Task) -> None:
+        raise ValueError("no")
+
+    told: list[Finding] = []
+    async with bus.monitor(interval=5, on_finding=told.append):
+        await clock.settle()
+        failed, asking = (await bus.tasks.start(bad)).id, (await bus.tasks.start(whole)).id
+        await work_off(bus, bad, whole, part)
+        await clock.pass_time(6)
+    texts = {finding.kind: finding.text for finding in told}
+    assert texts["task_failed"] == f"task {failed} failed: ValueError: no"
+    assert texts["approval_requested"] == f"task {asking} asks for approval: go"
+
+
+async def test_nobody_is_asked_for_a_task_that_has_ended(bus: Bus, clock: FakeClock) -> None:
+    task = (await bus.tasks.start(whole)).id
+    await work_off(bus, whole, part)
+    assert len(await bus.tasks.approvals()) == (await bus.tasks.statistics()).open_approvals == 1
+    await bus.tasks.stop(task)
+    assert await bus.tasks.approvals() == []
+    assert (await bus.tasks.statistics()).open_approvals == 0
+    await bus.tasks.resume(task)
+    assert len(await bus.tasks.approvals()) == 1
+
+
+async def test_the_recovery_of_a_session_shows_its_open_tasks_and_they_go_on(bus: Bus, clock: FakeClock) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        async with bus.session("work", id="s-1"):
+            task = (await bus.tasks.start(part, "x", session="s-1")).id
+            await bus.tasks.start(whole, session="s-1", id="w-1")
+            raise KeyboardInterrupt
+    await work_off(bus, whole)
+    plan = await bus.recovery.plan("s-1")
+    assert plan.record.tasks == {task: "pending", "w-1": "waiting", "w-1/3": "pending"}
+    assert f"tasks that have not ended: {task} pending, w-1 waiting" in str(plan.record)
+    await work_off(bus, part)
+    assert (await bus.recovery.plan("s-1")).record.tasks == {"w-1": "pending"}
+
+
+async def test_the_doctor_looks_at_tasks(bus: Bus, clock: FakeClock) -> None:
+    await completed(bus)
+    checks = {check.name: check for check in await bus.doctor()}
+    for kind in ("tasks", "steps", "approvals"):
+        assert checks[f"payloads of {kind}"].status == "ok", checks[f"payloads of {kind}"]
+
+
+async def test_a_step_in_which_worker_after_worker_goes_away_fails(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentbus.tasks.stepping.MAX_INTERRUPTIONS", 3)
+    calls = Calls()
+
+    @agentbus.workflow("deadly")
+    async def deadly(task: Task) -> None:
+        await task.step("work", calls, "work")
+
+    task = (await bus.tasks.start(deadly)).id
+    for _ in range(3):
+        calls.gate("work")
+        async with working(bus, deadly):
+            await soon(calls.begun["work"].wait())
+    await work_off(bus, deadly)
+    record = await task_of(bus, task)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert "3 workers went away in the middle of it" in record.error.message
+    assert calls.made == ["work"] * 3

@@ -14,7 +14,7 @@ import agentbus
 from agentbus import Bus, Task
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, NotAnOperator, StepFailed, UnknownStep, WrongState
 from tests.conformance.at_work import Calls, comes_to, kinds_of, statuses, step_of, task_of, work_off, working
-from tests.conformance.helpers import known, soon
+from tests.conformance.helpers import eventually, known, soon
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -89,7 +89,7 @@ async def test_a_task_whose_lease_ran_out_goes_to_another_and_the_first_writes_n
             before = await other.tasks.steps(task)
             with caplog.at_level(logging.WARNING, logger="agentbus"):
                 gate.set()
-                await clock.settle()
+                await eventually(clock, lambda: "no longer held by slow" in caplog.text)
             assert await other.tasks.steps(task) == before
             assert (await task_of(other, task)).result == "abc"
             assert calls.made == ["a", "b"]

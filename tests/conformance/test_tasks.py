@@ -304,6 +304,28 @@ async def test_workflows_take_typed_arguments(bus: Bus) -> None:
         await bus.tasks.start(typed)
 
 
+async def test_only_the_annotations_that_matter_are_looked_up(bus: Bus) -> None:
+    class Local(msgspec.Struct):
+        n: int
+
+    async def work(task: OnlyForTypeCheckers, n: int) -> int:  # type: ignore[name-defined]  # noqa: F821
+        return n
+
+    def hidden() -> Local:
+        return Local(1)
+
+    @agentbus.workflow("annotated")
+    async def annotated(task: OnlyForTypeCheckers, n: int) -> int:  # type: ignore[name-defined]  # noqa: F821
+        with pytest.raises(InvalidInput, match="hidden returns cannot be found"):
+            await task.step("hidden", hidden)
+        await task.step("local", hidden, returns=Local)
+        return await task.step("work", work, None, n)  # type: ignore[no-any-return]
+
+    task = await bus.tasks.start(annotated, 3)
+    await work_off(bus, annotated)
+    assert (await task_of(bus, task.id)).result == 3
+
+
 async def test_the_same_id_is_the_same_task_and_another_content_is_an_error(bus: Bus) -> None:
     first = await bus.tasks.start(feature, "x", id="f-1")
     assert await bus.tasks.start(feature, "x", id="f-1") == first

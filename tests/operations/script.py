@@ -18,7 +18,7 @@ Answer = tuple[str, Sequence[Row]]
 SELDOM = {
     "agent_cut_off", "agent_suspects", "checkpoint_newest_within", "mailbox_unsubscribed", "process_revive",
     "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors", "state_lengths",
-    "task_held_by", "task_running",
+    "task_held_by", "task_lapsed", "task_open_of_session", "task_running",
 }  # fmt: skip
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 

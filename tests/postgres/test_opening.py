@@ -303,3 +303,29 @@ async def test_twenty_processes_that_open_a_new_bus_at_once_all_succeed(schemas:
         assert len([event async for event in bus.events(kind="mailbox_declared")]) == MANY
     ((count,),) = (await asyncio.to_thread(run, server_url(), "SELECT count(*) FROM crowd.migrations"))[0]
     assert count == len(migrations())
+
+
+async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(schemas: Any) -> None:
+    place = at_schema(server_url(), "upgraded")
+    connection = await asyncpg.connect(server_url())
+    try:
+        await connection.execute("CREATE SCHEMA upgraded")
+        await connection.execute("SET search_path TO upgraded")
+        await connection.execute(connections.server_queries()["server_migrations"])
+        await connection.execute(migrations()[1])
+        await connection.execute("INSERT INTO migrations VALUES (1)")
+        await connection.execute(
+            "INSERT INTO sessions (id, operation, status, created, updated) VALUES ('s-1', 'planning', 'paused', 1, 2)"
+        )
+        await connection.execute(
+            "INSERT INTO state (scope, key, version, change, checksum, created, updated, value)"
+            " VALUES ('a', 'k', 1, 1, 2212294583, 1, 1, '1')"
+        )
+    finally:
+        await connection.close()
+    async with agentbus.connect(place) as bus:
+        task = await bus.tasks.start("any", session="s-1")
+        assert (task.status, task.session) == ("pending", "s-1")
+        assert await bus.state("a").get("k") == 1
+    ((newest,),) = (await asyncio.to_thread(run, server_url(), "SELECT max(version) FROM upgraded.migrations"))[0]
+    assert newest == max(migrations())

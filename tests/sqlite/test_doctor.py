@@ -23,7 +23,8 @@ from tests.support.clock import FakeClock
 NAMES = [
     "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "backups", "orphans",
     "lock", "payloads of messages", "payloads of state", "payloads of documents", "payloads of participants",
-    "payloads of checkpoints", "processes", "leases", "clock", "expected documents",
+    "payloads of checkpoints", "payloads of tasks", "payloads of steps", "payloads of approvals", "processes",
+    "leases", "clock", "expected documents",
 ]  # fmt: skip
 
 

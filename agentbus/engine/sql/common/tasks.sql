@@ -392,12 +392,12 @@ ORDER BY approvals.position
 LIMIT $4;
 
 -- name: approval_list_open
--- What all tasks ask for, the oldest first.
+-- What all tasks ask for that have not ended, the oldest first.
 SELECT tasks.id, approvals.key, approvals.name, approvals.status, approvals.position, approvals.checksum,
     approvals.shown, approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
     approvals.reason, approvals.auto, approvals.superseded
 FROM approvals JOIN tasks ON tasks.number = approvals.task
-WHERE approvals.status = 'open' AND approvals.superseded = 0
+WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS NULL
 ORDER BY approvals.created, approvals.id
 LIMIT $1;
 
@@ -414,7 +414,8 @@ LIMIT $3;
 -- name: approval_count
 -- How many approvals are open; NULL takes all workflows.
 SELECT count(*) FROM approvals JOIN tasks ON tasks.number = approvals.task
-WHERE approvals.status = 'open' AND approvals.superseded = 0 AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1);
+WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS NULL
+    AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1);
 
 -- name: task_after
 -- Tasks after a number, with about their size.
@@ -528,3 +529,32 @@ DELETE FROM approvals WHERE task = (SELECT number FROM tasks WHERE id = $1);
 -- name: task_delete
 -- A task goes for good.
 DELETE FROM tasks WHERE id = $1;
+
+-- name: task_open_of_session
+-- The tasks of a session that have not ended, and who has them.
+SELECT id, status, holder FROM tasks WHERE session = $1 AND ended IS NULL ORDER BY number;
+
+-- name: task_payloads
+-- Arguments and results of tasks before a number, newest first, each with its checksum.
+SELECT number, checksum, arguments, 'the arguments', id FROM tasks
+WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2)
+UNION ALL
+SELECT number, result_sum, result, 'the result', id FROM tasks
+WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2) AND result IS NOT NULL
+ORDER BY 1 DESC;
+
+-- name: step_payloads
+-- Steps before a number, newest first, each with the result that it has and its checksum.
+SELECT steps.id, steps.checksum, steps.result, steps.key, tasks.id
+FROM steps JOIN tasks ON tasks.number = steps.task
+WHERE steps.id < $1
+ORDER BY steps.id DESC
+LIMIT $2;
+
+-- name: approval_payloads
+-- What approvals before a number show, newest first, with its checksum.
+SELECT approvals.id, approvals.checksum, approvals.shown, approvals.key, tasks.id
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE approvals.id < $1
+ORDER BY approvals.id DESC
+LIMIT $2;
