@@ -8,6 +8,7 @@ let go; it runs again when there is something to go on with.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import anyio
 import msgspec
 
 from agentbus.codec import check, decode, encode, open_value, plain
-from agentbus.errors import AgentBusError, AgentFenced, TaskLost, WorkflowChanged
+from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, StoreError, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
 from agentbus.operations import Op, Operation, Part
 from agentbus.operations.holding import worker_channel
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
     from agentbus.tasks.worker import Worker
     from agentbus.unit import Unit
 
+log = logging.getLogger("agentbus")
+
 Q = TypeVar("Q")
 T = TypeVar("T")
 
 LINGER = 5000
 """Milliseconds for which a task is kept in hand when all it waits for is another attempt."""
+_PAUSE = 0.2
 _TURNS = 5
 """Turns of the event loop that the branches of a workflow have, to come to their next step, before it is let go."""
 
@@ -144,7 +148,7 @@ class Run:
         except Exception as error:
             await self._fail(error)
             return
-        await self.agent.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
+        await self.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
 
     async def _fail(self, error: BaseException) -> None:
         problem = problem_of(error, self.claimed.id)
@@ -152,7 +156,7 @@ class Run:
             self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
             problem.type == WorkflowChanged.__name__,
         )  # fmt: skip
-        await self.agent.write(fail_task, request)
+        await self.write(fail_task, request)
 
     def lose(self, error: AgentBusError) -> None:
         """It is no longer ours: whatever it does is cancelled, and nothing more is written."""
@@ -207,19 +211,30 @@ class Run:
 
     async def write(self, operation: Operation[Any, T], request: Any, *, durable: bool | None = None) -> T:
         """Write for the task; a named error, and the end of the run, if it is not ours any more."""
-        with self._losing():
-            result: T = await self.agent.write(operation, request, durable=durable)
-        return result
+        return await self._written(lambda: self.agent.write(operation, request, durable=durable))
 
     async def commit(self, *parts: Part) -> list[Any]:
         """The same for several that belong together."""
-        with self._losing():
-            return await self.agent.commit(parts)
+        return await self._written(lambda: self.agent.commit(parts))
 
     async def commit_unit(self, unit: Unit, first: Part) -> None:
         """The same for what was collected in a unit."""
-        with self._losing():
-            await unit.commit(first=first)
+        await self._written(lambda: unit.commit(first=first))
+
+    async def _written(self, writing: Callable[[], Awaitable[T]]) -> T:
+        """What the database cannot take at present is written as soon as it can: what was done is not done again for
+        it. If nobody knows whether it was written, the run ends, and the task goes on from what is recorded."""
+        while True:
+            try:
+                return await writing()
+            except (TaskLost, AgentFenced, OutcomeUnknown) as error:
+                self.lose(error)
+                raise
+            except StoreError as error:
+                if not error.transient:
+                    raise
+                log.warning("%s, trying again: %s", self.claimed.id, error)
+                await self.engine.hub.listen(()).wait(_PAUSE)
 
     async def look(self, question: Callable[[Q, Now], Op[T]], request: Q) -> T:
         with self._losing():
@@ -227,8 +242,7 @@ class Run:
 
     @contextmanager
     def _losing(self) -> Iterator[None]:
-        """Whether a store that does not answer has written something nobody knows: it is no failure of the step, and
-        what is recorded tells whoever takes the task next."""
+        """A store that does not answer is no failure of a step: what is recorded tells whoever takes the task next."""
         try:
             yield
         except AgentBusError as error:

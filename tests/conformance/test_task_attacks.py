@@ -9,7 +9,9 @@ import anyio
 import pytest
 
 import agentbus
-from agentbus import Bus, Task
+from agentbus import Agent, Bus, Task
+from agentbus.errors import OutcomeUnknown
+from agentbus.operations.steps import finish_step
 from tests.conformance.at_work import Calls, comes_to, kinds_of, statuses, step_of, task_of, work_off, working
 from tests.conformance.helpers import eventually, soon
 from tests.support.clock import FakeClock
@@ -342,3 +344,32 @@ async def test_a_note_reaches_a_step_that_was_named_with_its_kind(bus: Bus) -> N
     await bus.tasks.redo("t", "step:plan", note="again")
     await work_off(bus, flow)
     assert notes == [None, "again"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_result_of_which_nobody_knows_whether_it_was_committed_is_looked_up(
+    committed: bool, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an I/O error at the commit, or a lost connection: the task goes on from what is recorded."""
+    calls = Calls()
+    cut = [finish_step]
+    write = Agent.write
+
+    @agentbus.workflow("flow")
+    async def flow(task: Task) -> str:
+        await task.step("one", calls, "one")
+        return "done"
+
+    async def lossy(agent: Agent, operation: Any, request: Any, **options: Any) -> Any:
+        if operation not in cut:
+            return await write(agent, operation, request, **options)
+        cut.clear()
+        if committed:
+            await write(agent, operation, request, **options)
+        raise OutcomeUnknown(path="bus", reason="the connection was lost")
+
+    monkeypatch.setattr(Agent, "write", lossy)
+    await bus.tasks.start(flow, id="t")
+    await work_off(bus, flow)
+    assert (await task_of(bus, "t")).result == "done"
+    assert calls.made == ["one"] * (1 if committed else 2)
