@@ -6,14 +6,17 @@ import os
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
 from agentbus.errors import InvalidUrl
 
 SCHEMA = "agentbus"
+_FORM = "it is not postgresql://user:password@host:port/database"
 _is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
+_HOST = r"(?:\[[^\[\]@]*\]|[^\[\]:@,]*)(?::[0-9]*)?"
+_are_hosts = re.compile(f"{_HOST}(?:,{_HOST})*").fullmatch
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -42,7 +45,9 @@ class Address(msgspec.Struct, frozen=True):
     def dump(self, path: Path | None) -> str:
         """The command that backs it up."""
         file = shlex.quote(str(path or f"{self.schema}.dump"))
-        return f"pg_dump --format=custom --schema={self.schema} --file={file} {shlex.quote(self.plain)}"
+        # In quotes of its own: without, pg_dump takes capitals for small letters.
+        schema = shlex.quote(self.schema if self.schema.islower() else self.identifier)
+        return f"pg_dump --format=custom --schema={schema} --file={file} {shlex.quote(self.plain)}"
 
     def restore(self, path: str) -> str:
         """The command that puts a backup back, in the place of what is there."""
@@ -58,7 +63,7 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """The bus that a ``postgresql://`` URL names; ``?schema=`` is ours, the rest is the driver's."""
-    scheme = f"{url.partition('://')[0]}://…"
+    scheme = f"{url.partition(':')[0]}://…"
     if "\0" in url or not url.isprintable():
         raise InvalidUrl(url=scheme, reason="it has a character in it that cannot be printed")
     try:
@@ -67,17 +72,27 @@ def parse(url: str) -> Address:
         host = _shown_host(parts.netloc) or dict(options).get("host", "")
     except ValueError:
         # Its text may have the password in it.
-        raise InvalidUrl(url=scheme, reason="it is not postgresql://user:password@host:port/database") from None
+        raise InvalidUrl(url=scheme, reason=_FORM) from None
+    if not url.startswith(f"{parts.scheme}://"):
+        raise InvalidUrl(url=scheme, reason=_FORM)
     schema = dict(options).get("schema", SCHEMA)
     if not _is_schema(schema):
         raise InvalidUrl(url=scheme, reason="schema must be letters, digits and _, not beginning with a digit")
     if parts.fragment:
         raise InvalidUrl(url=scheme, reason="a # in a password must be written %23")
+    if "@" in parts.path or not _are_hosts(parts.netloc.rpartition("@")[2]):
+        # What looks like a port or a database may be the rest of a password.
+        raise InvalidUrl(url=scheme, reason=f"{_FORM}; in a password / must be written %2F, and ? %3F")
     rest = [(name, value) for name, value in options if name != "schema"]
-    dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
+    dsn = _joined(parts.scheme, parts.netloc, parts.path, rest)
     shown = f"postgresql://{host}{parts.path}{'' if schema == SCHEMA else f'?schema={schema}'}"
-    place = urlunsplit((parts.scheme, _shown_host(parts.netloc), parts.path, urlencode(_harmless(rest)), ""))
-    return Address(dsn, schema, unquote(shown), place)
+    plain = _joined(parts.scheme, _shown_host(parts.netloc), parts.path, _harmless(rest))
+    return Address(dsn, schema, unquote(shown), plain)
+
+
+def _joined(scheme: str, netloc: str, path: str, options: list[tuple[str, str]]) -> str:
+    """Always with the // that other tools know a URL by, also where no host is named."""
+    return f"{scheme}://{netloc}{path}{'?' if options else ''}{urlencode(options)}"
 
 
 def _harmless(options: list[tuple[str, str]]) -> list[tuple[str, str]]:
