@@ -138,6 +138,11 @@ async def test_a_bus_of_a_newer_agentbus_is_refused(schemas: Any) -> None:
         (f"postgresql://u:{SECRET}", "postgresql://"),
         (f"postgresql://u:{SECRET}@h:99999/d", "postgresql://"),
         (f"postgresql:///d?host=/tmp&port={SECRET}", "postgresql://"),
+        (f"postgresql:u:{SECRET}@h/d", "postgresql://"),
+        (f"postgresql://u:a/{SECRET}@h/d", "%2F"),
+        (f"postgresql://u:1/{SECRET}@h/d", "%2F"),
+        (f"postgresql://u:{SECRET}?a=b@h/d", "%3F"),
+        ("postgresql://u@h:port/d", "port"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused(bad: str, said: str) -> None:
@@ -147,10 +152,9 @@ def test_a_url_that_cannot_be_right_is_refused(bad: str, said: str) -> None:
     assert SECRET not in repr(found.value.facts)
 
 
-@pytest.mark.parametrize("bad", ["postgresql://u@h:port/d", "postgresql://u@h/d?nonsense=1&sslmode=what"])
-async def test_what_the_driver_cannot_use_is_a_named_error(bad: str) -> None:
+async def test_what_the_driver_cannot_use_is_a_named_error() -> None:
     with pytest.raises(AgentBusError):
-        async with agentbus.connect(bad):
+        async with agentbus.connect("postgresql://u@h/d?nonsense=1&sslmode=what"):
             pass
 
 
@@ -166,6 +170,25 @@ async def test_what_the_driver_cannot_use_is_a_named_error(bad: str) -> None:
 )
 def test_every_form_of_hosts_and_ports_is_taken(good: str) -> None:
     assert parse(good).dsn.startswith(good.partition("?")[0])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u@h1:1,h2:2/d",
+        "postgresql://u@[::1]:5,h/d",
+        "postgresql://h/d?user=me%40elsewhere",
+        "postgresql:///d?host=%2Ftmp&port=5",
+        "postgresql://%2Ftmp/d",
+    ],
+)
+def test_whatever_names_a_server_stays_what_it_is(url: str) -> None:
+    address = parse(url)
+    assert address.plain == address.bare == address.dsn == url
+
+
+def test_the_commands_for_a_backup_name_a_schema_with_capitals_as_it_is() -> None:
+    assert """--schema='"MyBus"' """ in parse("postgresql://h/d?schema=MyBus").dump(None)
 
 
 def test_an_address_is_shown_without_its_password() -> None:
