@@ -160,7 +160,7 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
     team.start("worker_calls", "killed", root / "bus", 0, 4, before=recording(trace)).finish(60)
     before = list(steps(trace))
     failing = recording(trace, "fdatasync:error=EIO:when=9+7")
-    team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), 500, before=failing).wait(120)
+    team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), 100_000, before=failing).wait(120)
     disk = Disk(root)
     sent: set[str] = set()
     images = failed = 0
