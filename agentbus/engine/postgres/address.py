@@ -14,8 +14,10 @@ from agentbus.errors import InvalidUrl
 
 SCHEMA = "agentbus"
 _HIGHEST_PORT = 65535
-_FORM = "it is not postgresql://user:password@host:port/database; "
+_FORM = (
+    "it is not postgresql://user:password@host:port/database; "
     "in a password, / is written %2F, ? is %3F, # is %23, @ is %40"
+)
 _is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
 _HOST = r"(?:\[[^\[\]@]*\]|[^\[\]:@,]*)(?::[0-9]*)?"
 _are_hosts = re.compile(f"{_HOST}(?:,{_HOST})*").fullmatch
