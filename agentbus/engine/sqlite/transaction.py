@@ -224,7 +224,7 @@ class Transactor:
         channels: list[str] = []
         now = self._begin()
         try:
-            for operation, group in sorted(groups.items(), key=_claims_last):
+            for operation, group in sorted(groups.items(), key=lambda item: item[0].last):
                 results = self._drive(operation.run([call.request for call in group], now), channels)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
@@ -287,6 +287,9 @@ class Transactor:
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
             self._listeners.look(channels, self.process)
+            if channels and self._synchronous and self._listeners.rested:
+                # A hint, which wakes them up while the disk is busy; that there is something is rung afterwards.
+                self._listeners.ring(channels)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()
@@ -391,7 +394,3 @@ class _Busy(Exception):
 
 class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
-
-
-def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
-    return item[0].last
