@@ -125,18 +125,17 @@ async def prepare(connection: Connection, address: Address, *, create: bool = Tr
             raise NoBus(path=address.shown)
         if not made or not await _is_current(connection, address):
             await _migrate(connection, address)
-    except asyncpg.UndefinedTableError as error:
-        if made:
-            # It is there, but not for this user.
-            raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
-        raise translated(error, address) from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, address) from error
     return int(moment)
 
 
 async def _is_current(connection: Connection, address: Address) -> bool:
-    found = await connection.fetchval(server_queries()["server_version"])
+    try:
+        found = await connection.fetchval(server_queries()["server_version"])
+    except asyncpg.UndefinedTableError as error:
+        # It is there, but not for this user.
+        raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
     newest = max(migrations())
     if found > newest:
         raise SchemaTooNew(path=address.shown, found=found, known=newest)
