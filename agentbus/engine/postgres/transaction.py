@@ -162,7 +162,7 @@ class Transactor:
                     await self._rollback(connection, error)
                     raise
                 call.outcome = self._problem(error)
-                await connection.execute("ROLLBACK TO call")
+                await connection.execute("ROLLBACK TO call; RELEASE call")
         return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
@@ -198,11 +198,13 @@ class Transactor:
                     if not isinstance(call.outcome, BaseException):
                         call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
                 let_go(connection)
-                return Bells()
-            if connection.is_in_transaction():
+            elif connection.is_in_transaction():
                 # Something before the COMMIT was refused.
                 raise
-            log.warning("nobody was rung: %s", error)
+            else:
+                log.warning("nobody was rung: %s", problems.translated(error, self._address))
+                return bells
+        # If it was committed, the server has rung too.
         bells.told = ring is not None
         return bells
 
