@@ -244,6 +244,14 @@ async def test_a_read_only_user_is_a_named_error(url: str) -> None:
             pass
 
 
+async def test_what_is_promised_is_on_the_disk_whatever_the_habit_of_the_server(url: str) -> None:
+    lazy = parse(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1))
+    for settings, habit in (({}, "off"), (connections.writing(1.0), "on")):
+        connection = await connections.connect(lazy, settings)
+        assert await connection.fetchval("SHOW synchronous_commit") == habit
+        await connection.close()
+
+
 @pytest.fixture
 async def raw(url: str) -> AsyncIterator[Any]:
     async with agentbus.connect(url) as bus, bus.agent("a", type="worker"):

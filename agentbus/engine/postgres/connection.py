@@ -35,6 +35,8 @@ _SETTINGS = {
     "tcp_keepalives_count": "3",
 }
 WRITING = {
+    # What is promised is on the disk, also where the server's own habit is not to wait for that.
+    "synchronous_commit": "on",
     # Every statement finds its rows by an index. It shall do so from the first message to the millionth, also where the
     # statistics are those of an empty table; and it is planned once.
     "plan_cache_mode": "force_generic_plan",
