@@ -6,7 +6,7 @@ import os
 import sqlite3
 from functools import cache
 
-from agentbus.engine.sqlite import forking
+from agentbus.engine import forking
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import (

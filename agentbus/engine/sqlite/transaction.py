@@ -14,10 +14,10 @@ from typing import Any
 
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
+from agentbus.engine import forking
 from agentbus.engine.calls import Call
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
-from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.bells import Ringer
 from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
