@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from agentbus.operations import Operation
@@ -23,3 +24,15 @@ class Call:
         """Whether it may run beside other transactions. A unit's parts decide that for it."""
         own: bool | None = getattr(self.request, "beside", None)
         return self.operation.beside if own is None else own
+
+
+def grouped(calls: Sequence[Call]) -> list[tuple[Operation[Any, Any], list[Call]]]:
+    """The calls of each operation together, in the order in which the operations run."""
+    groups: dict[Operation[Any, Any], list[Call]] = {}
+    for call in calls:
+        groups.setdefault(call.operation, []).append(call)
+    return sorted(groups.items(), key=_claims_last)
+
+
+def _claims_last(group: tuple[Operation[Any, Any], list[Call]]) -> bool:
+    return group[0].last

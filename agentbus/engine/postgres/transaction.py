@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentbus.clock import Clock, Now
-from agentbus.engine.calls import Call
+from agentbus.engine.calls import Call, grouped
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
@@ -21,7 +21,7 @@ from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.scripts import deferred, ringing
 from agentbus.engine.postgres.statements import ask, write_each
 from agentbus.errors import AgentBusError, OutcomeUnknown
-from agentbus.operations import Again, Each, Op, Operation, Query, Rows, Several, Wake
+from agentbus.operations import Again, Each, Op, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
 
@@ -126,14 +126,11 @@ class Transactor:
 
     async def _together(self, connection: Connection, calls: Sequence[Call]) -> Bells:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
-        groups: dict[Operation[Any, Any], list[Call]] = {}
-        for call in calls:
-            groups.setdefault(call.operation, []).append(call)
         bells = Bells()
         last: list[str] = []
         now = await self._begin(connection, calls)
         try:
-            for operation, group in sorted(groups.items(), key=_claims_last):
+            for operation, group in grouped(calls):
                 op = operation.run([call.request for call in group], now)
                 results = await self._drive(connection, op, bells, last)
                 for call, outcome in zip(group, results, strict=True):
@@ -284,7 +281,3 @@ class _Conflict(_Lost):
 
 class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
-
-
-def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
-    return item[0].last

@@ -15,7 +15,7 @@ from typing import Any
 from agentbus.clock import Clock, Now
 from agentbus.codec import plain
 from agentbus.engine import forking
-from agentbus.engine.calls import Call
+from agentbus.engine.calls import Call, grouped
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
 from agentbus.engine.sqlite.bells import Ringer
@@ -23,7 +23,7 @@ from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError, DatabaseGone, LockedElsewhere, StoreError
-from agentbus.operations import Each, Op, Operation, Query, Rows, Several
+from agentbus.operations import Each, Op, Query, Rows, Several
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -191,13 +191,10 @@ class Transactor:
 
     def _together(self, calls: Sequence[Call]) -> list[str]:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
-        groups: dict[Operation[Any, Any], list[Call]] = {}
-        for call in calls:
-            groups.setdefault(call.operation, []).append(call)
         channels: list[str] = []
         now = self._begin()
         try:
-            for operation, group in sorted(groups.items(), key=_claims_last):
+            for operation, group in grouped(calls):
                 results = self._drive(operation.run([call.request for call in group], now), channels)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
@@ -386,7 +383,3 @@ class _Busy(Exception):
 
 class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
-
-
-def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
-    return item[0].last
