@@ -282,12 +282,12 @@ async def test_a_read_only_user_is_a_named_error(url: str) -> None:
             pass
 
 
-async def test_commits_that_are_not_waited_for_are_a_finding_of_the_doctor(url: str) -> None:
-    """As an administrator sets it, for a database or a user."""
-    async with agentbus.connect(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1)) as bus:
-        (found,) = [check for check in await bus.doctor() if check.name == "durability"]
-    assert found.status == "warning"
-    assert "synchronous_commit" in found.text
+async def test_what_is_promised_is_on_the_disk_whatever_the_habit_of_the_server(url: str) -> None:
+    lazy = parse(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1))
+    for settings, habit in (({}, "off"), (connections.writing(1.0), "on")):
+        connection = await connections.connect(lazy, settings)
+        assert await connection.fetchval("SHOW synchronous_commit") == habit
+        await connection.close()
 
 
 async def test_a_server_whose_machine_is_gone_is_noticed(guarded: Server) -> None:

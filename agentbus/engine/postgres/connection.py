@@ -38,6 +38,8 @@ _SETTINGS = {
 _PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 """When a silent connection is probed, and between probes; how many; milliseconds for what is sent to arrive."""
 WRITING = {
+    # What is promised is on the disk, also where the server's own habit is not to wait for that.
+    "synchronous_commit": "on",
     # Every statement finds its rows by an index. It shall do so from the first message to the millionth, also where the
     # statistics are those of an empty table; and it is planned once.
     "plan_cache_mode": "force_generic_plan",

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from agentbus.engine.sqlite.forking import forget_in_child
+from agentbus.engine.forking import forget_in_child
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
