@@ -43,7 +43,9 @@ class Address(msgspec.Struct, frozen=True):
     def dump(self, path: Path | None) -> str:
         """The command that backs it up."""
         file = shlex.quote(str(path or f"{self.schema}.dump"))
-        return f"pg_dump --format=custom --schema={self.schema} --file={file} {shlex.quote(self.plain)}"
+        # There it is a pattern, in which capitals have to be quoted too.
+        schema = self.schema if self.schema.islower() else shlex.quote(self.identifier)
+        return f"pg_dump --format=custom --schema={schema} --file={file} {shlex.quote(self.plain)}"
 
     def restore(self, path: str) -> str:
         """The command that puts a backup back, in the place of what is there."""
