@@ -189,20 +189,21 @@ class Transactor:
         try:
             await connection.execute(script)
         except problems.DRIVER as error:
-            if problems.is_lost(error):
-                # The server may have committed before the connection went.
-                reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
-                for call in calls:
-                    if not isinstance(call.outcome, BaseException):
-                        call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
-                let_go(connection)
-            elif connection.is_in_transaction():
-                # Something before the COMMIT was refused.
+            lost = problems.is_lost(error)
+            if not lost and (connection.is_in_transaction() or ring is None or problems.is_conflict(error)):
+                # Something before the COMMIT was refused, or the COMMIT itself.
                 raise
+            # The server may have committed before the connection went; or it was only the ringing that it refused.
+            reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
+            for call in calls:
+                if not isinstance(call.outcome, BaseException):
+                    call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
+            if lost:
+                # If it was committed, the server has rung too.
+                let_go(connection)
             else:
-                log.warning("nobody was rung: %s", problems.translated(error, self._address))
+                # Who is not rung by the server is rung by the bell.
                 return bells
-        # If it was committed, the server has rung too.
         bells.told = ring is not None
         return bells
 
