@@ -91,7 +91,7 @@ def test_after_a_power_cut_at_any_moment_the_bus_is_whole_and_has_what_it_promis
 
     disk = Disk(root)
     done: list[list[str]] = []
-    wanted = scale(120, 1000, 20_000)
+    wanted = scale(80, 1000, 20_000)
     recorded = list(steps(trace))
     counting = Disk(root)
     changing = sum(counting.take(step) for step in recorded if told(step) is None)
