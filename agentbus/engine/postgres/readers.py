@@ -18,6 +18,8 @@ from agentbus.operations import Op, Query, Rows
 
 T = TypeVar("T")
 MOST = 4
+_SETTINGS = {"default_transaction_read_only": "on"}
+"""A question that would write, or lock a row against others, is refused."""
 
 
 class Readers:
@@ -114,7 +116,7 @@ class Readers:
         sound = False
         try:
             if connection is None or connection.is_closed():
-                connection = await connect(self._address)
+                connection = await connect(self._address, _SETTINGS)
             yield connection
             sound = True
         except Exception as error:
