@@ -171,7 +171,7 @@ def test_a_survey_of_a_quiet_bus_finds_nothing_and_names_the_other_processes() -
     played = play(
         survey(SurveyRequest(3, STRICT, 100), NOW),
         ("process_others", [other]), ("agent_silent", []), ("agent_overdue", []), ("agent_silent", []),
-        *NOBODY, ("session_troubles", []), ("message_lapsed_anywhere", []), ("mailbox_expiring", []),
+        *NOBODY, ("session_troubles", []), ("message_has_lapsed", []), ("mailbox_expiring", []),
         ("mailbox_unattended", []), ("mailbox_deep", []),
     )  # fmt: skip
     found = played.outcomes
