@@ -46,7 +46,7 @@ LEAVES = {
 }
 MOST_LINES = 400
 WITH_RICH = {
-    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "grids", "overview", "tables")),
+    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "charts", "grids", "overview", "tables")),
     "agentbus.interfaces.demo.showing",
 }
 

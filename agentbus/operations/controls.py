@@ -260,6 +260,11 @@ def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[TaskR
         if not rows:
             outcomes.append(UnknownTask(task=request.task))
             continue
+        # Passing approvals through is approving them.
+        error = (yield from operator_or_error(request.by)) if request.on and request.by is not None else None
+        if error is not None:
+            outcomes.append(error)
+            continue
         task = HeldTask(*rows[0])
         # Those too that were stopped with it: they go on with it.
         stopped = [one for one in (yield from _kept_with(task)) if one.status == "stopped"]

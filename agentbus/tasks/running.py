@@ -178,7 +178,8 @@ class Run:
             return StepPlace(kind, key, name, self.place(), main, digest), None
         self._unasked.pop((kind, key), None)
         self._in_order.pop((kind, key), None)
-        if known.digest != digest and known.status in {"finished", "failed"}:
+        # What came from elsewhere does not say with which arguments it was done.
+        if known.digest not in {"", digest} and known.status in {"finished", "failed"}:
             self._changed(key, "was done with other arguments than it is asked for now")
         return StepPlace(kind, key, name, known.position, bool(known.main), digest), known
 

@@ -100,6 +100,8 @@ async def test_agents_cannot_decide(bus: Bus) -> None:
             await bus.tasks.approve(task.id, "plan", by=by)
         with pytest.raises(NotAnOperator):
             await bus.tasks.reject(task.id, "plan", by=by)
+        with pytest.raises(NotAnOperator):
+            await bus.tasks.auto(task.id, True, by=by)
     for nobody in ("", None):
         with pytest.raises(InvalidInput):
             await bus.tasks.approve(task.id, "plan", by=nobody)  # type: ignore[arg-type]

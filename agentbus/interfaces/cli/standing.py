@@ -1,18 +1,24 @@
-"""How the bus stands, in one look: agents, queues, sessions, and the settings with where each came from."""
+"""How the bus stands, in one look: agents, queues, sessions, tasks, and the settings with where each came from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.output import Result, plain
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from agentbus.blocking import BlockingBus
     from agentbus.interfaces.cli.settings import Settings
+    from agentbus.records import TaskRecord
 
 _AGENT = ("id", "type", "status", "progress", "note", "session", "updated", "seen")
 _MOST = 20
-"""Agents and sessions that are named."""
+"""Agents, sessions and tasks that are named."""
+_UNENDED = ("waiting", "halted", "running", "pending")
+"""Tasks that have not ended; what may need a person comes first."""
 
 
 def standing(bus: BlockingBus) -> dict[str, Any]:
@@ -20,6 +26,7 @@ def standing(bus: BlockingBus) -> dict[str, Any]:
     import msgspec
 
     from agentbus.interfaces.cli.registry import with_seen
+    from agentbus.interfaces.cli.unfolding import BRIEF, asked
 
     stats = bus.stats(deepest=_MOST)
     agents = bus.do(bus.agents.list(status="incomplete", limit=_MOST)).items
@@ -31,10 +38,16 @@ def standing(bus: BlockingBus) -> dict[str, Any]:
         "sessions": [
             _short(one, "id", "operation", "milestone", "status", "degraded", "progress", "updated") for one in sessions
         ],
+        "tasks": [_short(one, *BRIEF) for status in _UNENDED for one in _tasks(bus, status)][:_MOST],
+        "asked": asked(bus),
         "oldest_waiting": stats.oldest_waiting,
         "database_bytes": stats.database_bytes,
         "log_bytes": stats.wal_bytes,
     }
+
+
+def _tasks(bus: BlockingBus, status: str) -> Sequence[TaskRecord]:
+    return bus.do(bus.tasks.list(status=status, limit=_MOST)).items
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
@@ -68,10 +81,17 @@ class Standing(Result):
         rows += [("agent", agent["id"], agent["status"]) for agent in found["agents"]]
         rows += [("queue", queue["recipient"], queue["queued"]) for queue in found["queues"]]
         rows += [("session", one["id"], one["status"]) for one in found["sessions"]]
+        rows += [("task", one["id"], one["status"]) for one in found["tasks"]]
+        rows += [("asked", one["task"], one["command"]) for one in found["asked"]]
         for name, one in self._settings.items():
             value = "-" if one["value"] is None else one["value"]
             rows.append(("setting", name, f"{value} ({one['source']})"))
         return ["\t".join(plain(value) for value in row) for row in rows]
+
+    def drawn(self, most: int | None = None) -> RenderableType:
+        from agentbus.interfaces.cli.overview import drawn
+
+        return drawn(self._found)
 
     def show(self) -> None:
         from agentbus.interfaces.cli.overview import show
