@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agentbus.errors import InvalidUrl
+from agentbus.errors import NoDriver
 
 _SERVERS = ("postgresql:", "postgres:")
 
@@ -29,4 +29,4 @@ def needing_driver() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
-        raise InvalidUrl(url="postgresql://…", reason="that needs pip install 'agentbus[postgres]'") from None
+        raise NoDriver(url="postgresql://…", package="asyncpg", install="'agentbus[postgres]'") from None

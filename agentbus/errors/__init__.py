@@ -14,6 +14,7 @@
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
     │   ├── NotAnOperator             agents cannot approve
     │   └── InvalidUrl                connect() was given something that is not a bus
+    │       └── NoDriver              it is on a server, and the package that talks to it is not installed
     ├── NotFound (LookupError)        it names something that is not there
     │   ├── UnknownRecipient
     │   ├── UnknownAgent
@@ -178,6 +179,7 @@ from agentbus.errors.store import (
     LockedElsewhere,
     LockTimeout,
     NoBus,
+    NoDriver,
     NotADatabase,
     NotAtRest,
     NotEmpty,
@@ -246,6 +248,7 @@ __all__ = [
     "MessageIdConflict",
     "Misuse",
     "NoBus",
+    "NoDriver",
     "NoSuchFile",
     "NotADatabase",
     "NotAnOperator",

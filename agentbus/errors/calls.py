@@ -104,7 +104,7 @@ class InvalidUrl(InvalidInput):
 
     code = "invalid_url"
     text = "{url!r} does not name a bus: {reason}"
-    fix_text = "give the path of a directory, or nothing to use .agentbus/"
+    fix_text = "give the path of a directory, postgresql://user@host/database, or nothing to use .agentbus/"
 
 
 class NotFound(AgentBusError, LookupError):

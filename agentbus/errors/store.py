@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentbus.errors.base import AgentBusError
+from agentbus.errors.calls import InvalidUrl
 
 
 class StoreError(AgentBusError):
@@ -166,6 +167,14 @@ class ServerTooOld(StoreError):
     code = "server_too_old"
     text = "{path}: PostgreSQL {found} does not do, {needed} is needed"
     fix_text = "name another server; or another database: createdb --encoding=UTF8 --template=template0"
+
+
+class NoDriver(InvalidUrl):
+    """The URL names a server, and the package that talks to it is not installed."""
+
+    code = "no_driver"
+    text = "{url!r} needs {package}, which is not installed"
+    fix_text = "pip install {install}"
 
 
 class ServerUnreachable(StoreError):

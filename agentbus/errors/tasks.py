@@ -42,7 +42,7 @@ class TaskExists(Conflict):
     """Another task has this id."""
 
     code = "task_exists"
-    text = "there is a task {task!r} already, with another {differs}"
+    text = "there is a task {task!r} already, with {differs}"
     fix_text = "choose another id; the same id with the same workflow and arguments gives the same task again"
 
 
@@ -75,7 +75,7 @@ class StepFailed(TaskFailure):
     """A step failed for good: it raised, timed out or was found invalid, and no attempt is left."""
 
     code = "step_failed"
-    text = "step {step!r} of task {task!r} failed after {failures} failed attempts: {type}: {message}"
+    text = "step {step!r} of task {task!r} failed (attempts: {failures}): {type}: {message}"
     fix_text = "bus.tasks.resume({task!r}) tries it again; redo({task!r}, {step!r}) also all that follows it"
 
 

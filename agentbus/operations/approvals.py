@@ -160,7 +160,7 @@ def _decidable(request: DecideRequest, now: Now) -> Op[tuple[HeldTask, str] | Ag
             advice = f"name one of them: {names}"
         else:
             advice = "it asks again when it comes to an approval"
-        status = f"asking for {len(open_ones)} approvals"
+        status = f"asking for {len(open_ones) or 'no'} approvals"
         return WrongState(what="task", name=task.id, status=status, action="decide", advice=advice)
     named = [row for row in known if request.name in row[:2]]
     if not named:

@@ -173,9 +173,9 @@ def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bo
         if request.id in known:
             workflow, arguments = known[request.id]
             if workflow != request.workflow:
-                outcomes.append(TaskExists(task=request.id, differs="workflow"))
+                outcomes.append(TaskExists(task=request.id, differs="another workflow"))
             elif canonical(arguments) != canonical(request.arguments[0]):
-                outcomes.append(TaskExists(task=request.id, differs="arguments"))
+                outcomes.append(TaskExists(task=request.id, differs="other arguments"))
             else:
                 outcomes.append(False)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from agentbus.errors import StepFailed, TaskFailed
+from agentbus.errors import StepFailed, TaskFailed, TaskFailure
 from agentbus.limits import error_text
 from agentbus.records import TaskProblem
 
@@ -17,6 +17,9 @@ def problem_of(error: BaseException, task: str, step: str | None = None) -> Task
     """What is kept of an exception; ``step``: the one that it comes from, found out if it is not said."""
     cause = first_of(error)
     name, _, message = error_text(cause).partition(": ")
+    if isinstance(cause, TaskFailure) and cause.fix:
+        # Whoever looks at the task is told what can be done about it.
+        message = message.removesuffix(f" ({cause.fix})")
     frames = traceback.extract_tb(cause.__traceback__)[-_FRAMES:]
     places = [f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
     return TaskProblem(name, message[:_MESSAGE], places, step or _step(cause, task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -108,9 +109,14 @@ for name, (module, purpose) in COMMANDS.items():
         assert "agentbus" in command.example and "plain output:" in text, full
         for option in ("--json", "--url", "--agent", "--quiet", "--debug", "--help"):
             assert option in text, full
+        wide = [line for line in text.splitlines() if len(line) > 80 and not line.startswith("  agentbus ")]
+        assert not wide, wide
         print(full)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE, check=False)
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=PATIENCE, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert {b"send", b"agents list", b"state watch"} <= set(done.stdout.splitlines())
 

@@ -53,6 +53,14 @@ def test_only_prose_is_folded_and_between_words() -> None:
     assert "not shown" not in "".join(drawn(agents(), 200))
 
 
+def test_what_nothing_is_in_goes_first_and_unsaid() -> None:
+    """It has no loss to tell of, and what is beside it is of more use."""
+    row = {"id": "planning-001", "phase": None, "waits_for": None, "name": "the first of all plans"}
+    lines = drawn(Rows([row], ("id", "phase", "waits_for", "name")), 40)
+    assert lines == ["id            name", "planning-001  the first of all plans"]
+    assert "waits for" in drawn(Rows([row], ("id", "phase", "waits_for", "name")), 80)[0]
+
+
 def test_numbers_stand_to_the_right() -> None:
     lines = drawn(Rows([{"id": "a", "count": 1}, {"id": "b", "count": 1000}], ("id", "count")), 80)
     assert lines[1:] == ["a       1", "b    1000"]

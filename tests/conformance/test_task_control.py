@@ -282,6 +282,25 @@ async def test_a_redo_of_what_was_not_come_to_is_an_error_that_names_it(
         await bus.tasks.redo(task, "second#x")
 
 
+async def test_a_task_that_is_redone_is_back_in_the_phase_of_that_step(bus: Bus) -> None:
+    @agentbus.workflow("phased")
+    async def phased(task: Task) -> None:
+        for phase in ("planning", "building", "testing"):
+            await task.phase(phase)
+            await task.step(f"{phase}-step", Calls(), phase)
+        await task.progress(70, "nearly there")
+
+    task = (await bus.tasks.start(phased)).id
+    await work_off(bus, phased)
+    record = await bus.tasks.redo(task, "building-step")
+    assert (record.phase, record.progress, record.note) == ("building", 0, None)
+    record = await bus.tasks.redo(task, "phase:planning")
+    assert record.phase is None
+    await work_off(bus, phased)
+    record = await task_of(bus, task)
+    assert (record.status, record.phase, record.progress) == ("completed", "testing", 100)
+
+
 async def test_a_restart_does_all_again(bus: Bus, clock: FakeClock, stage: Stage) -> None:
     task = await stage.at(bus, clock, "completed")
     record = await bus.tasks.restart(task, by="ada")

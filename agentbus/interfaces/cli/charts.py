@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from agentbus.interfaces.cli.failures import typed
 from agentbus.interfaces.cli.grids import Grid
 from agentbus.interfaces.cli.output import plain
 from agentbus.interfaces.cli.tables import ago, coloured, span
@@ -85,7 +86,7 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
         times.append(harmless(task.note))
     yield Text(" · ".join(times), style="dim")
     if task.error is not None and task.status != "completed":
-        yield Text(harmless(f"{task.error.type}: {task.error.message}")[:1000], style="red")
+        yield Text(harmless(typed(f"{task.error.type}: {task.error.message}"))[:1000], style="red")
     if task.status == "completed":
         yield Text("result ", style="dim").append(_short(task.result, 1000), style="")
 
@@ -226,7 +227,7 @@ def _asked(task: str, about: str, top: str) -> str:
         return f"{name}{where} waits for a decision"
     if kind == "step":
         return f"nobody knows what became of {name}{where}: say it"
-    return f"{task} is {about}" if about != "halted" else f"{task} is halted, or about to be"
+    return f"{task} is {about}" if about != "halting" else f"{task} halts before its next step"
 
 
 def _judged(value: Any) -> str:

@@ -1,7 +1,8 @@
 """A table that fits: nothing is cut in two that somebody may want to copy.
 
 Ids, types, statuses, numbers and times stay on one line. What is prose is folded between words; if that is not enough,
-the lesser columns are left out, and it says so. Where not even that helps, a record is a line.
+columns that nothing is in are left out, then the lesser ones, and it says so. Where not even that helps, a record is a
+line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ _PROSE = frozenset({"note", "notes", "facts", "payload", "value", "text", "error
 """Columns that may be folded."""
 _LESSER = ("attempts", "priority", "session", "milestone", "actor")
 """Columns that go first, in this order; then those to the right."""
+NOTHING = "–"
+"""A cell that nothing is in."""
 _LEAST = 16
 """Characters that a folded column has at least."""
 _GAP = 2
@@ -43,17 +46,17 @@ class Grid:
         width = options.max_width
         shown = list(range(len(self._columns)))
         headings = [name.replace("_", " ") for name, _ in self._columns]
+        expendable = self._expendable()
+        empty = [column for column in reversed(expendable) if self._is_empty(column)]
+        self._drop(empty, shown, headings, width)
         if self._needed(shown, headings) > width:
             headings = [heading.replace(" ", "\n") for heading in headings]
-        for column in self._expendable():
-            if self._needed(shown, headings) <= width:
-                break
-            shown.remove(column)
+        self._drop([column for column in expendable if column not in empty], shown, headings, width)
         if width <= NARROW or self._needed(shown, headings) > width:
             yield from self._lines()
             return
         yield self._table(shown, headings, width)
-        gone = [heading.replace("\n", " ") for i, heading in enumerate(headings) if i not in shown]
+        gone = [heading.replace("\n", " ") for i, heading in enumerate(headings) if i not in {*shown, *empty}]
         if gone:
             yield Text(f"not shown here: {', '.join(gone)}; --json has all", style="dim")
 
@@ -88,6 +91,16 @@ class Grid:
         columns = [i for i, (name, kind) in enumerate(self._columns) if i and "status" not in (name, kind)]
         lesser = [i for name in _LESSER for i in columns if self._columns[i][0] == name]
         return lesser + [i for i in reversed(columns) if i not in lesser]
+
+    def _is_empty(self, column: int) -> bool:
+        return all(row[column].plain in {"", NOTHING} for row in self._rows)
+
+    def _drop(self, columns: Sequence[int], shown: list[int], headings: list[str], width: int) -> None:
+        """Leave out as many of these as it takes."""
+        for column in columns:
+            if self._needed(shown, headings) <= width:
+                return
+            shown.remove(column)
 
     def _needed(self, shown: list[int], headings: list[str]) -> int:
         return sum(self._least(column, headings) for column in shown) + _GAP * (len(shown) - 1)

@@ -127,7 +127,7 @@ def parser(name: str, command: Command) -> Parser:
 
 class _Formatter(RawDescriptionHelpFormatter):
     """Of a fixed width: argparse makes a formatter for every argument, and the module that knows the terminal's width
-    takes longer to import than the parser to build."""
+    takes longer to import than the parser to build. It is there when help is printed."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_WIDTH)
@@ -135,6 +135,12 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 class Parser(ArgumentParser):
     """Says what is wrong by an error, like everything else."""
+
+    def format_help(self) -> str:
+        from agentbus.interfaces.cli.helping import FittingFormatter
+
+        self.formatter_class = FittingFormatter
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         raise Usage(reason=message, advice=f"{self.prog} --help shows how it is used")
@@ -277,7 +283,7 @@ def _overview(words: list[str]) -> int:
     lines = ["usage: agentbus COMMAND …", "", "One durable bus for many agents.", ""]
     lines += [f"  {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
     lines += ["", "agentbus help COMMAND shows how each is used; --json gives JSON everywhere.",
-              "lengths of time are seconds where nothing else is said, or have a unit: 500ms, 5s, 10m, 1h, 2d",
+              "lengths of time are seconds if nothing is said, or have a unit: 500ms, 5s, 10m",
               "exit codes: 0 done, 1 failed, 2 usage, 3 try again, 4 nothing there or timed out"]  # fmt: skip
     asked = any(word in _HELP for word in words)
     print("\n".join(lines), file=sys.stdout if asked else sys.stderr)
@@ -285,10 +291,16 @@ def _overview(words: list[str]) -> int:
 
 
 def _family_help(family: str, members: list[str], commands: dict[str, Command]) -> NoReturn:
-    print(f"usage: agentbus {family} {{{','.join(members)}}} …\n")
+    from textwrap import fill
+
+    from agentbus.interfaces.cli.helping import room
+
+    indent, width = " " * 15, room()
+    print(fill(f"usage: agentbus {family} {{{', '.join(members)}}} …", width, subsequent_indent=indent), end="\n\n")
     for member in members:
         command = commands[f"{family} {member}"]
-        print(f"  {member:<12} {command.purpose}\n  {'':<12} {command.example}")
+        print(fill(f"  {member:<12} {command.purpose}", width, subsequent_indent=indent))
+        print(f"{indent}{command.example}")
     raise SystemExit(failures.DONE)
 
 

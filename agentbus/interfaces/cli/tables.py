@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agentbus.interfaces.cli.grids import NARROW, Grid
+from agentbus.interfaces.cli.grids import NARROW, NOTHING, Grid
 from agentbus.interfaces.cli.output import plain
 from agentbus.interfaces.cli.texts import harmless
 
@@ -115,7 +115,7 @@ def record(fields: dict[str, Any], kinds: dict[str, str]) -> None:
 def cell(value: Any, kind: str) -> Text:
     """A value as people see it."""
     if value is None:
-        return Text("–", style="dim")
+        return Text(NOTHING, style="dim")
     if kind == "status":
         return coloured(str(value))
     if (kind == "time" or kind in _TIMES) and isinstance(value, int):
@@ -129,7 +129,7 @@ def cell(value: Any, kind: str) -> Text:
         return Text(f"{value:<7}" if kind == "severity" else str(value), style=colour)
     if kind == "facts":
         facts = " ".join(f"{name}={plain(one)}" for name, one in value.items() if one not in (None, {}, []))
-        return Text(harmless(facts) or "–")
+        return Text(harmless(facts) or NOTHING)
     if kind == "command":
         return Text(str(value), style="bold cyan")
     return Text(harmless(value) if isinstance(value, str) else plain(value))
@@ -158,7 +158,7 @@ _WORDS: dict[str, Callable[[Any], Text]] = {
     "bytes": lambda value: Text(size(value)),
     "milliseconds": lambda value: Text(span(value / 1000)),
     "rate": lambda value: Text(f"{value:.0%}"),
-    "flag": lambda value: Text("yes" if value else "–", style="" if value else "dim"),
+    "flag": lambda value: Text("yes" if value else NOTHING, style="" if value else "dim"),
 }
 """How numbers of some kinds are said."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.errors import UnknownTask
 from agentbus.interfaces.cli.command import Call, Command, ending_cleanly
 from agentbus.interfaces.cli.directing import COMMANDS as DIRECTING
-from agentbus.interfaces.cli.failures import FAILED, NOTHING, missing
+from agentbus.interfaces.cli.failures import FAILED, NOTHING, missing, typed
 from agentbus.interfaces.cli.output import Result, Rows, Said, bare
 from agentbus.interfaces.cli.unfolding import Shown, asked, unfold
 from agentbus.interfaces.cli.values import paging, seconds, watch_options
@@ -99,8 +99,8 @@ def wait(call: Call) -> Result:
         return Said(ended, code=NOTHING)
     if ended.status == "completed":
         return Said(ended, bare(ended.result))
-    problem = "" if ended.error is None else f": {ended.error.type}: {ended.error.message}"
-    call.note(f"{ended.id} has {ended.status}{problem}")
+    problem = "" if ended.error is None else f": {typed(f'{ended.error.type}: {ended.error.message}')}"
+    call.note(f"{ended.id} {'was' if ended.status == 'stopped' else 'has'} {ended.status}{problem}")
     return Said(ended, code=FAILED)
 
 
@@ -206,8 +206,8 @@ LOOKING = {
         " commands that answer what it asks. With --watch until it has ended.",
         "agentbus task show feature-1 --watch", _show,
         output="plain output: by the first column\n  task, field, value\n"
-        "  step, key, kind (step, task, phase, checkpoint), status, attempt, failures, progress, started, finished,\n"
-        "    child, superseded, error (JSON)\n"
+        "  step, key, kind (step, task, phase, checkpoint), status, attempt, failures, progress, started, finished,"
+        " child, superseded, error (JSON)\n"
         "  approval, key, status, created, decided, by, auto, reason, expires, superseded\n"
         "  subtask, id, name, workflow, status, phase, progress, waits, updated\n  action, task, about, command",
     ),

@@ -72,7 +72,7 @@ def actions(found: Unfolded) -> list[dict[str, str]]:
                     again = f"settle {id} {step.key}"
                     say(id, f"step:{step.key}", f"{again} --result JSON", f"{again} --error TEXT", f"{again} --redo")
         if one.task.status == "halted" or one.task.halting:
-            say(id, "halted", f"continue {id}")
+            say(id, "halting" if one.task.halting else "halted", f"continue {id}")
         elif one.task.status in {"failed", "stopped"} and one.task.parent is None:
             say(id, one.task.status, f"resume {id}")
     return said

@@ -121,15 +121,21 @@ UPDATE tasks SET
 WHERE number = $2;
 
 -- name: task_again
--- A task is done again, or a part of it, whoever holds it.
+-- A task is done again, or a part of it, whoever holds it. It is back in the part that what is not void ends in.
 UPDATE tasks SET
     status = 'pending', due = 0, waits = '[]', halting = 0, holder = NULL, lease_until = NULL, ended = NULL,
-    result = NULL, result_sum = NULL, error = NULL, generation = generation + 1, notes = $1, updated = $2
+    result = NULL, result_sum = NULL, error = NULL, generation = generation + 1, notes = $1, updated = $2,
+    phase = (
+        SELECT steps.name FROM steps
+        WHERE steps.task = tasks.number AND steps.kind = 'phase' AND steps.superseded = 0
+        ORDER BY steps.position DESC LIMIT 1
+    ),
+    progress = 0, note = NULL
 WHERE number = $3;
 
 -- name: task_reset
--- A task is as if it had not begun.
-UPDATE tasks SET phase = NULL, progress = 0, note = NULL, restarted = 0 WHERE number = $1;
+-- A task is as if it had not begun: none of its restarts is used up.
+UPDATE tasks SET restarted = 0 WHERE number = $1;
 
 -- name: task_auto
 -- Whether a task passes approvals through.
