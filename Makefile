@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:
 	@echo "make demo    watch a team be killed, and go on"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
-	@echo "make faults  try to lose data for ten minutes (FAULTS=--long for hours, with fresh seeds)"
+	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ from the code"
 	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one)"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"

@@ -375,6 +375,25 @@ def test_a_sweep_finds_what_is_wrong_by_an_index(name: str, index: str, store: s
     assert any(index in step for step in steps), steps
 
 
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("task_ready", "SEARCH tasks USING INDEX tasks_ready (workflow=?)"),
+        ("task_horizon", "SEARCH tasks USING COVERING INDEX tasks_due (due>?)"),
+        ("task_horizon", "SCAN tasks USING INDEX tasks_leased"),
+        ("task_waited", "SEARCH tasks USING INDEX tasks_due (due>? AND due<?)"),
+        ("task_promote", "SEARCH tasks USING INDEX tasks_due (due>? AND due<?)"),
+        ("task_lapsed", "SEARCH tasks USING INDEX tasks_leased (lease_until<?)"),
+        ("task_held_by", "SCAN tasks USING INDEX tasks_leased"),
+    ],
+)
+def test_a_claim_of_tasks_looks_only_at_those_that_it_may_change(
+    name: str, index: str, store: sqlite3.Connection
+) -> None:
+    # What is walked is an index of only those that are held.
+    assert index in plan(store, name)
+
+
 def test_what_is_looked_at_on_the_loops_thread_is_known_here() -> None:
     """Every question given to ``look``, with the queries that it asks."""
     questions = {

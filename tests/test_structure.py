@@ -141,6 +141,16 @@ def test_imports_point_downwards(module: str) -> None:
             assert layer(other) in BELOW[own], f"{module} ({own}) imports {other} ({layer(other)})"
 
 
+@pytest.mark.parametrize(("own", "other"), [("sqlite", "postgres"), ("postgres", "sqlite")])
+def test_the_engines_do_not_know_each_other(own: str, other: str) -> None:
+    # Whoever would restore a file onto a server is told that server's own command.
+    known = {"agentbus.engine.postgres.address"}
+    modules = [module for module in MODULES if module.startswith(f"agentbus.engine.{own}.")]
+    assert modules
+    for module in modules:
+        assert not [name for name in imported(module) - known if name.startswith(f"agentbus.engine.{other}")], module
+
+
 def test_every_layer_is_looked_at() -> None:
     assert {layer(module) for module in MODULES} == set(BELOW)
     assert {f"agentbus.{leaf}" for leaf in LEAVES} <= set(MODULES)

@@ -31,6 +31,7 @@ from tests.support.writing import (
 )
 
 BOUNDS = "agentbus.engine.sqlite.writer"
+TAKING = "agentbus.engine.batches"
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_batch_is_bounded_by_bytes(engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{BOUNDS}.MOST_BYTES", 1_000)
+    monkeypatch.setattr(f"{TAKING}.MOST_BYTES", 1_000)
     actor, _ = await agent(engine, "a")
     statements = trace(engine)
     await asyncio.gather(*(engine.write(send, message(actor, "a", "x" * 600)) for _ in range(6)))
@@ -54,7 +55,7 @@ async def test_a_batch_is_bounded_by_bytes(engine: SQLiteEngine, monkeypatch: py
 
 
 async def test_units_are_bounded_by_bytes_too(engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{BOUNDS}.MOST_BYTES", 1_000)
+    monkeypatch.setattr(f"{TAKING}.MOST_BYTES", 1_000)
     actor, _ = await agent(engine, "a")
     statements = trace(engine)
     request = UnitRequest((Part(send, message(actor, "a", "x" * 600)),))
@@ -63,7 +64,7 @@ async def test_units_are_bounded_by_bytes_too(engine: SQLiteEngine, monkeypatch:
 
 
 async def test_a_batch_is_bounded_by_count(engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{BOUNDS}.MOST_CALLS", 10)
+    monkeypatch.setattr(f"{TAKING}.MOST_CALLS", 10)
     statements = trace(engine)
     await asyncio.gather(*start(engine, *(f"type-{number}" for number in range(35))))
     assert statements.count("COMMIT") == 4
@@ -72,7 +73,7 @@ async def test_a_batch_is_bounded_by_count(engine: SQLiteEngine, monkeypatch: py
 async def test_a_message_larger_than_the_bound_goes_by_itself(
     engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{BOUNDS}.MOST_BYTES", 10)
+    monkeypatch.setattr(f"{TAKING}.MOST_BYTES", 10)
     actor, _ = await agent(engine, "a")
     statements = trace(engine)
     await asyncio.gather(*(engine.write(send, message(actor, "a", "x" * 100)) for _ in range(3)))

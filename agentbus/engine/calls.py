@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from agentbus.operations import Operation
@@ -28,3 +29,15 @@ class Call:
     def grows(self) -> bool:
         """Whether it makes the bus larger, as those do that store what a caller gives them."""
         return bool(getattr(self.request, "grows", self.operation.grows))
+
+
+def grouped(calls: Sequence[Call]) -> list[tuple[Operation[Any, Any], list[Call]]]:
+    """The calls of each operation together, in the order in which the operations run."""
+    groups: dict[Operation[Any, Any], list[Call]] = {}
+    for call in calls:
+        groups.setdefault(call.operation, []).append(call)
+    return sorted(groups.items(), key=_claims_last)
+
+
+def _claims_last(group: tuple[Operation[Any, Any], list[Call]]) -> bool:
+    return group[0].last

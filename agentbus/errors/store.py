@@ -166,6 +166,7 @@ class ServerTooOld(StoreError):
 
     code = "server_too_old"
     text = "{path}: PostgreSQL {found} does not do, {needed} is needed"
+    fix_text = "name another server; or another database: createdb --encoding=UTF8 --template=template0"
 
 
 class NoDriver(InvalidUrl):

@@ -74,8 +74,12 @@ class _Process(msgspec.Struct, frozen=True):
     pid: int
     beat: int
     silent: int
-    """Whether an earlier sweep found it so."""
+    """When an earlier sweep found it so; 0 if none did."""
     every: int
+
+    def noted(self, now: Now) -> bool:
+        """Whether a sweep has found it silent; a note from the future is of a clock that was set back since."""
+        return 0 < self.silent <= now.awake
 
 
 @operation(durable=True)
@@ -100,7 +104,9 @@ def suspect(requests: Sequence[JudgeRequest], now: Now) -> Op[list[Outcome[Suspe
     outcomes: list[Outcome[Suspected]] = []
     for request in requests:
         silent = yield from _silent(request, now)
-        yield Each("process_silent", [(id,) for id in request.unseen if id in silent and not silent[id].silent])
+        yield Each("process_silent", [
+            (now.awake, id) for id in request.unseen if id in silent and not silent[id].noted(now)
+        ])  # fmt: skip
         running = (yield Query("agent_of_status", (list(silent), "running"))) if silent else []
         stuck = yield from silent_agents("running", request.rules, request.limit, now)
         overdue = yield from overdue_agents("running", request.rules, request.limit, now)
@@ -121,7 +127,7 @@ def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) ->
     silent = yield from _silent(request, now)
     lost = [
         id for id in request.unseen
-        if id in silent and silent[id].silent and _exceeds(silent[id], rules.fail_after, now)
+        if id in silent and _had_its_chance(silent[id], now) and _exceeds(silent[id], rules.fail_after, now)
     ]  # fmt: skip
     if lost:
         # Not as long as one of its agents is running: it has yet to become suspect, or said that it would be busy.
@@ -171,6 +177,11 @@ def patience(limit: int, every: int) -> int:
 
 def _exceeds(process: _Process, limit: int, now: Now) -> bool:
     return now.awake - process.beat > patience(limit, process.every)
+
+
+def _had_its_chance(process: _Process, now: Now) -> bool:
+    """Whether it could have beaten twice since it was found silent: if the clock jumped, it has."""
+    return process.noted(now) and now.awake - process.silent >= 2 * process.every
 
 
 def _in_processes(

@@ -90,7 +90,7 @@ def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
     suspicious = yield from _speaks_against("running", wanted.rules, now)
     guilty = yield from _speaks_against("suspect", wanted.rules, now)
     sessions = yield Query("session_troubles", (now.awake,))
-    lapsed = yield Query("message_lapsed_anywhere", (now.awake, 1))
+    lapsed = yield Query("message_has_lapsed", (now.awake,))
     expiring = yield Query("mailbox_expiring", (now.wall, _MOST))
     unattended = yield Query("mailbox_unattended", (now.wall, _MOST))
     deep = [] if wanted.deep is None else (yield Query("mailbox_deep", (wanted.deep, now.wall, _MOST)))

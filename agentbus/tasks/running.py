@@ -8,7 +8,6 @@ let go; it runs again when there is something to go on with.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import anyio
 import msgspec
 
 from agentbus.codec import check, decode, encode, open_value, plain
-from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, StoreError, TaskLost, WorkflowChanged
+from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
 from agentbus.operations import Op, Operation, Part
 from agentbus.operations.holding import worker_channel
@@ -35,6 +34,7 @@ from agentbus.operations.tasks import (
 )
 from agentbus.parting import is_stray
 from agentbus.records import TaskChange
+from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import problem_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
 
@@ -44,14 +44,11 @@ if TYPE_CHECKING:
     from agentbus.tasks.worker import Worker
     from agentbus.unit import Unit
 
-log = logging.getLogger("agentbus")
-
 Q = TypeVar("Q")
 T = TypeVar("T")
 
 LINGER = 5000
 """Milliseconds for which a task is kept in hand when all it waits for is another attempt."""
-_PAUSE = 0.2
 _TURNS = 5
 """Turns of the event loop that the branches of a workflow have, to come to their next step, before it is let go."""
 
@@ -222,33 +219,17 @@ class Run:
         await self._written(lambda: unit.commit(first=first))
 
     async def _written(self, writing: Callable[[], Awaitable[T]]) -> T:
-        """What the database cannot take at present is written as soon as it can: what was done is not done again for
-        it. If nobody knows whether it was written, the run ends, and the task goes on from what is recorded."""
-        while True:
-            try:
-                return await writing()
-            except (TaskLost, AgentFenced, OutcomeUnknown) as error:
-                self.lose(error)
-                raise
-            except StoreError as error:
-                if not error.transient:
-                    raise
-                log.warning("%s, trying again: %s", self.claimed.id, error)
-                await self.engine.hub.listen(()).wait(_PAUSE)
+        """What was done is not done again because it could not be written at once. If nobody knows whether it was, the
+        run ends, and the task goes on from what is recorded."""
+        try:
+            return await patiently(self.engine.hub, self.claimed.id, writing)
+        except (TaskLost, AgentFenced, OutcomeUnknown) as error:
+            self.lose(error)
+            raise
 
     async def look(self, question: Callable[[Q, Now], Op[T]], request: Q) -> T:
-        with self._losing():
-            return await self.engine.look(question, request)
-
-    @contextmanager
-    def _losing(self) -> Iterator[None]:
-        """A store that does not answer is no failure of a step: what is recorded tells whoever takes the task next."""
-        try:
-            yield
-        except AgentBusError as error:
-            if error.transient or isinstance(error, TaskLost | AgentFenced):
-                self.lose(error)
-            raise
+        """Look at what is recorded now."""
+        return await patiently(self.engine.hub, self.claimed.id, lambda: self.engine.look(question, request))
 
     @property
     def lost(self) -> bool:

@@ -6,9 +6,10 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -31,6 +32,7 @@ from agentbus.operations.tasks import (
 from agentbus.parting import farewell, unheeded
 from agentbus.records import TaskChange
 from agentbus.services.callbacks import check_callback
+from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import first_of
 from agentbus.tasks.running import Run
 from agentbus.tasks.task import Task
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentbus")
 
-_PAUSE = 1.0
+T = TypeVar("T")
 
 Callback = Callable[[TaskChange], Any]
 
@@ -160,15 +162,8 @@ class Worker:
 
     async def _claim(self, room: int) -> ClaimedTasks:
         request = ClaimTasksRequest(self.agent.actor, tuple(self._workflows), room, self._lease)
-        while True:
-            try:
-                found: ClaimedTasks = await self.agent.write(claim_tasks, request, orphaned=self._give_back)
-                return found
-            except AgentBusError as error:
-                if not error.transient:
-                    raise
-                log.warning("%s, trying again: %s", self.agent.id, error)
-                await self._engine.hub.listen(()).wait(_PAUSE)
+        # If nobody knows what a claim got, that is free again when its lease has run out.
+        return await self._patiently(lambda: self.agent.write(claim_tasks, request, orphaned=self._give_back))
 
     def _give_back(self, found: ClaimedTasks) -> None:
         """The claim's caller was cancelled: the tasks go back at once."""
@@ -241,18 +236,9 @@ class Worker:
             holds = tuple(run.hold for run in self._runs.values() if not run.closing)
             if not holds:
                 continue
-            try:
-                lost: list[tuple[int, int]] = await self.agent.write(
-                    renew_tasks, RenewTasksRequest(self.agent.actor, holds, self._lease)
-                )
-            except AgentFenced:
-                raise
-            except AgentBusError as error:
-                log.warning("%s: leases could not be renewed, trying again: %s", self.agent.id, error)
-                continue
-            for hold in holds:
-                if (hold.number, hold.lease) in lost:
-                    self._lose(hold.number, hold.lease)
+            request = RenewTasksRequest(self.agent.actor, holds, self._lease)
+            for number, lease in await self._patiently(partial(self.agent.write, renew_tasks, request)):
+                self._lose(number, lease)
 
     async def _hear(self, news: Ear) -> None:
         """People stop, redo and restart tasks; whoever is at one hears of it at once."""
@@ -261,17 +247,15 @@ class Worker:
             if not self._runs:
                 continue
             expected = list(self._runs)
-            try:
-                present = await self._engine.look(present_state, [number for number, _ in expected])
-            except AgentBusError as error:
-                if not error.transient:
-                    raise
-                log.warning("%s: what became of its tasks could not be seen: %s", self.agent.id, error)
-                continue
+            numbers = [number for number, _ in expected]
+            present = await self._patiently(partial(self._engine.look, present_state, numbers))
             for number, lease in expected:
                 task = present.get(number)
                 if task is None or (task.status, task.lease) != ("running", lease):
                     self._lose(number, lease)
+
+    async def _patiently(self, asking: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(self._engine.hub, self.agent.id, asking, repeatable=True)
 
     def _lose(self, number: int, lease: int) -> None:
         run = self._runs.get((number, lease))

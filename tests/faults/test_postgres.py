@@ -162,13 +162,16 @@ async def test_backends_that_are_killed_are_replaced(url: str) -> None:
         await all_there(load, bus)
 
 
+def socket_and_schema(url: str) -> tuple[Path, str]:
+    options = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    return Path(options["host"]) / f".s.PGSQL.{options['port']}", options["schema"]
+
+
 @pytest.mark.parametrize("how", ["before", "after"])
 async def test_a_connection_cut_at_commit_fifty_times_loses_and_doubles_nothing(url: str, how: str) -> None:
-    parts = urlsplit(url)
-    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
-    socket = Path(options["host"]) / f".s.PGSQL.{options['port']}"
+    socket, schema = socket_and_schema(url)
     async with proxied(socket) as proxy:
-        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={options['schema']}"
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
         async with agentbus.connect(place, beat_every=3600) as bus:
             agent = await bus.register("a", type="worker")
             for number in range(50):
@@ -182,6 +185,24 @@ async def test_a_connection_cut_at_commit_fifty_times_loses_and_doubles_nothing(
             assert (await bus.stats()).messages == {"queued": 50}
             received = await agent.receive_many(100, timeout=5)
             assert sorted(message.payload for message in received) == list(range(50))
+
+
+async def test_whoever_waits_hears_of_a_commit_whose_connection_was_cut(url: str) -> None:
+    """In the same process, which no notification is sent to; long before the next beat, which is an hour away."""
+    socket, schema = socket_and_schema(url)
+    async with proxied(socket) as proxy:
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+        async with agentbus.connect(place, beat_every=3600) as bus:
+            a, b = await bus.register("a", type="worker"), await bus.register("b", type="worker")
+            waiting = asyncio.create_task(b.receive(timeout=30))
+            await asyncio.sleep(0.1)
+            proxy.cut = "after"
+            with pytest.raises(OutcomeUnknown):
+                await a.send("b", "note", 1, message_id="id")
+            with anyio.fail_after(10):
+                message = await waiting
+            assert message is not None
+            assert message.payload == 1
 
 
 async def test_a_message_whose_notification_is_lost_is_found_at_once_after_the_connection_is_back(url: str) -> None:

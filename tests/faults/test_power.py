@@ -91,7 +91,7 @@ def test_after_a_power_cut_at_any_moment_the_bus_is_whole_and_has_what_it_promis
 
     disk = Disk(root)
     done: list[list[str]] = []
-    wanted = scale(120, 1000, 20_000)
+    wanted = scale(80, 1000, 20_000)
     recorded = list(steps(trace))
     counting = Disk(root)
     changing = sum(counting.take(step) for step in recorded if told(step) is None)
@@ -159,7 +159,7 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
     root.mkdir()
     team.start("worker_calls", "killed", root / "bus", 0, 4, before=recording(trace)).finish(60)
     before = list(steps(trace))
-    failing = recording(trace, "fdatasync:error=EIO:when=9+7")
+    failing = recording(trace, "fdatasync:error=EIO:when=6+5")
     team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), 100_000, before=failing).wait(120)
     disk = Disk(root)
     sent: set[str] = set()
@@ -177,6 +177,6 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
                 lost += [f"seed {seed}, call {number}, {fate}: {name}" for name in sent - image.sent]
                 image.remove()
     figure("power cut after a failed fsync", failed=failed, images=images, acknowledged=len(sent), lost=len(lost))
-    assert failed >= 3
+    assert failed >= 2, "hardly an fsync failed; this test proves little"
     assert len(sent) >= 20
     assert not lost, f"{len(lost)} lost: {lost[:3]}"

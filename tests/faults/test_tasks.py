@@ -332,7 +332,7 @@ async def test_killed_while_people_do_whatever_they_can(place: Place, figure: Fi
             done = asyncio.Event()
             people = asyncio.create_task(control(bus, tasks, random.Random(seed + turn), done))
             orders = [
-                {"after": rng.uniform(0.03, 0.15), "pause": rng.choice([0, 0, 0.002]), "until_idle": False}
+                {"after": rng.uniform(0, 0.06), "pause": rng.choice([0, 0, 0.002]), "until_idle": False}
                 for _ in nurseries
             ]
             assert [

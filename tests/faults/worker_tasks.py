@@ -20,7 +20,12 @@ import agentbus
 from tests.support.processes import say
 
 STEPS = 6
+IDLE = 0.3
 JOBS = agentbus.pool("done")
+
+
+def die_in(seconds: float) -> None:
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 class Orders:
@@ -32,6 +37,7 @@ class Orders:
         self.path = path
         self.kill: list[Any] = given.get("kill", [])
         self.after: float | None = given.get("after")
+        self.begun = False
         self.pause: float = given.get("pause", 0.0)
         self.lease: float = given.get("lease", 60.0)
         self.name: str | None = given.get("name")
@@ -50,7 +56,7 @@ class Orders:
     def die_soon_at(self, number: int) -> None:
         """A moment later, while the result is being committed, or just before, or just after."""
         if self.kill[:2] == ["finishing", number]:
-            threading.Timer(self.kill[2], os.kill, (os.getpid(), signal.SIGKILL)).start()
+            die_in(self.kill[2])
 
 
 @agentbus.workflow("six")
@@ -74,6 +80,9 @@ async def add(task: agentbus.Task, number: int, total: int) -> dict[str, Any]:
     orders = Orders.given
     token = secrets.token_hex(8)
     orders.note("begun", task.id, f"s{number}", task.attempt, token)
+    if orders.after is not None and not orders.begun:
+        orders.begun = True
+        die_in(orders.after)
     orders.die_at("inside", number)
     task.unit.send(JOBS, "completion_notification", {"task": task.id, "step": f"s{number}", "token": token})
     if orders.pause:
@@ -86,6 +95,9 @@ async def add(task: agentbus.Task, number: int, total: int) -> dict[str, Any]:
 
 async def work(orders: Orders) -> None:
     async with agentbus.connect(orders.path, beat_every=1) as bus:
+        if orders.after is not None:
+            # A while after the first step has begun, or if there is nothing to do.
+            die_in(orders.after + IDLE)
         await bus.tasks.run_worker(
             six,
             agent=orders.name,
@@ -98,8 +110,6 @@ async def work(orders: Orders) -> None:
 def child(path: str, file: str, given: dict[str, Any]) -> None:
     """Never returns."""
     orders = Orders.given = Orders(path, file, given)
-    if orders.after is not None:
-        threading.Timer(orders.after, os.kill, (os.getpid(), signal.SIGKILL)).start()
     asyncio.run(work(orders))
     os._exit(0)
 

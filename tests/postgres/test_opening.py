@@ -9,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import asyncpg
 import pytest
 
 import agentbus
+from agentbus.blocking import open_store
 from agentbus.engine.postgres import connection as connections
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import migrations
@@ -34,6 +36,7 @@ from agentbus.errors import (
     UnknownDatabase,
     UseServerTools,
 )
+from agentbus.services.copying import copy_bus
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server, at_schema, server_url
 
@@ -222,6 +225,25 @@ async def test_a_backup_names_the_command_for_it(url: str, tmp_path: Path) -> No
         await bus.declare(agentbus.pool("p"))
 
 
+@pytest.mark.parametrize("name", ["MyBus", "select"])
+async def test_a_schema_may_have_capitals_or_the_name_of_a_keyword(schemas: Any, name: str, tmp_path: Path) -> None:
+    place = at_schema(server_url(), name)
+    async with agentbus.connect(place) as bus, bus.agent("a", type="worker") as agent:
+        await agent.send("a", "note", 1)
+        assert (await bus.stats()).messages == {"queued": 1}
+        assert [check for check in await bus.doctor() if check.status == "error"] == []
+
+    def copied() -> int:
+        with closing(open_store(place)) as source:
+            return copy_bus(source, lambda: open_store(str(tmp_path / "copy"), create=True)).rows
+
+    assert await asyncio.to_thread(copied) > 20
+
+
+def test_a_backup_of_a_schema_with_capitals_quotes_it() -> None:
+    assert """--schema='"MyBus"'""" in parse("postgresql://h/d?schema=MyBus").dump(None)
+
+
 async def test_the_command_for_a_backup_works(url: str, tmp_path: Path) -> None:
     import shlex
 
@@ -282,12 +304,12 @@ async def test_a_read_only_user_is_a_named_error(url: str) -> None:
             pass
 
 
-async def test_commits_that_are_not_waited_for_are_a_finding_of_the_doctor(url: str) -> None:
-    """As an administrator sets it, for a database or a user."""
-    async with agentbus.connect(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1)) as bus:
-        (found,) = [check for check in await bus.doctor() if check.name == "durability"]
-    assert found.status == "warning"
-    assert "synchronous_commit" in found.text
+async def test_what_is_promised_is_on_the_disk_whatever_the_habit_of_the_server(url: str) -> None:
+    lazy = parse(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1))
+    for settings, habit in (({}, "off"), (connections.writing(1.0), "on")):
+        connection = await connections.connect(lazy, settings)
+        assert await connection.fetchval("SHOW synchronous_commit") == habit
+        await connection.close()
 
 
 async def test_a_server_whose_machine_is_gone_is_noticed(guarded: Server) -> None:

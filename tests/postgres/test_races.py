@@ -21,6 +21,7 @@ from agentbus.engine.postgres.statements import ask
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, MessageIdConflict, SessionExists, VersionConflict
 from agentbus.operations import Query
 from agentbus.operations.documents import SaveRequest, save_document
+from tests.support.postgres import Schemas, at_schema
 
 COUNT = 200
 
@@ -334,3 +335,32 @@ async def test_who_fails_while_numbering_messages_holds_nobody_up(url: str) -> N
         finally:
             await connection.close()
         await second.send_many([("a", "note", number) for number in range(3)])
+
+
+_REFUSE = """
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this'; END $$;
+CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON messages DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+
+
+@pytest.mark.parametrize("heard", [False, True], ids=["nobody waits", "somebody waits"])
+async def test_what_the_server_refuses_only_at_the_commit_is_not_acknowledged(schemas: Schemas, heard: bool) -> None:
+    """Such as a rule of an administrator that is checked at the end: all is undone then, and no transaction is open."""
+    place = at_schema(schemas.url, f"refusing_{heard}")
+    async with agentbus.connect(place) as bus, agentbus.connect(place) as other:
+        agent, sink = await bus.register("a", type="worker"), await other.register("b", type="worker")
+        connection = await connect(parse(place))
+        try:
+            await connection.execute(_REFUSE)
+        finally:
+            await connection.close()
+        waiting = asyncio.create_task(sink.receive(timeout=1)) if heard else None
+        for count in (1, 3):
+            with pytest.raises(AgentBusError):
+                await agent.send_many([("b", "note", number) for number in range(count)])
+        tried = await outcomes(*(agent.send("b", "note", number) for number in range(3)))
+        assert all(isinstance(outcome, AgentBusError) for outcome in tried)
+        assert (await bus.stats()).messages == {}
+        if waiting is not None:
+            assert await waiting is None

@@ -81,6 +81,10 @@ def test_only_what_gives_nothing_back_waits_for_the_commit() -> None:
 def test_what_people_wrote_is_never_in_the_text_of_a_statement() -> None:
     assert deferred(Query("agent_called", (1, "agent-1", 2))) is not None
     assert deferred(Query("message_bury", ('{"secret": 1}', 2, 3))) is None
+    assert deferred(Query("message_bury", ("secret", 2, 3))) is None, "one word of it looks like a name"
+    assert deferred(Query("message_release", ("queued", None, 1, "secret", 2))) is None
+    assert deferred(Query("message_release", ("queued", None, 1, None, 2))) is not None
+    assert deferred(Query("agent_progress", (1, "secret", 2, 3, "a"))) is None
     assert deferred(Each("event_insert", [(1, "k", "bus", "s", None, "{}")])) is None, "nor is any new row"
 
 

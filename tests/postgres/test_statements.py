@@ -122,3 +122,17 @@ def test_the_most_urgent_message_is_found_without_sorting_the_queue(server: Serv
 
 def test_a_plan_that_scans_would_be_noticed(server: Server) -> None:
     assert any("Seq Scan on messages" in step for step in server.plan("SELECT * FROM messages WHERE sender = $1"))
+
+
+async def test_a_question_that_would_lock_is_refused(url: str) -> None:
+    from agentbus.engine.postgres.readers import Readers
+    from agentbus.errors import NotWritable
+    from agentbus.operations import Op, Query, Rows
+
+    def locking() -> Op[Rows]:
+        return (yield Query("message_held", ([1],)))
+
+    readers = Readers(parse(url), 1.0)
+    with pytest.raises(NotWritable):
+        await readers.answer(locking)
+    await readers.close()

@@ -79,7 +79,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "processes": {
         "host": ["", None], "boot": ["", None], "pid": [0, -1, "x", None], "bell": [""], "beat": [*NO_TIME, None],
         "status": ["alive", "", None, "ended", "dead"], "created": [*NO_TIME, None], "ended": [*NO_TIME, 5],
-        "watched": [2, -1, "x", None], "silent": [2, -1, "x", None], "every": [0, -1, "x", None],
+        "watched": [2, -1, "x", None], "silent": [-1, "x", None], "every": [0, -1, "x", None],
     },
     "listeners": {"channel": ["", None], "process": ["x", None]},
     "vocabulary": {

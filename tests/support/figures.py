@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     scale = Scale(config)
     # Read when the tests are imported. Without derandomize, Hypothesis prints what repeats a failure.
     hypothesis.settings.register_profile(
-        "faults", max_examples=scale(150, 2000, 20_000), derandomize=not config.getoption("long"), print_blob=True
+        "faults", max_examples=scale(100, 2000, 20_000), derandomize=not config.getoption("long"), print_blob=True
     )
 
 

@@ -49,8 +49,8 @@ class Address(msgspec.Struct, frozen=True):
     def dump(self, path: Path | None) -> str:
         """The command that backs it up."""
         file = shlex.quote(str(path or f"{self.schema}.dump"))
-        # In quotes of its own: without, pg_dump takes capitals for small letters.
-        schema = shlex.quote(self.schema if self.schema.islower() else self.identifier)
+        # There it is a pattern, in which capitals have to be quoted too.
+        schema = self.schema if self.schema.islower() else shlex.quote(self.identifier)
         return f"pg_dump --format=custom --schema={schema} --file={file} {shlex.quote(self.plain)}"
 
     def restore(self, path: str) -> str:

@@ -58,6 +58,10 @@ class Bell:
         except BaseException:
             let_go(connection)
             raise
+        if self._closed:
+            # While it was hung up again, in the background.
+            let_go(connection)
+            return
         self._connection = connection
         connection.add_termination_listener(self._lost)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
-from agentbus.engine import presence
+from agentbus.engine import forking, presence
 from agentbus.engine.calls import Call
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
@@ -21,7 +21,6 @@ from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import undisturbed
-from agentbus.engine.sqlite import forking
 from agentbus.errors import AgentBusError, BusClosed, BusForked, Misuse
 from agentbus.operations import Op, Operation
 from agentbus.operations.processes import (

@@ -38,6 +38,8 @@ _SETTINGS = {
 _PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 """When a silent connection is probed, and between probes; how many; milliseconds for what is sent to arrive."""
 WRITING = {
+    # What is promised is on the disk, also where the server's own habit is not to wait for that.
+    "synchronous_commit": "on",
     # Every statement finds its rows by an index. It shall do so from the first message to the millionth, also where the
     # statistics are those of an empty table; and it is planned once.
     "plan_cache_mode": "force_generic_plan",
@@ -125,18 +127,17 @@ async def prepare(connection: Connection, address: Address, *, create: bool = Tr
             raise NoBus(path=address.shown)
         if not made or not await _is_current(connection, address):
             await _migrate(connection, address)
-    except asyncpg.UndefinedTableError as error:
-        if made:
-            # It is there, but not for this user.
-            raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
-        raise translated(error, address) from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, address) from error
     return int(moment)
 
 
 async def _is_current(connection: Connection, address: Address) -> bool:
-    found = await connection.fetchval(server_queries()["server_version"])
+    try:
+        found = await connection.fetchval(server_queries()["server_version"])
+    except asyncpg.UndefinedTableError as error:
+        # It is there, but not for this user.
+        raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
     newest = max(migrations())
     if found > newest:
         raise SchemaTooNew(path=address.shown, found=found, known=newest)

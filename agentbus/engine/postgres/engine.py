@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentbus.clock import Clock, Now
-from agentbus.engine import presence
+from agentbus.engine import forking, presence
 from agentbus.engine.hub import Hub
 from agentbus.engine.interface import Progress
 from agentbus.engine.postgres import problems
@@ -21,7 +21,6 @@ from agentbus.engine.postgres.examination import examine
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.postgres.writer import Writer
-from agentbus.engine.sqlite import forking
 from agentbus.errors import BusClosed, BusForked, UseServerTools, WrongLoop
 from agentbus.operations import Op, Operation
 from agentbus.operations.examining import Unseen

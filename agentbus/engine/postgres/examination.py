@@ -19,7 +19,7 @@ from agentbus.records import Check
 
 _OLD = 600
 """Seconds after which an open transaction keeps dead rows in everybody's way."""
-_KEEPING = ("fsync", "full_page_writes", "synchronous_commit")
+_KEEPING = ("fsync", "full_page_writes")
 """Settings without which what is committed may be lost."""
 _CROWDED = 0.8
 _DEAD = 100_000

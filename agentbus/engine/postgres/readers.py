@@ -20,6 +20,8 @@ T = TypeVar("T")
 MOST = 4
 IDLE = 10.0
 """Seconds after which connections that were not needed are given back to the server, which has only so many."""
+_SETTINGS = {"default_transaction_read_only": "on"}
+"""A question that would write, or lock a row against others, is refused."""
 
 
 class Readers:
@@ -120,7 +122,7 @@ class Readers:
         sound = False
         try:
             if connection is None or connection.is_closed():
-                connection = await connect(self._address)
+                connection = await connect(self._address, _SETTINGS)
             yield connection
             sound = True
         except Exception as error:

@@ -18,6 +18,7 @@ from agentbus.operations import Each, Query
 _MOST_ROWS = 4
 _MOST_CHANNELS = 64
 _parameter = re.compile(r"\$(\d+)")
+_by_people = re.compile(r"\b(?:error|evidence|expected|metadata|note|result|value) = (?:coalesce\()?\$(\d+)")
 _is_name = re.compile(r"[A-Za-z][A-Za-z0-9._/:#@-]{0,255}").fullmatch
 
 
@@ -26,7 +27,7 @@ def deferred(step: Query | Each) -> str | None:
     if not _is_silent(step.name):
         return None
     rows: Sequence[Sequence[Any]] = step.rows if isinstance(step, Each) else [step.parameters]
-    if len(rows) > _MOST_ROWS:
+    if len(rows) > _MOST_ROWS or any(row[place] is not None for row in rows for place in _written(step.name)):
         return None
     try:
         *locks, last = statements()[step.name]
@@ -54,6 +55,12 @@ def _is_silent(name: str) -> bool:
     *locks, last = statements()[name]
     writes = last.sql.startswith(("UPDATE", "DELETE")) and "RETURNING" not in last.sql
     return writes and not any(lock.width for lock in locks)
+
+
+@cache
+def _written(name: str) -> frozenset[int]:
+    """Which parameters of a query hold what people wrote: one word of it may look like a name."""
+    return frozenset(int(number) - 1 for number in _by_people.findall(statements()[name][-1].sql))
 
 
 class _Values:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentbus.clock import Clock, Now
-from agentbus.engine.calls import Call
+from agentbus.engine.calls import Call, grouped
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
@@ -21,7 +21,7 @@ from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.scripts import deferred, ringing
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, OutcomeUnknown
-from agentbus.operations import Again, Each, Numbered, Op, Operation, Query, Rows, Several, Wake
+from agentbus.operations import Again, Each, Numbered, Op, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
 
@@ -127,14 +127,11 @@ class Transactor:
 
     async def _together(self, connection: Connection, calls: Sequence[Call]) -> Bells:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
-        groups: dict[Operation[Any, Any], list[Call]] = {}
-        for call in calls:
-            groups.setdefault(call.operation, []).append(call)
         bells = Bells()
         last: list[str] = []
         now = await self._begin(connection, calls)
         try:
-            for operation, group in sorted(groups.items(), key=_claims_last):
+            for operation, group in grouped(calls):
                 op = operation.run([call.request for call in group], now)
                 results = await self._drive(connection, op, bells, last)
                 for call, outcome in zip(group, results, strict=True):
@@ -163,7 +160,7 @@ class Transactor:
                     await self._rollback(connection, error)
                     raise
                 call.outcome = self._problem(error)
-                await connection.execute(f"ROLLBACK TO call; {self._unlock}")
+                await connection.execute(f"ROLLBACK TO call; RELEASE call; {self._unlock}")
         return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
@@ -192,18 +189,21 @@ class Transactor:
         try:
             await connection.execute(script)
         except problems.DRIVER as error:
-            if problems.is_lost(error):
-                # The server may have committed before the connection went.
-                reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
-                for call in calls:
-                    if not isinstance(call.outcome, BaseException):
-                        call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
-                let_go(connection)
-                return Bells()
-            if connection.is_in_transaction():
-                # Something before the COMMIT was refused.
+            lost = problems.is_lost(error)
+            if not lost and (connection.is_in_transaction() or ring is None or problems.is_conflict(error)):
+                # Something before the COMMIT was refused, or the COMMIT itself.
                 raise
-            log.warning("nobody was rung: %s", error)
+            # The server may have committed before the connection went; or it was only the ringing that it refused.
+            reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
+            for call in calls:
+                if not isinstance(call.outcome, BaseException):
+                    call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
+            if lost:
+                # If it was committed, the server has rung too.
+                let_go(connection)
+            else:
+                # Who is not rung by the server is rung by the bell.
+                return bells
         bells.told = ring is not None
         return bells
 
@@ -278,7 +278,3 @@ class _Conflict(_Lost):
 
 class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
-
-
-def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
-    return item[0].last

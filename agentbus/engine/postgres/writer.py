@@ -7,45 +7,21 @@ taken, it commits, and ``orphaned`` hears of the result that nobody waits for.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from agentbus.engine.calls import Call
+from agentbus.engine.batches import Batch, Waiting, answer, answered, cut_off, take
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.transaction import Bells, Transactor
-from agentbus.errors import BusClosed, OutcomeUnknown
+from agentbus.errors import BusClosed
 from agentbus.operations import Operation
 
 R = TypeVar("R")
 T = TypeVar("T")
-log = logging.getLogger("agentbus.engine")
 
-MOST_CALLS = 1000
-"""Calls in one transaction."""
-MOST_BYTES = 4 * 1024 * 1024
-"""Payload in one transaction, so that a large message does not hold the others up for long."""
 LAST = 10.0
 """Seconds for what still waits when a bus is closed."""
-
-
-class _Waiting(Call):
-    """A call whose caller awaits the future."""
-
-    __slots__ = ("future", "orphaned")
-
-    def __init__(
-        self,
-        operation: Operation[Any, Any],
-        request: Any,
-        durable: bool,
-        future: asyncio.Future[Any],
-        orphaned: Callable[[Any], None] | None,
-    ) -> None:
-        super().__init__(operation, request, durable)
-        self.future = future
-        self.orphaned = orphaned
 
 
 class Writer:
@@ -55,7 +31,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._transactor = transactor
         self._bell = bell
-        self._queue: deque[_Waiting] = deque()
+        self._queue: Batch = deque()
         self._closed = False
         self._comes: asyncio.Future[None] | None = None
         self._task = self._loop.create_task(self._work(), name="agentbus writer")
@@ -71,9 +47,9 @@ class Writer:
         if self._closed or self._task.done():
             raise BusClosed
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(_Waiting(operation, request, durable, future, orphaned))
+        self._queue.append(Waiting(operation, request, durable, future, orphaned))
         self._call()
-        return future if orphaned is None else _answered(future, orphaned)
+        return future if orphaned is None else answered(future, orphaned)
 
     @property
     def busy(self) -> bool:
@@ -106,7 +82,7 @@ class Writer:
 
     async def _work(self) -> None:
         """Batch after batch, until the bus is closed and nothing waits any more."""
-        batch: deque[_Waiting] = deque()
+        batch: Batch = deque()
         try:
             while True:
                 if not self._queue:
@@ -116,48 +92,15 @@ class Writer:
                     await self._comes
                     # Every task that is ready in this turn of the loop may still join the batch.
                     await asyncio.sleep(0)
-                self._take(batch)
+                take(self._queue, batch)
                 if batch:
                     self._deliver(batch, await self._transactor.run(batch))
         finally:
             # The loop is being torn down: whatever was being written may be written or not.
-            for call in (*batch, *self._queue):
-                if not call.future.done():
-                    call.future.set_exception(OutcomeUnknown(path="the bus", reason="interrupted"))
-                    call.future.exception()
+            cut_off(batch)
+            cut_off(self._queue)
 
-    def _take(self, batch: deque[_Waiting]) -> None:
-        weight = 0
-        while self._queue and len(batch) < MOST_CALLS and weight < MOST_BYTES:
-            call = self._queue.popleft()
-            # A cancelled caller withdraws its call, as long as nobody has taken it.
-            if not call.future.done():
-                batch.append(call)
-                weight += getattr(call.request, "weight", 0)
-
-    def _deliver(self, batch: deque[_Waiting], bells: Bells) -> None:
+    def _deliver(self, batch: Batch, bells: Bells) -> None:
         """Ring who waits, here and elsewhere; answer every caller."""
         self._bell.ring(bells.channels, bells.again, told=bells.told)
-        while batch:
-            call = batch.popleft()
-            outcome = call.outcome
-            if call.future.done():
-                if call.orphaned is not None and not isinstance(outcome, BaseException):
-                    try:
-                        call.orphaned(outcome)
-                    except Exception:
-                        log.exception("nobody took the result of %s", call.operation.name)
-            elif isinstance(outcome, BaseException):
-                call.future.set_exception(outcome)
-            else:
-                call.future.set_result(outcome)
-
-
-async def _answered(future: asyncio.Future[T], orphaned: Callable[[T], None]) -> T:
-    """Wait for an answer. A caller cancelled after it came, but before it could take it, is an orphan's too."""
-    try:
-        return await future
-    except asyncio.CancelledError:
-        if future.done() and not future.cancelled() and future.exception() is None:
-            orphaned(future.result())
-        raise
+        answer(batch)

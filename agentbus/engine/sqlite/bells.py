@@ -10,11 +10,12 @@ import os
 import socket
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from agentbus.engine.sqlite.forking import forget_in_child
+from agentbus.engine.forking import forget_in_child
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -24,6 +25,7 @@ ANY = "*"
 """Rung instead of a list of channels that would not fit: look at everything."""
 POLL = 0.02
 """Seconds between two looks of a process that has no bell."""
+_WHILE = 0.005
 _MOST = 30_000 if sys.platform == "linux" else 1_900
 
 
@@ -69,18 +71,26 @@ class Ringer:
     """Rings other processes' bells. A bell whose queue is full is rung again later, with all it missed."""
 
     def __init__(self) -> None:
+        self._last = 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._missed: dict[str, set[str]] = {}
 
     def ring(self, bells: dict[str, set[str]]) -> bool:
         """Ring each bell for its channels. False if some must be rung again."""
+        if bells:
+            self._last = time.perf_counter()
         for bell, channels in bells.items():
             if bell in self._missed:
                 self._missed[bell] |= channels
             elif not self._rung(bell, channels):
                 self._missed[bell] = set(channels)
         return not self._missed
+
+    @property
+    def rested(self) -> bool:
+        """Whether no bell was rung for a while: those who listen are then likely to sleep deeply."""
+        return self._last < time.perf_counter() - _WHILE
 
     def ring_again(self) -> bool:
         """Try those bells again whose queue was full. False if some must be rung yet another time."""

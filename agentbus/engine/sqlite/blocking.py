@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
+from agentbus.engine import forking
 from agentbus.engine.blocking import Attendance
 from agentbus.engine.calls import Call
 from agentbus.engine.queries import Queries, bound
-from agentbus.engine.sqlite import forking, home
+from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor

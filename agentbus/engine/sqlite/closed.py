@@ -10,7 +10,7 @@ from typing import TypeVar
 import anyio.to_thread
 
 from agentbus.clock import Clock, Now
-from agentbus.engine.sqlite import forking
+from agentbus.engine import forking
 from agentbus.engine.sqlite.connection import identity, open_untouched
 from agentbus.engine.sqlite.examination import Examination
 from agentbus.engine.sqlite.home import Home, sizes

@@ -7,7 +7,7 @@ import sqlite3
 from functools import cache
 
 from agentbus import ballast
-from agentbus.engine.sqlite import forking
+from agentbus.engine import forking
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import (

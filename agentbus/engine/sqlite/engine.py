@@ -15,10 +15,10 @@ import anyio
 import anyio.to_thread
 
 from agentbus.clock import Clock, Now
-from agentbus.engine import presence
+from agentbus.engine import forking, presence
 from agentbus.engine.hub import Hub
 from agentbus.engine.interface import Progress
-from agentbus.engine.sqlite import bells, forking, home
+from agentbus.engine.sqlite import bells, home
 from agentbus.engine.sqlite.backup import back_up
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
 from agentbus.engine.sqlite.examination import Examination

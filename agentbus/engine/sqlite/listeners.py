@@ -56,6 +56,11 @@ class Listeners:
                 log.warning("nobody was rung: %s", error)
             return True
 
+    @property
+    def rested(self) -> bool:
+        """Whether nobody was rung for a while."""
+        return self._ringer.rested
+
     def ring_again(self) -> bool:
         return self._ringer.ring_again()
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from agentbus.engine.sqlite.forking import forget_in_child
+from agentbus.engine.forking import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable
 
 _HURRY = 0.1

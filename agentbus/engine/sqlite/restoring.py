@@ -14,11 +14,11 @@ from pathlib import Path
 
 from agentbus.clock import Clock, SystemClock
 from agentbus.disk import BESIDE, check_path, make_private, refusal, require_file, stamp, sync
-from agentbus.engine import presence
+from agentbus.engine import forking, presence
 from agentbus.engine.places import server_url
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.queries import load
-from agentbus.engine.sqlite import forking, home
+from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.backup import copy_into, opened_backup
 from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.engine.sqlite.connection import identity, migrations

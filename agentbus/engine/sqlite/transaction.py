@@ -14,17 +14,17 @@ from typing import Any
 
 from agentbus import ballast
 from agentbus.clock import Clock, Now
-from agentbus.engine.calls import Call
+from agentbus.engine import forking
+from agentbus.engine.calls import Call, grouped
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
-from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.listeners import Listeners
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.log import Log
 from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
-from agentbus.operations import Each, Numbered, Op, Operation, Query, Rows, Several
+from agentbus.operations import Each, Numbered, Op, Query, Rows, Several
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -218,13 +218,10 @@ class Transactor:
 
     def _together(self, calls: Sequence[Call]) -> list[str]:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
-        groups: dict[Operation[Any, Any], list[Call]] = {}
-        for call in calls:
-            groups.setdefault(call.operation, []).append(call)
         channels: list[str] = []
         now = self._begin()
         try:
-            for operation, group in sorted(groups.items(), key=_claims_last):
+            for operation, group in grouped(calls):
                 results = self._drive(operation.run([call.request for call in group], now), channels)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
@@ -287,6 +284,9 @@ class Transactor:
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
             self._listeners.look(channels, self.process)
+            if channels and self._synchronous and self._listeners.rested:
+                # A hint, which wakes them up while the disk is busy; that there is something is rung afterwards.
+                self._listeners.ring(channels)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()
@@ -391,7 +391,3 @@ class _Busy(Exception):
 
 class _Undone(Exception):
     """The common transaction was rolled back; each call must be tried by itself."""
-
-
-def _claims_last(item: tuple[Operation[Any, Any], list[Call]]) -> bool:
-    return item[0].last

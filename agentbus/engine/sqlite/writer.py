@@ -8,31 +8,25 @@ already taken, it commits, and ``orphaned`` hears of the result that nobody wait
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import aiosqlite
 
-from agentbus.engine.calls import Call
+from agentbus.engine.batches import Batch, Waiting, answer, answered, cut_off, take
 from agentbus.engine.hub import Hub
 from agentbus.engine.sqlite.transaction import Transactor
-from agentbus.errors import BusClosed, OutcomeUnknown
+from agentbus.errors import BusClosed
 from agentbus.operations import Operation
 
 R = TypeVar("R")
 T = TypeVar("T")
-log = logging.getLogger("agentbus.engine")
 
-MOST_CALLS = 1000
-"""Calls in one transaction."""
-MOST_BYTES = 4 * 1024 * 1024
-"""Payload in one transaction, so that a large message does not hold the lock for long."""
 MOST_WAITING = 10_000
 """Calls that the thread may find waiting; what comes then is held back on the loop, first come first served."""
 _RING_AGAIN = 0.002
@@ -73,27 +67,6 @@ class WriterConnection(DaemonConnection):
         self._tx.put_nowait((None, function))
 
 
-class _Waiting(Call):
-    """A call whose caller awaits the future."""
-
-    __slots__ = ("future", "orphaned")
-
-    def __init__(
-        self,
-        operation: Operation[Any, Any],
-        request: Any,
-        durable: bool,
-        future: asyncio.Future[Any],
-        orphaned: Callable[[Any], None] | None,
-    ) -> None:
-        self.operation = operation
-        self.request = request
-        self.durable = durable
-        self.outcome: Any = None
-        self.future = future
-        self.orphaned = orphaned
-
-
 class Writer:
     """The one way to write. Lives on the event loop; its batches run on the connection's thread."""
 
@@ -102,8 +75,8 @@ class Writer:
         self._connection = connection
         self._transactor = transactor
         self._hub = hub
-        self._queue: deque[_Waiting] = deque()
-        self._held_back: deque[_Waiting] = deque()
+        self._queue: Batch = deque()
+        self._held_back: Batch = deque()
         self._running = False
         self._ringing = False
         self._on_thread = False
@@ -126,7 +99,7 @@ class Writer:
         if self._closed:
             raise BusClosed
         future: asyncio.Future[T] = self._loop.create_future()
-        call = _Waiting(operation, request, durable, future, orphaned)
+        call = Waiting(operation, request, durable, future, orphaned)
         if len(self._queue) >= MOST_WAITING or self._held_back:
             self._held_back.append(call)
         else:
@@ -143,7 +116,7 @@ class Writer:
                 # No stack left, or a signal handler: the caller is told, and must not be written later.
                 future.cancel()
                 raise
-        return future if orphaned is None or future.done() else _answered(future, orphaned)
+        return future if orphaned is None or future.done() else answered(future, orphaned)
 
     @property
     def process(self) -> int:
@@ -209,7 +182,7 @@ class Writer:
         """
         if self._on_thread:
             return
-        batch: deque[_Waiting] = deque()
+        batch: Batch = deque()
         try:
             self._running = True
             if self._here > 0 and self._is_little() and self._run_here(batch):
@@ -234,11 +207,11 @@ class Writer:
                 return False
         return True
 
-    def _run_here(self, batch: deque[_Waiting]) -> bool:
+    def _run_here(self, batch: Batch) -> bool:
         """Take what waits into ``batch`` and run it on the loop's own thread; False, with nothing done, if another
         process would have to be waited for."""
         self._here -= 1
-        self._take(batch)
+        take(self._queue, batch)
         begun = time.perf_counter()
         done = self._transactor.run_at_once(batch) if batch else ([], True)
         if time.perf_counter() - begun > _LONG:
@@ -250,13 +223,10 @@ class Writer:
         self._deliver(batch, *done, True)
         return True
 
-    def _cut_off(self, batch: deque[_Waiting]) -> None:
+    def _cut_off(self, batch: Batch) -> None:
         """Whatever was being run here may be written or not; what waits goes on."""
-        for call in batch:
-            if not call.future.done():
-                call.future.set_exception(OutcomeUnknown(path="the bus", reason="interrupted"))
-                # Whoever was cut off while it called hears of the signal handler's exception instead.
-                call.future.exception()
+        # Whoever was cut off while it called hears of the signal handler's exception instead.
+        cut_off(batch)
         if not self._on_thread:
             self._running = bool(self._queue)
             if self._running:
@@ -265,8 +235,8 @@ class Writer:
     def _work(self) -> None:
         """On the thread: batch after batch until nothing waits."""
         while True:
-            batch: deque[_Waiting] = deque()
-            self._take(batch)
+            batch: Batch = deque()
+            take(self._queue, batch)
             channels, all_rung = self._transactor.run(batch) if batch else ([], True)
             last = not self._queue
             try:
@@ -276,44 +246,16 @@ class Writer:
             if last:
                 return
 
-    def _take(self, batch: deque[_Waiting]) -> None:
-        weight = 0
-        while self._queue and len(batch) < MOST_CALLS and weight < MOST_BYTES:
-            call = self._queue[0]
-            # A cancelled caller withdraws its call, as long as nobody has taken it.
-            if not call.future.done():
-                batch.append(call)
-                weight += getattr(call.request, "weight", 0)
-            # Last: whoever is cut off here by a signal handler finds the call in the batch.
-            self._queue.popleft()
-
-    def _deliver(self, batch: deque[_Waiting], channels: list[str], all_rung: bool, last: bool) -> None:
+    def _deliver(self, batch: Batch, channels: list[str], all_rung: bool, last: bool) -> None:
         """On the loop: answer every caller, wake who waits here, go on if more has come."""
         self._alone = len(batch) <= 1
         try:
-            self._answer(batch)
+            answer(batch)
         finally:
             # Also when a signal handler raised in the middle of it.
-            self._answer(batch)
+            answer(batch)
             self._hub.ring(channels)
             self._go_on(all_rung, last)
-
-    @staticmethod
-    def _answer(batch: deque[_Waiting]) -> None:
-        while batch:
-            call = batch[0]
-            outcome = call.outcome
-            if call.future.done():
-                if call.orphaned is not None and not isinstance(outcome, BaseException):
-                    try:
-                        call.orphaned(outcome)
-                    except Exception:
-                        log.exception("nobody took the result of %s", call.operation.name)
-            elif isinstance(outcome, BaseException):
-                call.future.set_exception(outcome)
-            else:
-                call.future.set_result(outcome)
-            batch.popleft()
 
     def _go_on(self, all_rung: bool, last: bool) -> None:
         if not all_rung and not self._ringing:
@@ -352,13 +294,3 @@ def _has_room() -> bool:
     except ValueError:
         return True
     return False
-
-
-async def _answered(future: asyncio.Future[T], orphaned: Callable[[T], None]) -> T:
-    """Wait for an answer. A caller cancelled after it came, but before it could take it, is an orphan's too."""
-    try:
-        return await future
-    except asyncio.CancelledError:
-        if future.done() and not future.cancelled() and future.exception() is None:
-            orphaned(future.result())
-        raise

@@ -22,8 +22,8 @@ SELECT id FROM processes WHERE status = 'live' AND boot <> $1;
 UPDATE processes SET beat = $1, silent = 0 WHERE id = $2 AND status = 'live';
 
 -- name: process_silent
--- A sweep found a process silent that it cannot see.
-UPDATE processes SET silent = 1 WHERE id = $1 AND status = 'live';
+-- A sweep found a process silent, at this time, that it cannot see.
+UPDATE processes SET silent = $1 WHERE id = $2 AND status = 'live';
 
 -- name: process_revive
 -- A process that counted as dead, and beats.

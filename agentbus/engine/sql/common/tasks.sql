@@ -12,25 +12,9 @@ SELECT number, id, workflow, name, session, parent, status, phase, auto, halting
     restarts, backoff, restarted, error
 FROM tasks WHERE status = 'running';
 
--- name: task_horizon
--- When the next task is due (wall), and when the next lease runs out (awake).
-SELECT
-    (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
-    (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
-
--- name: task_waited
--- Tasks whose waiting has an end now, whether what they wait for has come or not.
-SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
-
 -- name: task_promote
 -- What is due may be taken; what waited in vain looks for itself how it goes on.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
-
--- name: task_lapsed
--- Tasks that were held for too long.
-SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
-FROM tasks WHERE status = 'running' AND lease_until <= $1;
 
 -- name: task_lease
 -- Hand a task to a worker.

@@ -18,14 +18,14 @@ FROM message_ids;
 -- Every table, index, trigger and function that somebody made. Differs: each engine has a catalogue of its own, and this one
 -- does not keep the words in which a thing was made.
 SELECT CASE WHEN relkind = 'i' THEN 'index' WHEN relkind = 'S' THEN 'sequence' ELSE 'table' END, relname::text, ''
-FROM pg_class WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind IN ('r', 'i', 'S')
+FROM pg_class WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind IN ('r', 'i', 'S')
 UNION ALL
 SELECT 'trigger', tgname::text, '' FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
-WHERE relnamespace = CAST(current_schema() AS regnamespace) AND NOT tgisinternal
+WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND NOT tgisinternal
 UNION ALL
-SELECT 'function', proname::text, '' FROM pg_proc WHERE pronamespace = CAST(current_schema() AS regnamespace);
+SELECT 'function', proname::text, '' FROM pg_proc WHERE pronamespace = CAST(quote_ident(current_schema()) AS regnamespace);
 
 -- name: bus_size
 -- Bytes that are in use, with what is free in between. Differs: only SQLite counts pages.
 SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class
-WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r';
+WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind = 'r';

@@ -18,7 +18,7 @@ SELECT name, value FROM (
     SELECT CAST(relname AS text) COLLATE "C" AS name, coalesce(pg_sequence_last_value(
         pg_get_serial_sequence(quote_ident(CAST(relname AS text)), CAST(attname AS text))::regclass), 0) AS value
     FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-    WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r' AND attidentity <> ''
+    WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind = 'r' AND attidentity <> ''
         AND relname NOT IN ('state', 'participants', 'steps', 'approvals')
 ) AS tables
 WHERE name > $1 ORDER BY name LIMIT $2;

@@ -130,6 +130,10 @@ FROM messages
 WHERE status = 'leased' AND lease_until <= $1 AND mailbox = ANY ($2)
 FOR UPDATE SKIP LOCKED;
 
+-- name: message_has_lapsed
+-- Whether a lease ran out, in whatever mailbox. Differs: no index needs to be named.
+SELECT 1 FROM messages WHERE status = 'leased' AND lease_until <= $1 LIMIT 1;
+
 -- name: message_lapsed_anywhere
 -- Messages whose lease ran out, in whatever mailbox. Differs: as above.
 SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,

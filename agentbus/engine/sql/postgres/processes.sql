@@ -12,7 +12,7 @@ WHERE status = 'live' AND id = ANY ($3)
 RETURNING id, status, boot, pid, beat;
 
 -- name: process_beats
--- When these processes last beat, if they are live, and whether a sweep found them silent since. Differs: lists are arrays.
+-- When these processes last beat, if they are live, and when a sweep found them silent since. Differs: lists are arrays.
 SELECT id, pid, beat, silent, every FROM processes
 WHERE status = 'live' AND watched = 0 AND id = ANY ($1);
 

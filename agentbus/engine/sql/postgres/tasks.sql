@@ -32,3 +32,19 @@ CROSS JOIN LATERAL (
 ) AS ready
 ORDER BY ready.number
 LIMIT $2;
+
+-- name: task_horizon
+-- When the next task is due (wall), and when the next lease runs out (awake). Differs: no index needs to be named.
+SELECT
+    (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
+    (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
+
+-- name: task_waited
+-- Tasks whose waiting has an end now, whether what they wait for has come or not. Differs: no index needs to be named.
+SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
+-- name: task_lapsed
+-- Tasks that were held for too long. Differs: no index needs to be named.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks WHERE status = 'running' AND lease_until <= $1;

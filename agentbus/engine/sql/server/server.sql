@@ -48,7 +48,7 @@ INSERT INTO migrations (version) VALUES ($1);
 -- name: server_size
 -- Bytes of all tables of the bus, with their indexes.
 SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class
-WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r';
+WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind = 'r';
 
 -- name: server_setting
 -- A setting of the server, as this user sees it.
@@ -57,15 +57,15 @@ SELECT current_setting($1, true);
 -- name: server_unguarded
 -- Tables of the bus of which somebody switched off a trigger, and with it a foreign key or a rule.
 SELECT DISTINCT pg_class.relname::text FROM pg_trigger JOIN pg_class ON pg_class.oid = pg_trigger.tgrelid
-WHERE pg_class.relnamespace = CAST(current_schema() AS regnamespace) AND pg_trigger.tgenabled <> 'O';
+WHERE pg_class.relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND pg_trigger.tgenabled <> 'O';
 
 -- name: server_unsound
 -- Indexes that cannot be used, and constraints that not every row has been held against.
 SELECT pg_class.relname::text FROM pg_index JOIN pg_class ON pg_class.oid = pg_index.indexrelid
-WHERE pg_class.relnamespace = CAST(current_schema() AS regnamespace) AND NOT pg_index.indisvalid
+WHERE pg_class.relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND NOT pg_index.indisvalid
 UNION ALL
 SELECT conname::text FROM pg_constraint
-WHERE connamespace = CAST(current_schema() AS regnamespace) AND NOT convalidated;
+WHERE connamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND NOT convalidated;
 
 -- name: server_oldest
 -- Seconds since the oldest transaction of this database began that is still open, and whose it is.

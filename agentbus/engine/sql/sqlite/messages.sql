@@ -101,6 +101,10 @@ SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message
 FROM messages
 WHERE status = 'leased' AND lease_until <= $1 AND mailbox IN (SELECT value FROM json_each($2));
 
+-- name: message_has_lapsed
+-- Whether a lease ran out, in whatever mailbox. Differs: the index is named, as below.
+SELECT 1 FROM messages INDEXED BY messages_leased WHERE status = 'leased' AND lease_until <= $1 LIMIT 1;
+
 -- name: message_lapsed_anywhere
 -- Messages whose lease ran out, in whatever mailbox. Differs: the index is named because nothing tells SQLite that few
 -- messages are leased.

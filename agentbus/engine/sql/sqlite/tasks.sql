@@ -35,3 +35,21 @@ JOIN tasks AS ready ON ready.number IN (
 )
 ORDER BY ready.number
 LIMIT $2;
+
+-- name: task_horizon
+-- When the next task is due (wall), and when the next lease runs out (awake). Differs: the index is named because
+-- nothing tells SQLite that few are held.
+SELECT
+    (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
+    (SELECT lease_until FROM tasks INDEXED BY tasks_leased WHERE status = 'running' ORDER BY lease_until LIMIT 1);
+
+-- name: task_waited
+-- Tasks whose waiting has an end now, whether what they wait for has come or not. Differs: the index is named
+-- because nothing tells SQLite that few are due.
+SELECT id FROM tasks INDEXED BY tasks_due WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
+-- name: task_lapsed
+-- Tasks that were held for too long. Differs: the index is named because nothing tells SQLite that few are held.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks INDEXED BY tasks_leased WHERE status = 'running' AND lease_until <= $1;

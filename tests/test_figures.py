@@ -1,0 +1,39 @@
+"""The table of the fault tests: what was measured goes into the last cell of its row, and nothing else changes."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.figures import Scale, write
+
+TABLE = """# Faults
+
+| # | fault | measured |
+|---|---|---|
+| 1 | kill -9 | – |
+| 12 | clocks | as it was |
+
+after it
+"""
+
+
+def test_what_was_measured_is_written_into_its_row(tmp_path: Path) -> None:
+    file = tmp_path / "README.md"
+    file.write_text(TABLE, encoding="utf-8")
+    write(file, {1: ["200 kills, 0 lost", "a | b", "200 kills, 0 lost"], 99: ["no such row"]})
+    assert file.read_text(encoding="utf-8") == TABLE.replace(
+        "| 1 | kill -9 | – |", "| 1 | kill -9 | 200 kills, 0 lost; a / b |"
+    )
+
+
+def test_the_table_has_every_row_once() -> None:
+    text = (Path(__file__).parent / "faults" / "README.md").read_text(encoding="utf-8")
+    numbers = [int(line.split(" ")[1]) for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    assert numbers == list(range(1, 26))
+
+
+def test_a_run_has_one_size(scale: Scale, pytestconfig: pytest.Config) -> None:
+    long, full = pytestconfig.getoption("long"), pytestconfig.getoption("full")
+    assert scale("small", "full", "long") == ("long" if long else "full" if full else "small")
+    assert scale("small", "full") == ("full" if full or long else "small")
+    assert long or scale.seed(7) == 7
