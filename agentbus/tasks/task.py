@@ -306,8 +306,8 @@ class Task:
                 run.tell("task", child.place.key, "finished")
                 return result  # type: ignore[no-any-return]
             cause = problem(ending.error) if ending.status == "failed" else None
-            text = ending.status if cause is None else f"{cause.type}: {cause.message}"
-            told = TaskProblem("TaskFailed", f"{child.id} has {text}", [], child.place.key)
+            text = f"it was {ending.status}" if cause is None else f"{cause.type}: {cause.message}"
+            told = TaskProblem("TaskFailed", text, [], child.place.key)
             await run.write(fail_step, FailStepRequest(run.agent.actor, run.hold, child.place, plain(told), 1))
             run.tell("task", child.place.key, "failed")
             raise self._child_failed(child, told)
