@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from rich.console import Console
 
+import agentbus
 from agentbus.blocking import open_bus
 from agentbus.interfaces.cli import charts
 from agentbus.interfaces.cli.operators import account
@@ -356,3 +358,28 @@ def test_what_was_done_at_the_same_time_is_bracketed() -> None:
     assert [lasted(n) for n in (40, 2_500, 90_000, 3_600_000, 9_000_000)] == [
         "40 ms", "2.5 s", "1 min 30 s", "1 h", "2 h 30 min",
     ]  # fmt: skip
+
+
+def test_a_screen_has_room_for_the_commands_that_answer(shell: Shell) -> None:
+    """What there is to judge may be long, and what was done too."""
+
+    @agentbus.workflow("long")
+    async def long(task: agentbus.Task) -> None:
+        for number in range(30):
+            await task.checkpoint(f"point-{number}", number)
+        await task.approval("plan", show=list(range(100)))
+
+    async def worked() -> None:
+        async with agentbus.connect(shell.directory / ".agentbus") as bus:
+            await bus.tasks.start(long, id="l-1")
+            await bus.tasks.run_worker(long, until_idle=True)
+
+    asyncio.run(worked())
+    with open_bus(shell.directory / ".agentbus") as bus:
+        task = bus.do(bus.tasks.get("l-1"))
+        assert task is not None
+        screen = io.StringIO()
+        Console(file=screen, width=80).print(Shown(unfold(bus, task, history=False)).drawn(24))
+    lines = screen.getvalue().splitlines()
+    assert len(lines) <= 24
+    assert lines[-2].strip() == "agentbus task approve l-1 plan"

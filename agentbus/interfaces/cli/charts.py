@@ -41,8 +41,10 @@ def chart(found: Unfolded, actions: Sequence[dict[str, str]], most: int | None =
     """A task with all that it came to; with ``most``, of a screen of so many lines only the last that fit."""
     rows = list(_rows(found, "", now := time.time_ns() // 1_000_000))
     left_out = 0
+    # The commands that answer what is asked stand last, and must be on the screen.
+    requests = list(_requests(found, actions, _SHOWN if most is None else min(_SHOWN, most // 4)))
     if most is not None:
-        room = max(_AT_LEAST, most - _ROOM - 2 * len(actions))
+        room = max(_AT_LEAST, most - _ROOM - sum(str(part).count("\n") + 1 for part in requests))
         left_out = max(0, len(rows) - room)
     parts: list[RenderableType] = [*_heading(found.task, now), *_cause(found), Text()]
     if left_out:
@@ -51,8 +53,7 @@ def chart(found: Unfolded, actions: Sequence[dict[str, str]], most: int | None =
         parts.append(Grid(_COLUMNS, rows[left_out:], [False] * len(_COLUMNS)))
     else:
         parts.append(Text("nothing was done yet", style="dim"))
-    parts += _requests(found, actions)
-    return Group(*parts)
+    return Group(*parts, *requests)
 
 
 def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
@@ -210,8 +211,8 @@ def _joined(parts: Sequence[str]) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _requests(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[RenderableType]:
-    """What is asked of people, what there is to judge, and how to answer."""
+def _requests(found: Unfolded, actions: Sequence[dict[str, str]], most: int) -> Iterator[Text]:
+    """What is asked of people, what there is to judge (so many lines of it at most), and how to answer."""
     shown = {
         (one.task.id, f"approval:{approval.key}"): approval.shown
         for one in found.family()
@@ -225,7 +226,7 @@ def _requests(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[Re
             last = about
             yield Text(f"\n{_asked(*about, found.task.id)}", style="bold")
             if about in shown and shown[about] is not None:
-                yield Text(_judged(shown[about]))
+                yield Text(_judged(shown[about], most))
         yield Text(f"  {action['command']}", style="bold cyan", no_wrap=True, overflow="ignore")
 
 
@@ -239,14 +240,14 @@ def _asked(task: str, about: str, top: str) -> str:
     return f"{task} is {about}" if about != "halting" else f"{task} halts before its next step"
 
 
-def _judged(value: Any) -> str:
+def _judged(value: Any, most: int) -> str:
     """What there is to judge, as it was meant to be read."""
     import msgspec
 
     text = value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     lines = harmless(text).splitlines()
-    more = [f"… {len(lines) - _SHOWN} more lines; --json has all"] if len(lines) > _SHOWN else []
-    return "\n".join(f"  {line[:1000]}" for line in [*lines[:_SHOWN], *more])
+    more = [f"… {len(lines) - most} more lines; --json has all"] if len(lines) > most else []
+    return "\n".join(f"  {line[:1000]}" for line in [*lines[:most], *more])
 
 
 def _short(value: Any, longest: int = 40) -> str:
