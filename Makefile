@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+FAULTS ?=
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -14,11 +15,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test bench schemas clean
+.PHONY: help demo test faults bench schemas clean
 
 help:
 	@echo "make demo    watch a team be killed, and go on"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
+	@echo "make faults  try to lose data for ten minutes (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ from the code"
 	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one)"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
@@ -37,6 +39,10 @@ test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@echo "== guard"
 	@$(BIN)/python -m benchmarks.guard
+
+# One after the other: some of them measure how long others have to wait.
+faults: $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -n 0 -m fault --full $(FAULTS)
 
 bench: $(VENV)/.installed-bench
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from agentbus.services.recovery import RecoveryPlan
     from agentbus.session import Session
     from agentbus.state import State
+    from agentbus.tasks.task import Task
+    from agentbus.tasks.workflow import workflow
     from agentbus.unit import Unit
 
 __version__ = "0.1.0"
@@ -53,6 +55,7 @@ __all__ = [
     "Session",
     "State",
     "SystemClock",
+    "Task",
     "Unit",
     "connect",
     "doctor",
@@ -61,6 +64,7 @@ __all__ = [
     "records",
     "restore_backup",
     "topic",
+    "workflow",
 ]
 
 _HOMES = {
@@ -80,12 +84,14 @@ _HOMES = {
     "Session": "session",
     "State": "state",
     "SystemClock": "clock",
+    "Task": "tasks.task",
     "Unit": "unit",
     "connect": "opening",
     "doctor": "opening",
     "pool": "addresses",
     "restore_backup": "engine.sqlite.restoring",
     "topic": "addresses",
+    "workflow": "tasks.workflow",
 }
 
 

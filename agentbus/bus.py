@@ -52,12 +52,14 @@ from agentbus.registry import Registry, profile, registration
 from agentbus.renewal import Renewer
 from agentbus.services.asking import Ask
 from agentbus.services.presence import strike_off
+from agentbus.services.quotas import Quotas
 from agentbus.services.recovery import Recovery
 from agentbus.services.retention import Retention
 from agentbus.session import Session
 from agentbus.session_block import block
 from agentbus.sessions import Sessions
 from agentbus.state import State
+from agentbus.tasks.tasks import Tasks
 from agentbus.upkeep import Upkeep
 from agentbus.vocabulary import Vocabulary, definition
 
@@ -65,8 +67,9 @@ log = logging.getLogger("agentbus")
 
 
 class Bus(Upkeep):
-    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions, ``bus.messages``
-    all messages, ``bus.checkpoints`` all checkpoints, ``bus.recovery`` what was cut off, ``bus.retention`` what goes.
+    """An open bus. Made by ``connect``. ``bus.agents`` is the registry, ``bus.sessions`` all sessions,
+    ``bus.messages`` all messages, ``bus.checkpoints`` all checkpoints, ``bus.tasks`` all durable tasks,
+    ``bus.recovery`` what was cut off, ``bus.retention`` what goes, ``bus.quotas`` what may come.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
@@ -96,6 +99,8 @@ class Bus(Upkeep):
         self.checkpoints = Checkpoints(engine, max_snapshot)
         self.recovery = Recovery(engine, max_payload, max_snapshot)
         self.retention = Retention(engine)
+        self.tasks = Tasks(self)
+        self.quotas = Quotas(engine)
         self.listening = Listening(engine)
         self.beat_every = beat_every
         self._ask = ask

@@ -47,7 +47,7 @@ from agentbus.snapshots import opened, reread, settled
 
 T = TypeVar("T")
 
-OWNERS = ("agent", "session")
+OWNERS = ("agent", "session", "task")
 LOOKED_AT = (*OWNERS, "composite")
 
 _references = msgspec.json.Decoder(list[FileReference]).decode

@@ -126,6 +126,12 @@ def check(text: str, expected: int, what: str) -> None:
         raise DamagedPayload(what=what)
 
 
+def open_value(text: str, expected: int, what: str, as_: Any = None) -> Any:
+    """A value, once its checksum is found right; as a type of the caller's, if one is given."""
+    check(text, expected, what)
+    return _decode(text) if as_ is None else decode_as(text, as_, what)
+
+
 def recheck(text: str) -> None:
     """JSON that comes from elsewhere must be what the bus itself takes, or nobody could read it."""
     try:

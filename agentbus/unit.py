@@ -152,12 +152,13 @@ class Unit:
             parts.append(finished)
         return parts
 
-    async def commit(self, *messages: Message) -> None:
-        """Write everything collected, and the acknowledgement of ``messages``; the block does it at its end."""
+    async def commit(self, *messages: Message, first: Part | None = None) -> None:
+        """Write everything collected, and the acknowledgement of ``messages``; the block does it at its end. ``first``
+        is what comes before all of it."""
         others = await self.prepare()
         actor = self._agent.actor
         done, drafts = [*self._done, *messages], self._drafts
-        parts: list[Part] = []
+        parts: list[Part] = [] if first is None else [first]
         if done:
             # First, so that a lost lease is found before anything is written.
             parts.append(Part(ack, AckRequest(actor, tuple(message.lease for message in done))))

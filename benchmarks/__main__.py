@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cli, queue, recovery, registry, report, state, writers
+from benchmarks import cli, queue, recovery, registry, report, state, tasks, writers
 from benchmarks.command import Measured, Options, Suite, arena, parser, rounds
 from benchmarks.contestants.versions import versions
 
 SUITES: tuple[Suite, ...] = (
-    queue.SUITE, writers.SUITE, state.SUITE, registry.SUITE, recovery.SUITE, cli.SUITE,
+    queue.SUITE, writers.SUITE, state.SUITE, registry.SUITE, recovery.SUITE, tasks.SUITE,
+    cli.SUITE,
 )  # fmt: skip
 
 

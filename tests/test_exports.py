@@ -30,6 +30,7 @@ PUBLIC = [
     "Session",
     "State",
     "SystemClock",
+    "Task",
     "Unit",
     "connect",
     "doctor",
@@ -38,6 +39,7 @@ PUBLIC = [
     "records",
     "restore_backup",
     "topic",
+    "workflow",
 ]
 HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "sqlite3", "logging"}
 

@@ -40,6 +40,14 @@ HOT = (
     "state_standing",
     "state_values",
     "state_update",
+    "task_ready",
+    "task_lease",
+    "task_renew",
+    "task_complete",
+    "step_finish",
+    "step_again",
+    "step_fail",
+    "step_interrupt",
 )
 # These run on the loop's own thread, where a scan would hold everybody up.
 LOOKS = (
@@ -57,6 +65,11 @@ LOOKS = (
     "recovery_interrupted",
     "recovery_dead_holders",
     "recovery_history",
+    "task_get",
+    "task_ending",
+    "task_held",
+    "step_recorded",
+    "approval_answer",
 )
 # These run with every step of a session, under the lock.
 STEPS = (
@@ -196,12 +209,19 @@ def scans(steps: list[str]) -> list[str]:
     return [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step]
 
 
+STEPS_OF_SQL = {"Query", "Each", "Numbered"}
+
+
 def uses() -> Iterator[tuple[str, str, int | None]]:
     """Every place that names a query: where, which, and with how many parameters, if that can be seen there."""
     for file in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             count: int | None = None
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Query", "Each"}:
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in {"Query", "Each", "Numbered"}
+            ):
                 name = node.args[0]
                 count = _count(node) if node.func.id == "Query" else None
             elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("queries"):

@@ -23,6 +23,9 @@ from agentbus.services.recovery import Recovery
 from agentbus.services.retention import Retention
 from agentbus.sessions import Sessions
 from agentbus.state import UnitState
+from agentbus.tasks.control import Control
+from agentbus.tasks.task import Child, Task
+from agentbus.tasks.tasks import Tasks
 from agentbus.upkeep import Upkeep
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,6 +33,7 @@ PACKAGE = ROOT / "agentbus"
 CORE = {"aiosqlite", "anyio", "msgspec", "tenacity"}
 LEAVES = {
     "aside",
+    "ballast",
     "errors",
     "limits",
     "codec",
@@ -43,7 +47,7 @@ LEAVES = {
 }
 MOST_LINES = 400
 WITH_RICH = {
-    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "grids", "overview", "tables")),
+    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "charts", "grids", "overview", "tables")),
     "agentbus.interfaces.demo.showing",
 }
 
@@ -228,6 +232,8 @@ WORKED_WITH = (
     Agent,
     Bus,
     Checkpoints,
+    Child,
+    Control,
     Document,
     Mailroom,
     Message,
@@ -241,6 +247,8 @@ WORKED_WITH = (
     Session,
     Sessions,
     State,
+    Task,
+    Tasks,
     Unit,
     UnitState,
     Upkeep,

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from agentbus.services.recovery import Recovery
     from agentbus.sessions import Sessions
     from agentbus.state import State
+    from agentbus.tasks.tasks import Tasks
     from agentbus.vocabulary import Vocabulary
 
 R = TypeVar("R")
@@ -204,6 +205,12 @@ class BlockingBus:
         from agentbus.sessions import Sessions
 
         return Sessions(cast("Bus", self))
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        from agentbus.tasks.tasks import Tasks
+
+        return Tasks(cast("Bus", self))
 
     @cached_property
     def checkpoints(self) -> Checkpoints:

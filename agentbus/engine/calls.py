@@ -23,3 +23,8 @@ class Call:
         """Whether it may run beside other transactions. A unit's parts decide that for it."""
         own: bool | None = getattr(self.request, "beside", None)
         return self.operation.beside if own is None else own
+
+    @property
+    def grows(self) -> bool:
+        """Whether it makes the bus larger, as those do that store what a caller gives them."""
+        return bool(getattr(self.request, "grows", self.operation.grows))

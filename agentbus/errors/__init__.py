@@ -12,6 +12,7 @@
     │   ├── UnsafePath                not a plain file below the root
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
+    │   ├── NotAnOperator             agents cannot approve
     │   └── InvalidUrl                connect() was given something that is not a bus
     ├── NotFound (LookupError)        it names something that is not there
     │   ├── UnknownRecipient
@@ -22,6 +23,9 @@
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
     │   ├── UnknownFile               a checkpoint shall refer to it
+    │   ├── UnknownTask
+    │   ├── UnknownStep
+    │   ├── UnknownApproval
     │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      right call, wrong moment
     │   ├── AgentExists               the id is alive elsewhere
@@ -39,13 +43,24 @@
     │   ├── ArchiveDiffers            another row has the id of an archived one
     │   ├── Outdated                  an import is older than what the bus has, and would do harm
     │   ├── ForeignCheckpoint         it belongs to somebody else
+    │   ├── QuotaExceeded             transient: more than the bus allows
+    │   │   ├── QueueFull             as many wait in the mailbox as may
+    │   │   ├── SendingTooFast        more messages a second than one agent may send
+    │   │   └── BusFull               the bus is as large as it may be
     │   ├── PlanOutdated              the session changed since its recovery was planned
+    │   ├── TaskExists                another task has this id
+    │   ├── TaskLost                  the task is no longer in these hands
+    │   ├── WorkflowChanged           it no longer comes to the steps that are recorded
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
     │       └── SessionEnded          it completed or failed
     ├── RequestFailed                 request() got no answer
     │   ├── RequestTimedOut (TimeoutError)
     │   └── RequestDied               the request became a dead letter
+    ├── TaskFailure                   what was asked for was tried, and failed
+    │   ├── StepFailed
+    │   ├── TaskFailed                or was stopped
+    │   └── TaskTimedOut (TimeoutError)
     ├── Misuse (RuntimeError)         the bus object was used in a way that cannot work
     │   ├── BusClosed
     │   ├── BusForked
@@ -145,6 +160,7 @@ from agentbus.errors.calls import (
     WrongLoop,
     WrongState,
 )
+from agentbus.errors.quotas import BusFull, QueueFull, QuotaExceeded, SendingTooFast
 from agentbus.errors.store import (
     AccessDenied,
     BackupFailed,
@@ -179,6 +195,19 @@ from agentbus.errors.store import (
     UnsupportedFileSystem,
     UseServerTools,
 )
+from agentbus.errors.tasks import (
+    NotAnOperator,
+    StepFailed,
+    TaskExists,
+    TaskFailed,
+    TaskFailure,
+    TaskLost,
+    TaskTimedOut,
+    UnknownApproval,
+    UnknownStep,
+    UnknownTask,
+    WorkflowChanged,
+)
 
 __all__ = [
     "AccessDenied",
@@ -192,6 +221,7 @@ __all__ = [
     "BuiltInType",
     "BusClosed",
     "BusForked",
+    "BusFull",
     "BusInUse",
     "Conflict",
     "CopyDiffers",
@@ -218,6 +248,7 @@ __all__ = [
     "NoBus",
     "NoSuchFile",
     "NotADatabase",
+    "NotAnOperator",
     "NotAtRest",
     "NotEmpty",
     "NotFound",
@@ -229,12 +260,15 @@ __all__ = [
     "PayloadMismatch",
     "PayloadTooLarge",
     "PlanOutdated",
+    "QueueFull",
+    "QuotaExceeded",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",
     "SQLiteTooOld",
     "SameBus",
     "SchemaTooNew",
+    "SendingTooFast",
     "ServerTooOld",
     "ServerUnreachable",
     "SessionDiffers",
@@ -244,9 +278,16 @@ __all__ = [
     "SessionLost",
     "SnapshotTooLarge",
     "StatementTimeout",
+    "StepFailed",
     "StoreError",
+    "TaskExists",
+    "TaskFailed",
+    "TaskFailure",
+    "TaskLost",
+    "TaskTimedOut",
     "TypeChanging",
     "UnknownAgent",
+    "UnknownApproval",
     "UnknownCheckpoint",
     "UnknownDatabase",
     "UnknownDocument",
@@ -255,12 +296,15 @@ __all__ = [
     "UnknownParticipant",
     "UnknownRecipient",
     "UnknownSession",
+    "UnknownStep",
+    "UnknownTask",
     "UnknownType",
     "UnreadableFile",
     "UnsafePath",
     "UnsupportedFileSystem",
     "UseServerTools",
     "VersionConflict",
+    "WorkflowChanged",
     "WrongLoop",
     "WrongState",
 ]

@@ -181,7 +181,10 @@ class AccessDenied(StoreError):
 
     code = "access_denied"
     text = "{path} refuses: {reason}"
-    fix_text = "check user and password; to make a bus, a user needs CREATE on the database, or a schema of its own"
+    fix_text = (
+        "check user and password; to make a bus, a user needs CREATE on the database, or a schema of its own; to use"
+        " one, USAGE on its schema, and ALL on the tables and sequences in it"
+    )
 
 
 class UnknownDatabase(StoreError):

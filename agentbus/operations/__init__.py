@@ -53,6 +53,15 @@ class Each(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
 
 
+class Numbered(msgspec.Struct, frozen=True):
+    """The same for a query that inserts, whose first parameter is the next number of a counter, which the rows do not
+    have yet; what comes back is the first of these numbers, the others follow it."""
+
+    name: str
+    counter: str
+    rows: Sequence[Row]
+
+
 class Wake(msgspec.Struct, frozen=True):
     """Once this is committed, wake one listener and all watchers of each channel named; a channel may be named several
     times."""
@@ -67,7 +76,7 @@ class Again(msgspec.Struct, frozen=True):
     channels: Sequence[str]
 
 
-Op: TypeAlias = Generator[Query | Several | Each | Wake | Again, Rows, T]
+Op: TypeAlias = Generator[Query | Several | Each | Numbered | Wake | Again, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
 
@@ -78,25 +87,31 @@ class Operation(Generic[R, T]):
     ``durable``: its commit is fsynced before the caller hears of it. ``last``: in a batch it runs after the others,
     so that a claim sees what was sent beside it. ``beside``: on an engine with several transactions at once it may run
     beside others that may too; all that it relies on is either locked by its own queries, or changed only by operations
-    that run alone.
+    that run alone. ``grows``: it stores what its caller gives it, and so gets none of the room that is kept for
+    cleaning up a full disk (a request may know better, by a property of this name).
     """
 
-    __slots__ = ("beside", "durable", "last", "name", "run")
+    __slots__ = ("beside", "durable", "grows", "last", "name", "run")
 
-    def __init__(self, run: Run[R, T], *, durable: bool, last: bool = False, beside: bool = False) -> None:
+    def __init__(
+        self, run: Run[R, T], *, durable: bool, last: bool = False, beside: bool = False, grows: bool = False
+    ) -> None:
         self.name = run.__name__
         self.run = run
         self.durable = durable
         self.last = last
         self.beside = beside
+        self.grows = grows
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
 
 
-def operation(*, durable: bool, last: bool = False, beside: bool = False) -> Callable[[Run[R, T]], Operation[R, T]]:
+def operation(
+    *, durable: bool, last: bool = False, beside: bool = False, grows: bool = False
+) -> Callable[[Run[R, T]], Operation[R, T]]:
     """Make an operation of a generator function."""
-    return lambda run: Operation(run, durable=durable, last=last, beside=beside)
+    return lambda run: Operation(run, durable=durable, last=last, beside=beside, grows=grows)
 
 
 class Actor(msgspec.Struct, frozen=True):
@@ -125,6 +140,10 @@ class UnitRequest(msgspec.Struct, frozen=True):
     @property
     def beside(self) -> bool:
         return all(part.operation.beside for part in self.parts)
+
+    @property
+    def grows(self) -> bool:
+        return any(getattr(part.request, "grows", part.operation.grows) for part in self.parts)
 
     @property
     def weight(self) -> int:

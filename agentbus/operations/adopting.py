@@ -25,6 +25,7 @@ from agentbus.operations.archives import (
     ArchivedParticipant,
     ArchivedSession,
     ArchivedState,
+    ArchivedTask,
 )
 from agentbus.operations.restoring import (
     OF_SESSIONS,
@@ -38,6 +39,7 @@ from agentbus.operations.restoring import (
     restore_session,
     state_floor,
 )
+from agentbus.operations.task_archives import restore_task
 
 Foreign: TypeAlias = (
     ArchivedAgent
@@ -47,6 +49,7 @@ Foreign: TypeAlias = (
     | ArchivedDocument
     | ArchivedCheckpoint
     | ArchivedMessage
+    | ArchivedTask
 )
 """Their numbers and versions are 0: they get them here."""
 
@@ -70,7 +73,7 @@ class AdoptRequest(msgspec.Struct, frozen=True):
     others: frozenset[str] = frozenset()
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def adopt(requests: Sequence[AdoptRequest], now: Now) -> Op[list[Outcome[list[Outcome[bool]]]]]:
     """Take in what is not there; says of each line whether it is new, or why it is left out."""
     outcomes: list[Outcome[list[Outcome[bool]]]] = []
@@ -115,11 +118,22 @@ def _adopt(item: Adopted, now: Now) -> Op[Outcome[bool]]:
             return (yield from _adopt_checkpoint(line))
         case ArchivedMessage() as line:
             return (yield from _adopt_message(line, item.fits, now))
+        case ArchivedTask() as line:
+            return (yield from _adopt_task(line, item.dated, now))
         case ArchivedParticipant() as line:
             error = yield from of_another_session(line.session, line.created, needed=True, active=True)
             return error or bool((yield Query("participant_restore", line.row())))
         case ArchivedDocument() as line:
             return (yield from _adopt_document(line))
+
+
+def _adopt_task(line: ArchivedTask, dated: bool, now: Now) -> Op[Outcome[bool]]:
+    """It is known again by its id, its workflow and when it was made, if that is known."""
+    if not dated:
+        known = yield Query("task_known", ([line.id],))
+        if any(workflow == line.workflow for _, workflow, *_ in known):
+            return False
+    return (yield from restore_task(line, now))
 
 
 def _adopt_document(line: ArchivedDocument) -> Op[Outcome[bool]]:

@@ -16,6 +16,7 @@ from agentbus.operations.closed import ENDED, not_open
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, fence
+from agentbus.operations.holding import free_held_by
 from agentbus.operations.interruptions import resume
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.lives import Registration, life_of
@@ -252,6 +253,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
         # Nobody is told of the old life's end: its successor is here.
         held = yield Query("message_held_by", ([request.agent],))
         yield from take_back([Held(*row) for row in held], "it was taken over", now)
+        yield from free_held_by([request.agent], "it was taken over", now)
         # Whoever still waits for a message in the old life must hear that it is over.
         ((_, mailbox, *_),) = yield Query("agent_life", (request.agent,))
         yield Wake([mailbox_channel(mailbox)])

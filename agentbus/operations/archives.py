@@ -193,6 +193,86 @@ class ArchivedProcess(_Line, frozen=True, tag="process"):
     ended: Number
 
 
+class ArchivedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A step of an archived task."""
+
+    kind: str
+    key: str
+    superseded: Number
+    name: str
+    position: Number
+    status: str
+    main: Number
+    once: Number
+    attempt: Number
+    failures: Number
+    digest: str
+    progress: Number | None
+    note: str | None
+    child: str | None
+    due: Number | None
+    error: str | None
+    started: Number
+    finished: Number | None
+    checksum: Number | None
+    validation: str | None
+    result: str | None
+
+
+class ArchivedApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An approval of an archived task."""
+
+    key: str
+    superseded: Number
+    name: str
+    position: Number
+    status: str
+    auto: Number
+    notify: str | None
+    expires: Number | None
+    created: Number
+    decided: Number | None
+    decided_by: str | None
+    reason: str | None
+    checksum: Number
+    shown: str
+
+
+class ArchivedTask(_Line, frozen=True, tag="task"):
+    """A task with its steps and approvals: it comes back as a whole, or not at all."""
+
+    id: str
+    workflow: str
+    name: str
+    session: str | None
+    parent: str | None
+    status: str
+    phase: str | None
+    auto: Number
+    progress: Number
+    note: str | None
+    generation: Number
+    lease: Number
+    restarts: Number
+    backoff: Number
+    restarted: Number
+    error: str | None
+    created: Number
+    started: Number | None
+    updated: Number
+    ended: Number | None
+    notes: str
+    context: str
+    settings: str
+    waits: str
+    checksum: Number
+    arguments: str
+    result_sum: Number | None
+    result: str | None
+    steps: list[ArchivedStep] = []
+    approvals: list[ArchivedApproval] = []
+
+
 Line: TypeAlias = (
     ArchivedMessage
     | ArchivedCheckpoint
@@ -205,6 +285,7 @@ Line: TypeAlias = (
     | ArchivedProcess
     | ArchivedType
     | ArchivedPlace
+    | ArchivedTask
 )
 
 

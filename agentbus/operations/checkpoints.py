@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint
+from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint, UnknownTask
 from agentbus.limits import MAX_ID
 from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
 from agentbus.operations.budget import Budget
@@ -25,7 +25,8 @@ _STEP = 100
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose checkpoint it is: an agent's, a session's, or (composite) a session's with all that belongs to it."""
+    """Whose checkpoint it is: an agent's, a session's, a task's, or (composite) a session's with all that belongs to
+    it."""
 
     kind: str
     id: str
@@ -109,7 +110,7 @@ class Stored(msgspec.Struct, frozen=True):
     snapshot: str
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, beside=True, grows=True)
 def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Keep checkpoints."""
     refused = yield from fence(request.actor for request in requests)
@@ -259,6 +260,9 @@ def _session_of(request: SaveRequest) -> Op[AgentBusError | str | None]:
     owner = request.owner
     if owner.kind == "session":
         return (yield from not_open(owner.id, "save a checkpoint of it")) or owner.id
+    if owner.kind == "task":
+        rows = yield Query("task_standing", ([owner.id],))
+        return rows[0][4] if rows else UnknownTask(task=owner.id)
     if request.actor is not None and request.actor.agent == owner.id:
         return request.session
     rows = yield Query("agent_status", (owner.id,))

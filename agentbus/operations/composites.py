@@ -138,7 +138,7 @@ class RollbackRequest(msgspec.Struct, frozen=True):
         return sum(len(bytes(document.value)) for document in self.composite.documents)
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def checkpoint_session(requests: Sequence[ComposeRequest], now: Now) -> Op[list[Outcome[Composed]]]:
     """Save composite checkpoints of sessions."""
     outcomes: list[Outcome[Composed]] = []
@@ -148,7 +148,7 @@ def checkpoint_session(requests: Sequence[ComposeRequest], now: Now) -> Op[list[
     return outcomes
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def rollback(requests: Sequence[RollbackRequest], now: Now) -> Op[list[Outcome[Rollback]]]:
     """Take sessions back to their composite checkpoints; what they are now is saved first."""
     outcomes: list[Outcome[Rollback]] = []

@@ -8,7 +8,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, UnknownAgent, WrongState
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, operation, quotas
 from agentbus.operations.budget import Budget
 from agentbus.operations.checkpoints import Owner, forget
 from agentbus.operations.dead_letters import bury
@@ -111,6 +111,7 @@ def remove_agents(agents: Mapping[str, int], now: Now) -> Op[None]:
     if agents:
         yield Query("mailbox_keep_epochs", (list(agents),))
         gone = yield Query("agent_delete", (list(agents),))
+        yield from quotas.forget(agent for (agent,) in gone)
         yield from record([
             event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=agents[agent]) for (agent,) in gone
         ])  # fmt: skip

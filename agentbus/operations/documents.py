@@ -59,7 +59,7 @@ class Stored(msgspec.Struct, frozen=True):
     value: str
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, beside=True, grows=True)
 def save_document(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
     """Save documents, and remove the versions that are too many."""
     refused = yield from fence(request.actor for request in requests)

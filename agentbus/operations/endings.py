@@ -12,6 +12,7 @@ from agentbus.operations import BUS, Each, Op, Query, Wake, mailbox_channel
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import Evidence
 from agentbus.operations.fencing import standings
+from agentbus.operations.holding import free_held_by
 from agentbus.operations.interruptions import interrupt
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.messages import Draft, post
@@ -50,7 +51,9 @@ def _end(
     yield Wake([mailbox_channel(life.mailbox) for life in lives.values()])
     own = [mailbox_channel(box) for life in lives.values() for box in (life.mailbox, life.replies)]
     yield Query("listener_remove", (own,))
-    yield from take_back([Held(*row) for row in rows], f"it {'was ' * (status == 'stopped')}{status}", now)
+    reason = f"it {'was ' * (status == 'stopped')}{status}"
+    yield from take_back([Held(*row) for row in rows], reason, now)
+    yield from free_held_by(ids, reason, now)
     if status == "failed":
         yield from _tell_parents(ids, error, now)
     else:

@@ -67,6 +67,23 @@ def checkpoint_payloads(cursor: int, now: Now) -> Op[Page]:
     return _page(rows, 4, "checkpoint {}")
 
 
+def task_payloads(cursor: int, now: Now) -> Op[Page]:
+    rows = yield Query("task_payloads", (cursor, 64))
+    items = [(f"{what} of task {id}", checksum, text) for _, checksum, text, what, id in rows]
+    return Page(items, rows[-1][0] if len({row[0] for row in rows}) == 64 else None)
+
+
+def step_payloads(cursor: int, now: Now) -> Op[Page]:
+    rows = yield Query("step_payloads", (cursor, 64))
+    found = _page([row for row in rows if row[2] is not None], 64, "the result of step {} of task {}")
+    return Page(found.rows, rows[-1][0] if len(rows) == 64 else None)
+
+
+def approval_payloads(cursor: int, now: Now) -> Op[Page]:
+    rows = yield Query("approval_payloads", (cursor, 64))
+    return _page(rows, 64, "what approval {} of task {} shows")
+
+
 def _page(rows: Sequence[Row], limit: int, what: str) -> Page:
     """Rows are an id, a checksum, a text, and what names them to people."""
     items = [(what.format(*names), checksum, text) for _, checksum, text, *names in rows]

@@ -28,6 +28,7 @@ from agentbus.operations.archives import (
     load_documents,
     load_events,
 )
+from agentbus.operations.task_archives import load_tasks
 
 _PAGE = 1000
 
@@ -77,6 +78,9 @@ def find(wanted: Wanted, now: Now) -> Op[Found]:
             rows = yield Query("session_after", (wanted.cursor or "", _PAGE))
         case "agent":
             rows = yield Query("agent_after", (wanted.cursor or "", _PAGE))
+        case "task":
+            found = yield Query("task_after", (wanted.cursor or 0, _PAGE))
+            return Found([(id, size) for _, id, size in found], found[-1][0] if len(found) == _PAGE else None)
         case "state":
             rows = yield Query("state_after", (wanted.cursor or 0, wanted.outline.last["state"], _PAGE))
         case "document":
@@ -111,11 +115,16 @@ def _of_session(outline: Outline, kind: str) -> Op[Sequence[tuple[Any, int]]]:
     """All of a kind that belongs to one session."""
     session = str(outline.session)
     agents = list(outline.agents)
+    tasks = yield Query("task_of_session", (session,))
+    ids = [id for id, *_ in tasks]
     keys: list[tuple[Any, int]] = []
     if kind == "session":
         keys.append((session, 500))
     elif kind == "agent":
         keys += [(id, 1000) for id in agents]
+    elif kind == "task":
+        keys += [(id, size) for id, _, _, size in tasks]
+        return keys
     elif kind == "state":
         rows = yield Query("state_of_scopes", ([session_scope(session), *agents],))
         keys += [(id, size) for id, size in rows]
@@ -123,11 +132,12 @@ def _of_session(outline: Outline, kind: str) -> Op[Sequence[tuple[Any, int]]]:
         rows = yield Query("document_sizes", (session,))
         keys += [(id, size) for id, size in rows]
     elif kind == "checkpoint":
-        for owner_kind, owners in (("agent", agents), ("session", [session]), ("composite", [session])):
+        whose = (("agent", agents), ("session", [session]), ("composite", [session]), ("task", ids))
+        for owner_kind, owners in whose:
             rows = yield Query("checkpoint_sizes", (owner_kind, owners))
             keys += [(id, size) for id, _, size in rows]
     else:
-        for subject_kind, subjects in (("agent", agents), ("session", [session])):
+        for subject_kind, subjects in (("agent", agents), ("session", [session]), ("task", ids)):
             rows = yield Query("event_of_subjects", (subject_kind, subjects))
             keys += [(id, size) for id, size in rows]
     return sorted(keys)
@@ -158,6 +168,7 @@ _GROWING = ("message", "checkpoint", "document", "state", "event")
 LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "session": _load_sessions,
     "agent": _load_agents,
+    "task": load_tasks,
     "state": _load_state,
     "document": load_documents,
     "checkpoint": load_checkpoints,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -12,11 +13,12 @@ from agentbus.codec import canonical
 from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
 from agentbus.operations import (
     Actor,
-    Each,
+    Numbered,
     Op,
     Outcome,
     Query,
     Row,
+    Rows,
     Separately,
     Wake,
     mailbox_channel,
@@ -25,6 +27,7 @@ from agentbus.operations import (
     several,
 )
 from agentbus.operations.fencing import Standing, fenced, known, standing
+from agentbus.operations.quotas import Load, admit
 from agentbus.operations.vocabulary import Unchecked
 
 
@@ -86,34 +89,61 @@ class SendRequest(msgspec.Struct, frozen=True):
         return sum(len(draft.payload[0]) for draft in self.drafts)
 
 
+_Plan: TypeAlias = "Outcome[list[list[int] | Receipt]]"
+"""For each draft the mailboxes it goes to, or the receipt it already has; or what is wrong with the request."""
+
+
 class _Directory(msgspec.Struct):
     """All that the drafts of a batch refer to, looked up once."""
 
     agents: dict[str, Standing]
     types: dict[str, str | None]
     """The schema of each type, if it has one."""
+    quotas: Rows
     pools: dict[str, int] = {}
     topics: dict[str, list[int]] = {}
     sent: dict[str, list[Row]] = {}
     new: dict[str, SendRequest] = {}
     """Ids that this batch is about to use for the first time, and by whom."""
-    copies: int = 0
-    """How many rows this batch needs."""
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, beside=True, grows=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailbox, or say which draft of a request cannot be sent."""
     directory = yield from _look_up(requests)
-    plans: list[Outcome[list[list[int] | Receipt]]] = []
+    plans: list[_Plan] = []
     for request in requests:
         error = fenced(request.actor, directory.agents.get(request.actor.agent))
         plans.append(error or _plan(request, directory))
+    plans = yield from _admitted(requests, plans, directory.quotas, now)
 
     rows: list[Row] = []
     channels: list[str] = []
+    for request, plan in zip(requests, plans, strict=True):
+        if isinstance(plan, AgentBusError):
+            continue
+        for draft, boxes in zip(request.drafts, plan, strict=True):
+            if not isinstance(boxes, Receipt) and boxes:
+                values = _values(draft, request.actor.agent, now)
+                for box in boxes:
+                    rows.append((draft.message_id, box, *values))
+                    channels.append(_channel(draft, box))
+    id = 0
+    if rows:
+        # Ids are never given out twice, not even after a purge.
+        ((id,),) = yield Numbered("message_insert", "message", rows)
+        # A scheduled message wakes its receivers too: they learn when it is due.
+        yield Wake(channels)
+    elif any(not isinstance(plan, AgentBusError) for plan in plans):
+        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
+        # real one, which makes theirs durable too.
+        yield Query("counter_take", ("message", 0))
+    return _receipts(requests, plans, id)
+
+
+def _receipts(requests: Sequence[SendRequest], plans: Sequence[_Plan], id: int) -> list[Outcome[list[Receipt]]]:
+    """What each request is told; new messages are numbered from ``id`` on."""
     outcomes: list[Outcome[list[Receipt]]] = []
-    id = yield from _take_ids(directory.copies)
     for request, plan in zip(requests, plans, strict=True):
         if isinstance(plan, AgentBusError):
             outcomes.append(plan)
@@ -126,31 +156,16 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
                 receipts.append(Receipt(None, draft.message_id, 0))
             else:
                 receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
-                values = _values(draft, request.actor.agent, now)
-                for box in boxes:
-                    rows.append((id, draft.message_id, box, *values))
-                    channels.append(_channel(draft, box))
-                    id += 1
+                id += len(boxes)
         outcomes.append(receipts)
-    if rows:
-        yield Each("message_insert", rows)
-        # A scheduled message wakes its receivers too: they learn when it is due.
-        yield Wake(channels)
-    elif any(not isinstance(outcome, AgentBusError) for outcome in outcomes):
-        # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
-        # real one, which makes theirs durable too.
-        yield Query("counter_take", ("message", 0))
     return outcomes
 
 
 def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
     """Put messages of the bus itself into mailboxes that are known to exist."""
     if drafts:
-        first = yield from _take_ids(len(drafts))
-        yield Each(
-            "message_insert",
-            [(id, None, draft.to, *_values(draft, sender, now)) for id, draft in enumerate(drafts, first)],
-        )
+        rows = [(None, draft.to, *_values(draft, sender, now)) for draft in drafts]
+        yield Numbered("message_insert", "message", rows)
         yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
 
 
@@ -168,7 +183,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
             to = draft.to
             if isinstance(to, Address):
                 (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
-    asked = [standing(agents), Query("type_known", ("message", list(types)))]
+    asked = [standing(agents), Query("type_known", ("message", list(types))), Query("bus_quotas")]
     if pools:
         asked.append(Query("pool_mailbox", (list(pools),)))
     if topics:
@@ -176,7 +191,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     if ids:
         asked.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from several(*asked)))
-    directory = _Directory(known(next(answers)), dict(next(answers)))
+    directory = _Directory(known(next(answers)), dict(next(answers)), next(answers))
     if pools:
         directory.pools = {row[0]: row[1] for row in next(answers)}
     for name, mailbox in next(answers) if topics else ():
@@ -188,10 +203,9 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     return directory
 
 
-def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int] | Receipt]]:
+def _plan(request: SendRequest, directory: _Directory) -> _Plan:
     """For each draft the mailboxes it goes to, or the receipt it already has; or the first thing that is wrong."""
     plan: list[list[int] | Receipt] = []
-    copies = 0
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, item=index)
@@ -216,9 +230,27 @@ def _plan(request: SendRequest, directory: _Directory) -> Outcome[list[list[int]
         if draft.message_id is not None:
             directory.new[draft.message_id] = request
         plan.append(boxes)
-        copies += len(boxes)
-    directory.copies += copies
     return plan
+
+
+def _admitted(requests: Sequence[SendRequest], plans: list[_Plan], quotas: Rows, now: Now) -> Op[list[_Plan]]:
+    """The plans again, but an error in place of those that are over a quota."""
+    loads = [_load(request, plan) for request, plan in zip(requests, plans, strict=True)]
+    refused = yield from admit(loads, quotas, now)
+    return [error or plan for error, plan in zip(refused, plans, strict=True)]
+
+
+def _load(request: SendRequest, plan: _Plan) -> Load | None:
+    if isinstance(plan, AgentBusError):
+        return None
+    messages = 0
+    coming: list[tuple[str, str, int]] = []
+    for draft, boxes in zip(request.drafts, plan, strict=True):
+        # A reply always queues, and what was sent before is there already.
+        if isinstance(draft.to, Address) and not draft.reply and not isinstance(boxes, Receipt):
+            messages += 1
+            coming += [(draft.to.kind, draft.to.name, box) for box in boxes]
+    return Load(request.actor.agent, messages, tuple(coming))
 
 
 def _schemas(request: SendRequest, directory: _Directory) -> dict[str, str]:
@@ -269,14 +301,6 @@ def _difference(draft: Draft, boxes: Sequence[int], sent: Row) -> str | None:
     if payload != draft.payload[0] and canonical(payload) != canonical(draft.payload[0]):
         return "payload"
     return None if correlation == draft.correlation else "correlation"
-
-
-def _take_ids(count: int) -> Op[int]:
-    """The first of ``count`` new row ids. Ids are never given out twice, not even after a purge."""
-    if not count:
-        return 0
-    ((last,),) = yield Query("counter_take", ("message", count))
-    return int(last) - count + 1
 
 
 def _values(draft: Draft, sender: str, now: Now) -> Row:

@@ -13,6 +13,7 @@ from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
+from agentbus.operations.holding import free_all
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.outgrowing import note_waits
 from agentbus.operations.returning import acquit
@@ -281,3 +282,4 @@ def void(processes: Sequence[int], reason: str, called: int, now: Now) -> Op[Non
     # Leases of visiting agents have no process that could be struck off.
     rows = yield Query("message_leased")
     yield from take_back([Held(*row) for row in rows], reason, now)
+    yield from free_all(reason, now)

@@ -74,6 +74,7 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
         return None
     agents = yield Query("agent_of_session", (session_id,))
     documents = yield Query("document_list", (session_id,))
+    tasks = yield Query("task_open_of_session", (session_id,))
     saved = {row[0] for row in documents}
     record = RecoveryRecord(
         session,
@@ -88,7 +89,7 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
                 None,
                 0,
                 0,
-                [],
+                [task for task, _, holder in tasks if holder == id],
                 status == "failed" or (status == "stopped" and not on_purpose),
             )
             for id, type, status, _, progress, note, error, _, on_purpose in agents
@@ -101,6 +102,7 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | None
         standing.owned,
         [],
         [],
+        {task: status for task, status, _ in tasks},
     )
     basis = Basis(
         session.status,

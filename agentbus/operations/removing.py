@@ -16,6 +16,7 @@ from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
 from agentbus.operations.retention import Piece, read_marks
 from agentbus.operations.state import clear_state
+from agentbus.operations.task_archives import delete_tasks
 
 
 class RemoveRequest(msgspec.Struct, frozen=True):
@@ -97,6 +98,9 @@ def _has_ended(kind: object, owner: object) -> Op[bool]:
     if kind in {"session", "composite"}:
         rows = yield Query("session_ended", (owner,))
         return bool(rows) and rows[0][0] is not None
+    if kind == "task":
+        rows = yield Query("task_mark", (owner,))
+        return all(ended is not None for ended, _ in rows)
     found = yield from standings([str(owner)])
     return all(standing.status not in LIVE for standing in found.values())
 
@@ -130,6 +134,17 @@ def _remove_agents(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]:
             break
         going.append(piece)
     yield from remove_agents(dict.fromkeys((piece.key for piece in going), 0), step.now)
+    return going
+
+
+def _remove_tasks(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]:
+    """Those that nobody has done anything with since."""
+    going: list[Piece] = []
+    for piece in pieces:
+        rows = yield Query("task_mark", (piece.key,))
+        if rows == [piece.mark]:
+            going.append(piece)
+    yield from delete_tasks([piece.key for piece in going], step.now)
     return going
 
 
@@ -176,6 +191,7 @@ _REMOVALS = {
     "checkpoint": _remove_checkpoints,
     "document": _remove_documents,
     "agent": _remove_agents,
+    "task": _remove_tasks,
     "session": _remove_sessions,
     "message": _remove_messages,
     "event": _remove_events,

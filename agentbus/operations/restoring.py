@@ -27,6 +27,7 @@ from agentbus.operations.archives import (
     ArchivedProcess,
     ArchivedSession,
     ArchivedState,
+    ArchivedTask,
     ArchivedType,
     Line,
     kind_of,
@@ -34,6 +35,7 @@ from agentbus.operations.archives import (
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE
 from agentbus.operations.state import state_channel, take_change_numbers
+from agentbus.operations.task_archives import restore_task
 from agentbus.operations.vocabulary import DefineRequest, Unchecked, define
 
 _AT_WORK = LIVE | {"spawning"}
@@ -60,7 +62,7 @@ class ImportedRequest(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def restore(requests: Sequence[RestoreRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Put rows back that are not there. The outcome says whether the row is new; what is there is never changed, but
     for a tombstone of the very value that the line has."""
@@ -199,6 +201,8 @@ def _restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
             return (yield from restore_agent(line, now))
         case ArchivedSession() as line:
             return (yield from restore_session(line))
+        case ArchivedTask() as line:
+            return (yield from restore_task(line, now))
         case ArchivedType() as line:
             return (yield from _restore_type(line, now))
         case ArchivedPlace() as line:

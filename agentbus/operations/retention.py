@@ -128,7 +128,8 @@ def find_sessions(wanted: Wanted, now: Now) -> Op[Found]:
     members = yield Query("session_members", (session,))
     agents = [id for id, _ in members]
     pieces: list[Piece] = []
-    if not LIVE & {status for _, status in members}:
+    tasks = yield Query("task_of_session", (session,))
+    if not LIVE & {status for _, status in members} and all(ended is not None for _, ended, *_ in tasks):
         marks = yield from read_marks(agents)
         for kind, owners in (("agent", agents), ("session", [session]), ("composite", [session])):
             rows = yield Query("checkpoint_sizes", (kind, owners))
@@ -136,8 +137,21 @@ def find_sessions(wanted: Wanted, now: Now) -> Op[Found]:
         rows = yield Query("document_sizes", (session,))
         pieces += [Piece("document", id, bytes) for id, bytes in rows]
         pieces += yield from _agent_pieces(marks.values(), alone=False)
+        pieces += yield from _task_pieces(tasks)
         pieces.append(Piece("session", session, size, (ended,)))
     return Found(pieces, session)
+
+
+def find_tasks(wanted: Wanted, now: Now) -> Op[Found]:
+    """Tasks that ended long ago, with their sub-tasks, if those have ended too; what belongs to one comes before it."""
+    limit = before(now, wanted.policy.tasks)
+    rows = yield Query("task_expendable", (*(wanted.cursor or (-1, 0)), limit, _GROUPS))
+    pieces: list[Piece] = []
+    for _, _, id in rows:
+        family = yield Query("task_lineage", (id,))
+        if all(ended is not None and ended <= limit for _, ended, *_ in family):
+            pieces += yield from _task_pieces(family)
+    return Found(pieces, rows[-1][:2] if len(rows) == _GROUPS else None)
 
 
 def find_events(wanted: Wanted, now: Now) -> Op[Found]:
@@ -172,6 +186,7 @@ TIERS = (
     find_checkpoints,
     find_messages,
     find_agents,
+    find_tasks,
     find_sessions,
     find_events,
     find_processes,
@@ -220,6 +235,13 @@ def _agent_pieces(marks: Iterable[AgentMark], alone: bool) -> Op[list[Piece]]:
     rows = yield Query("state_sizes", ([mark.id for mark in going],))
     sizes: dict[str, int] = dict(rows)
     return [Piece("agent", mark.id, 500 + sizes.get(mark.id, 0), (alone, *mark.as_it_is)) for mark in going]
+
+
+def _task_pieces(rows: Sequence[Row]) -> Op[list[Piece]]:
+    """Tasks (id, when it ended and was last changed, size), and before them their checkpoints."""
+    found = yield Query("checkpoint_sizes", ("task", [row[0] for row in rows]))
+    pieces = [Piece("checkpoint", id, bytes, ("task", owner)) for id, owner, bytes in found]
+    return pieces + [Piece("task", id, size, (ended, updated)) for id, ended, updated, size in rows]
 
 
 def _excess(most: int | None) -> Op[list[int]]:

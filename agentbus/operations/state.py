@@ -59,6 +59,11 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     def weight(self) -> int:
         return 0 if self.value is None else len(self.value[0])
 
+    @property
+    def grows(self) -> bool:
+        """A deletion makes room in the end."""
+        return self.value is not None or self.amount is not None
+
 
 class Changed(msgspec.Struct, frozen=True):
     """What a change came to: the entry's version, whether it was there before, and the number it now is."""

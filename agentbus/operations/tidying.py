@@ -64,6 +64,8 @@ class Survey(msgspec.Struct, frozen=True):
     expiring: tuple[int, ...]
     unattended: Sequence[str]
     deep: Sequence[str]
+    tasks: bool = False
+    """Whether a task was held for too long."""
 
 
 class TidyRequest(msgspec.Struct, frozen=True):
@@ -102,6 +104,7 @@ def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
         tuple(mailbox for (mailbox,) in expiring),
         [name for (name,) in unattended],
         [recipient(*mailbox) for mailbox in deep],
+        bool((yield Query("task_lapsed", (now.awake,)))),
     )
 
 

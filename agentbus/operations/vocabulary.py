@@ -41,7 +41,7 @@ class Unchecked(AgentBusError):
     text = "message {item} is not known to fit the schema of {type!r}"
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def define(requests: Sequence[DefineRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Add types to the vocabulary, or change them. What is so already is no news."""
     outcomes: list[Outcome[None]] = []

@@ -35,6 +35,15 @@ if TYPE_CHECKING:
         RecoverySummary,
         Rollback,
     )
+    from agentbus.records.tasks import (
+        ApprovalRecord,
+        StepRecord,
+        TaskChange,
+        TaskProblem,
+        TaskRecord,
+        TaskStatistics,
+        Verdict,
+    )
     from agentbus.records.upkeep import (
         BackupRecord,
         Check,
@@ -45,6 +54,7 @@ if TYPE_CHECKING:
         ImportedFile,
         ImportProblem,
         ImportReport,
+        QuotaPolicy,
         RetentionPolicy,
         RetentionReport,
         Sweep,
@@ -52,6 +62,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentRecord",
+    "ApprovalRecord",
     "BackupRecord",
     "Check",
     "Checkpoint",
@@ -72,6 +83,7 @@ __all__ = [
     "MessageRecord",
     "Page",
     "QueueDepth",
+    "QuotaPolicy",
     "Recovered",
     "RecoveryAgent",
     "RecoveryOption",
@@ -83,15 +95,21 @@ __all__ = [
     "SessionRecord",
     "StateEntry",
     "Stats",
+    "StepRecord",
     "Sweep",
+    "TaskChange",
+    "TaskProblem",
+    "TaskRecord",
+    "TaskStatistics",
     "TypeRecord",
+    "Verdict",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Records are made when they are first asked for: most calls of the command line need one kind, or none."""
     if name in __all__:
-        for home in ("bus", "recovery", "upkeep"):
+        for home in ("bus", "recovery", "upkeep", "tasks"):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)

@@ -93,8 +93,8 @@ class RecoveryAgent(msgspec.Struct, frozen=True):
     """An agent of a session that is to be recovered: how far it came, and what waits for it.
 
     ``checkpoint``: its newest one of this session, which it would go on from. ``waiting``: messages that wait in its
-    mailboxes, or will. ``held``: messages from its mailboxes that are in somebody's hands. ``tasks``: its open tasks.
-    ``cut_off``: whether it failed, or stopped though nobody meant it to, so that a resumption expects it again.
+    mailboxes, or will. ``held``: messages from its mailboxes that are in somebody's hands. ``tasks``: tasks in its
+    hands. ``cut_off``: whether it failed, or stopped though nobody meant it to, so that a resumption expects it again.
 
     >>> [(agent.id, agent.checkpoint.name, agent.waiting) for agent in plan.agents if agent.checkpoint]
     ...                                                                               # doctest: +SKIP
@@ -145,7 +145,8 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     ``present``, ``missing``: which expected documents are there, and which not, by their producers. ``documents``: all
     that it has. ``checkpoints``: its composite checkpoints, newest first; the first 20. ``at_work``: its agents that
     are live. ``owned``: whether a live process is in its block. ``follow_ons``: the sessions that were started from it
-    by ``follow_on``, newest first.
+    by ``follow_on``, newest first. ``tasks``: its durable tasks that have not ended, and their statuses; they go on
+    with any worker, whatever is done with the session.
 
     >>> (await bus.recovery.plan("planning-001")).record.missing                      # doctest: +SKIP
     {'scope-analyzer': 'planning-scope'}
@@ -161,6 +162,7 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     owned: bool
     options: list[RecoveryOption]
     follow_ons: list[str]
+    tasks: dict[str, str] = {}
 
     def __str__(self) -> str:
         session = self.session
@@ -175,6 +177,9 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
             if documents:
                 owed = ", ".join(f"{name} of {producer}" for producer, name in list(documents.items())[:_SHOWN])
                 lines.append(f"{words}: {owed}")
+        if self.tasks:
+            open_tasks = ", ".join(f"{task} {status}" for task, status in list(self.tasks.items())[:_SHOWN])
+            lines.append(f"tasks that have not ended: {open_tasks}")
         if self.follow_ons:
             lines.append(f"started from it: {named(self.follow_ons)}")
         if not self.options:

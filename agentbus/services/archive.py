@@ -26,6 +26,7 @@ from agentbus.errors import DamagedArchive, DamagedPayload, InvalidInput, Payloa
 from agentbus.operations.archives import (
     FORMAT,
     ArchivedAgent,
+    ArchivedApproval,
     ArchivedCheckpoint,
     ArchivedDocument,
     ArchivedEvent,
@@ -33,11 +34,13 @@ from agentbus.operations.archives import (
     ArchivedParticipant,
     ArchivedSession,
     ArchivedState,
+    ArchivedStep,
+    ArchivedTask,
     ArchivedType,
     Header,
     Line,
 )
-from agentbus.records import FileReference
+from agentbus.records import FileReference, TaskProblem
 from agentbus.schema import schema_text
 
 FOLDER = "archive"
@@ -251,15 +254,20 @@ def _inflated(data: memoryview, start: int) -> Generator[bytes, None, int | None
 
 
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DamagedPayload, InvalidInput)
-_KINDS: dict[type[Line], dict[str, Any]] = {
+_KINDS: dict[type, dict[str, Any]] = {
     ArchivedAgent: {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]},
     ArchivedSession: {"expected": dict[str, str], "metadata": dict[str, Any]},
     ArchivedCheckpoint: {"files": list[FileReference]},
     ArchivedEvent: {"facts": dict[str, Any]},
     ArchivedType: {"schema": dict[str, Any]},
-}
+    ArchivedTask: {
+        "notes": dict[str, str], "context": dict[str, Any], "settings": dict[str, Any], "waits": list[str],
+        "error": TaskProblem, "arguments": dict[str, Any],
+    },
+    ArchivedStep: {"error": TaskProblem},
+}  # fmt: skip
 """What the texts of a line must be when they are read as JSON."""
-_PAYLOADS = ("payload", "value", "result", "snapshot")
+_PAYLOADS = ("payload", "value", "result", "snapshot", "validation", "shown")
 _MOST_TEXT = 1024 * 1024
 """Bytes of any other text; more than the bus takes of one."""
 _MOST_FILES = 64 * 1024 * 1024
@@ -268,20 +276,11 @@ _MOST_FILES = 64 * 1024 * 1024
 
 def _verify(line: Line, limits: Limits) -> None:
     """A line must be what the bus itself could have written; payload bytes must match their checksums."""
-    for name in line.__struct_fields__:
-        text = getattr(line, name)
-        if not isinstance(text, str):
-            continue
-        _verify_size(line, name, len(text.encode()), limits)
-        if "\0" in text:
-            raise InvalidInput(reason=f"there is a NUL in its {name}")
-        if name in _PAYLOADS:
-            recheck(text)
-        elif (kind := _KINDS.get(type(line), {}).get(name)) is not None:
-            recheck(text)
-            decode_as(text, kind, name)
+    _verify_texts(line, limits)
     if isinstance(line, ArchivedType):
         _verify_schema(line)
+    elif isinstance(line, ArchivedTask):
+        _verify_task(line, limits)
     elif isinstance(line, ArchivedMessage):
         check(line.payload, line.checksum, f"message {line.id}")
     elif isinstance(line, ArchivedState) and line.value is not None and line.checksum is not None:
@@ -295,11 +294,39 @@ def _verify(line: Line, limits: Limits) -> None:
         _verify_hash(line.value, line.checksum, what)
 
 
-def _verify_size(line: Line, name: str, size: int, limits: Limits) -> None:
+def _verify_texts(line: Line | ArchivedStep | ArchivedApproval, limits: Limits) -> None:
+    for name in line.__struct_fields__:
+        text = getattr(line, name)
+        if not isinstance(text, str):
+            continue
+        _verify_size(line, name, len(text.encode()), limits)
+        if "\0" in text:
+            raise InvalidInput(reason=f"there is a NUL in its {name}")
+        if name in _PAYLOADS:
+            recheck(text)
+        elif (kind := _KINDS.get(type(line), {}).get(name)) is not None:
+            recheck(text)
+            decode_as(text, kind, name)
+
+
+def _verify_task(line: ArchivedTask, limits: Limits) -> None:
+    check(line.arguments, line.checksum, f"the arguments of task {line.id}")
+    if line.result is not None:
+        check(line.result, line.result_sum or 0, f"the result of task {line.id}")
+    for step in line.steps:
+        _verify_texts(step, limits)
+        if step.result is not None:
+            check(step.result, step.checksum or 0, f"the result of step {step.key} of task {line.id}")
+    for approval in line.approvals:
+        _verify_texts(approval, limits)
+        check(approval.shown, approval.checksum, f"what approval {approval.key} of task {line.id} shows")
+
+
+def _verify_size(line: Line | ArchivedStep | ArchivedApproval, name: str, size: int, limits: Limits) -> None:
     if name == "snapshot" or (name == "value" and isinstance(line, ArchivedDocument)):
         if size > limits.snapshot:
             raise SnapshotTooLarge(size=size, limit=limits.snapshot)
-    elif name in _PAYLOADS or name == "metadata":
+    elif name in _PAYLOADS or name in {"metadata", "arguments", "context", "settings"}:
         if size > limits.payload:
             raise PayloadTooLarge(size=size, limit=limits.payload)
     elif size > (_MOST_FILES if name == "files" else _MOST_TEXT):

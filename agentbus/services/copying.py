@@ -1,8 +1,8 @@
 """Copying a whole bus from one place to another, be it in a file or on a server.
 
-The source is only read, and must be at rest. The target begins empty, and is opened by nobody else until the end: every
-batch is one commit together with the place that was reached, so that a copy which was cut off goes on there. At the end
-both are read again and compared, table by table; only then the target becomes a bus.
+The source is only read (once its tables are up to date), and must be at rest. The target begins empty, and is opened by
+nobody else until the end: every batch is one commit together with the place that was reached, so that a copy which was
+cut off goes on there. At the end both are read again and compared, table by table; only then the target becomes a bus.
 
 A copy is the same bus in another place: it has the same name for itself, so that archives of the one come home to the
 other, and all ids go on from where they were. What lies beside a bus (archives, backups, settings), and files that
@@ -21,7 +21,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.engine import presence
 from agentbus.engine.blocking import BlockingEngine
-from agentbus.errors import CopyDiffers, NotAtRest
+from agentbus.errors import CopyDiffers, CopyFailed, FormatRefused, NotAtRest
 from agentbus.operations import Row
 from agentbus.operations.copying import (
     TABLES,
@@ -93,7 +93,13 @@ class _Copy:
         before = self._place
         rows = _read(self._source, before.table, before.after)
         after = _beyond(before) if not rows else _moved(before, rows)
-        self._place = self._target.write(load_copy, LoadRequest(before, after, rows))
+        try:
+            self._place = self._target.write(load_copy, LoadRequest(before, after, rows))
+        except FormatRefused as error:
+            reason = (
+                f"it does not take a row of {before.table} from {_spelt(before, rows[0])} to {_spelt(before, rows[-1])}"
+            )
+            raise CopyFailed(path=self._target.shown, reason=f"{reason}: {error.reason}") from error
         self._tell(len(rows), before.table)
 
     def _compared(self, table: str) -> CopiedTable:
@@ -135,6 +141,11 @@ def _pages(store: BlockingEngine, table: str) -> Iterator[list[Row]]:
 
 def _key(table: str, row: Row) -> tuple[Any, ...]:
     return row[: len(TABLES[table].start)]
+
+
+def _spelt(place: Place, row: Row) -> str:
+    """A row, by its key."""
+    return "/".join(map(str, _key(place.table, row)))
 
 
 def _moved(place: Place, rows: list[Row]) -> Place:

@@ -32,6 +32,9 @@ _PAYLOADS: dict[str, tuple[Callable[[int, Any], Any], Callable[[bytes], int | st
     "documents": (examining.document_payloads, lambda text: sha256(text).hexdigest()),
     "participants": (examining.participant_payloads, crc32),
     "checkpoints": (examining.checkpoint_payloads, lambda text: sha256(text).hexdigest()),
+    "tasks": (examining.task_payloads, crc32),
+    "steps": (examining.step_payloads, crc32),
+    "approvals": (examining.approval_payloads, crc32),
 }
 
 
@@ -134,9 +137,10 @@ def _compare(page: examining.Page, hashed: Callable[[bytes], int | str]) -> tupl
     damaged: list[str] = []
     size = 0
     for what, checksum, text in page.rows:
-        encoded = text.encode(errors="surrogateescape")
+        # In a damaged row there may be anything, or nothing.
+        encoded = text.encode(errors="surrogateescape") if isinstance(text, str) else b""
         size += len(encoded)
-        if hashed(encoded) != checksum:
+        if not isinstance(text, str) or hashed(encoded) != checksum:
             damaged.append(what)
     return damaged, size
 

@@ -52,6 +52,8 @@ _TOLD: dict[str, tuple[str, Callable[[EventRecord], str]]] = {
     "process_dead": ("error", _died),
     "process_back": ("warning", lambda event: f"process {event.subject} counted as dead, and beats"),
     "session_interrupted": ("error", _interrupted),
+    "task_failed": ("error", lambda event: f"task {_failed(event)}"),
+    "approval_requested": ("info", lambda event: f"task {event.subject} asks for approval: {event.facts['approval']}"),
 }
 
 

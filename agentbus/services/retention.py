@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from agentbus import ballast
 from agentbus.engine.interface import Engine, Progress
-from agentbus.errors import InvalidInput
+from agentbus.errors import DiskFull, InvalidInput
 from agentbus.limits import check_options
 from agentbus.operations import archives
 from agentbus.operations.archives import Line, bus_name
@@ -28,6 +29,7 @@ from agentbus.operations.policy import (
 from agentbus.operations.removing import RemoveRequest, remove
 from agentbus.operations.retention import TIERS, Piece, Wanted
 from agentbus.operations.state import last_change
+from agentbus.operations.task_archives import load_tasks
 from agentbus.records import RetentionPolicy, RetentionReport
 from agentbus.services.archive import ArchiveWriter, archive_in
 from agentbus.services.threads import to_its_end
@@ -37,7 +39,7 @@ log = logging.getLogger("agentbus.retention")
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
 _WITH_STATE = ("agent", "session")
-_WEIGHTS = {"agent": 5, "session": 50}
+_WEIGHTS = {"agent": 5, "task": 10, "session": 50}
 """What takes longer to remove than a row."""
 EVERY = 3600 * 1000
 """Milliseconds after which the policy is applied again, if a monitor runs."""
@@ -50,6 +52,7 @@ _LOADING: dict[str, Callable[[Sequence[Any], Any], Any]] = {
     "message": archives.load_messages,
     "event": archives.load_events,
     "process": archives.load_processes,
+    "task": load_tasks,
     "tombstone": archives.load_tombstones,
 }
 
@@ -188,6 +191,14 @@ class _Run:
         for piece in pieces:
             self._gone.setdefault(piece.kind, set()).add(piece.key)
 
+    async def _archive(self, lines: list[Line]) -> None:
+        try:
+            await to_its_end(self.archive.write, lines)
+        except DiskFull:
+            if not ballast.release(str(self._engine.directory)):
+                raise
+            await to_its_end(self.archive.write, lines)
+
     async def _let_go(self, portion: tuple[Piece, ...]) -> None:
         lines: list[Line] = []
         # Before the entries are read: whatever is changed later has a higher number.
@@ -199,7 +210,7 @@ class _Run:
                 keys = [(key, self._archived.get((kind, key), 0)) for key in keys]
             if keys:
                 lines += await self._engine.read(load, keys)
-        await to_its_end(self.archive.write, lines)
+        await self._archive(lines)
         removed = await self._engine.write(remove, RemoveRequest(self.archive.path.name, portion, self._rest))
         self._archived.update({(piece.kind, piece.key): change for piece in portion if piece.kind in _WITH_STATE})
         self._note(removed.pieces)

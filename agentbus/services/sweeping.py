@@ -16,6 +16,7 @@ from agentbus.engine import presence
 from agentbus.engine.interface import Engine
 from agentbus.operations.events import EventFilter, last_event, read_events
 from agentbus.operations.liveness import JudgeRequest, Rules, convict, suspect
+from agentbus.operations.tasks import free_lapsed_tasks
 from agentbus.operations.tidying import Survey, SurveyRequest, TidyRequest, survey, tidy
 from agentbus.records import EventRecord, Finding, Sweep
 from agentbus.services.expiry import expire_state
@@ -27,7 +28,7 @@ _LOOK_AT_QUEUES_EVERY = 60_000
 """Milliseconds: how deep queues are costs by how many there are."""
 _COUNTED = (
     "processes_dead", "agents_failed", "agents_suspected", "sessions_interrupted", "leases_freed", "messages_expired",
-    "state_expired",
+    "tasks_freed", "state_expired",
 )  # fmt: skip
 
 
@@ -122,6 +123,8 @@ class Sweeper:
             counts["leases_freed"] += tidied.freed
             counts["messages_expired"] += tidied.expired
             more = tidied.more
+        if around.tasks:
+            counts["tasks_freed"] += await engine.write(free_lapsed_tasks, None)
         counts["state_expired"] += await expire_state(engine)
 
     async def _news(self) -> list[Finding]:

@@ -78,17 +78,26 @@ class Shell:
 
     def refused(self, *words: str, agent: str | None = None, code: int) -> dict[str, Any]:
         """The error of what must fail. Not in a process of its own: there are many ways to be wrong."""
-        printed = io.TextIOWrapper(io.BytesIO())
-        environment = {**dict.fromkeys(self.hidden, ""), **({} if agent is None else {"AGENTBUS_AGENT": agent})}
-        with chdir(self.directory), patch.dict(os.environ, environment), redirect_stdout(printed):
-            found = main([*words, "--json"])
-        envelope = json.loads(printed.buffer.getvalue())
+        found, envelope = self._main(words, agent)
         assert (found, list(envelope)) == (code, ["schema_version", "error"]), envelope
         error: dict[str, Any] = envelope["error"]
         assert error["message"]
         # What to do is said in the words of the command line.
         assert not re.search(r"\bbus\.|^\?$", error["fix"] or ""), error
         return error
+
+    def told(self, *words: str, agent: str | None = None, code: int = 0) -> Any:
+        """The data of what must succeed, the same way."""
+        found, envelope = self._main(words, agent)
+        assert (found, list(envelope)) == (code, ["schema_version", "data"]), envelope
+        return envelope["data"]
+
+    def _main(self, words: tuple[str, ...], agent: str | None) -> tuple[int, dict[str, Any]]:
+        printed = io.TextIOWrapper(io.BytesIO())
+        environment = {**dict.fromkeys(self.hidden, ""), **({} if agent is None else {"AGENTBUS_AGENT": agent})}
+        with chdir(self.directory), patch.dict(os.environ, environment), redirect_stdout(printed):
+            found = main([*words, "--json"])
+        return found, json.loads(printed.buffer.getvalue())
 
     def register(self, agent: str, **options: Any) -> str:
         """Register a worker, without starting a process for it."""

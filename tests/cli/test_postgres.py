@@ -17,6 +17,7 @@ import pytest
 
 from agentbus.blocking import BlockingBus, open_bus
 from agentbus.operations.examining import live_processes
+from tests.cli.at_work import add_module
 from tests.cli.conftest import PATIENCE, Shell
 from tests.cli.test_milestone import SCRIPT
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
@@ -94,6 +95,23 @@ backup restore x.dump | 1
 prime
 complete --agent a
 fail --agent b broken
+task start feature 1 --id t --session s
+task list
+task show t
+task approvals
+task approve t --by ada | 1
+task halt t
+task continue t
+task auto t on --by ada
+task auto t off
+task stop t
+task resumable
+task resume t
+task restart t
+task edit t --name x
+task wait t --timeout 0.01 | 4
+task log t
+task stats
 session complete s
 agents delete b
 agents clear
@@ -249,6 +267,25 @@ def test_a_command_is_run_as_an_agent(remote: Remote, server: Server) -> None:
         found = bus.do(bus.agents.get("a"))
         assert found is not None
         assert (found.status, found.progress, found.error) == ("failed", 40, "exit code 3: 1")
+
+
+def test_a_worker_runs_tasks_that_people_wait_for(remote: Remote) -> None:
+    add_module(remote)
+    remote.open().close()
+    waiting = None
+    try:
+        remote.say("task", "start", "docs", "--id", "d-1", "--quiet")
+        waiting = remote.start("task", "wait", "d-1")
+        with remote.open() as bus:
+            until(lambda: len(bus.read(live_processes, None)) == 1)
+        done = remote.run("worker", "flows:docs", "--until-idle")
+        assert done.code == 0
+        assert SECRET not in done.out + done.err
+        assert waiting.communicate(timeout=PATIENCE) == (b"written: None\n", b"")
+    finally:
+        if waiting is not None:
+            waiting.kill()
+            waiting.communicate()
 
 
 def test_one_sweep_finds_who_died(remote: Remote) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agentbus.blocking import open_bus
+from tests.cli.at_work import add_module, begun, start
 from tests.cli.conftest import Shell
 
 FILE = Path(__file__).with_name("shapes.json")
@@ -104,8 +105,38 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("backup list", ("backup", "list"), 0),
     ("doctor", ("doctor",), 0),
     ("cleanup", ("cleanup", "--stale", "0"), 0),
+    ("quotas", ("quotas", "--depth", "1000"), 0),
     ("prime", ("prime",), 0),
 ]
+# Tasks, on another one, beside a module with workflows: "f-1" waits for an approval, "b-1" has failed.
+TASKS: list[tuple[str, tuple[str, ...], int]] = [
+    ("task start", ("task", "start", "docs", "--id", "d-1"), 0),
+    ("worker", ("worker", "flows:docs", "--until-idle"), 0),
+    ("task list", ("task", "list"), 0),
+    ("task show", ("task", "show", "f-1"), 0),
+    ("task show failed", ("task", "show", "b-1"), 0),
+    ("task show nothing", ("task", "show", "none"), 4),
+    ("task approvals", ("task", "approvals"), 0),
+    ("status with tasks", ("status",), 0),
+    ("task wait", ("task", "wait", "d-1"), 0),
+    ("task wait in vain", ("task", "wait", "f-1", "--timeout", "0"), 4),
+    ("task resumable", ("task", "resumable"), 0),
+    ("task log", ("task", "log", "f-1", "--limit", "1"), 0),
+    ("task stats", ("task", "stats"), 0),
+    ("task approve by an agent", ("task", "approve", "f-1"), 2),
+    ("task approve", ("task", "approve", "f-1", "--by", "ada"), 0),
+    ("task reject", ("task", "reject", "f-1", "--by", "ada"), 1),
+    ("task settle", ("task", "settle", "f-1", "plan", "--redo", "--by", "ada"), 1),
+    ("task halt", ("task", "halt", "f-1"), 0),
+    ("task continue", ("task", "continue", "f-1"), 0),
+    ("task auto", ("task", "auto", "f-1", "off"), 0),
+    ("task stop", ("task", "stop", "f-1"), 0),
+    ("task resume", ("task", "resume", "f-1"), 0),
+    ("task redo", ("task", "redo", "f-1", "plan"), 0),
+    ("task restart", ("task", "restart", "f-1"), 0),
+    ("task edit", ("task", "edit", "f-1", "--name", "x"), 0),
+]
+ALL = {"messages": CALLS, "keeping": KEEPING, "tasks": TASKS}
 
 
 def shape(value: Any) -> Any:
@@ -117,35 +148,39 @@ def shape(value: Any) -> Any:
     return "null" if value is None else type(value).__name__
 
 
-def shapes(shell: Shell, calls: list[tuple[str, tuple[str, ...], int]]) -> dict[str, Any]:
+def shapes(shell: Shell, part: str) -> dict[str, Any]:
     for agent in ("a", "b"):
         shell.register(agent)
+    if part == "tasks":
+        add_module(shell)
+        start(shell, "broken", id="b-1")
+        begun(shell)
     found: dict[str, Any] = {}
-    for name, words, code in calls:
+    for name, words, code in ALL[part]:
         outcome = shell.run("--json", *words, agent="a")
         assert outcome.code == code, (name, outcome)
-        found[name] = {"code": code, "json": shape(json.loads(outcome.out))}
+        found[name] = {"code": code, "json": shape(json.loads(outcome.out.splitlines()[0]))}
     return found
 
 
-@pytest.mark.parametrize("calls", [CALLS, KEEPING], ids=["messages", "keeping"])
-def test_the_json_of_every_command_has_its_shape(shell: Shell, calls: list[tuple[str, tuple[str, ...], int]]) -> None:
+@pytest.mark.parametrize("part", ALL)
+def test_the_json_of_every_command_has_its_shape(shell: Shell, part: str) -> None:
     pinned = json.loads(FILE.read_text())
-    assert shapes(shell, calls) == {name: pinned[name] for name, *_ in calls}
+    assert shapes(shell, part) == {name: pinned[name] for name, *_ in ALL[part]}
 
 
 def test_nothing_else_is_pinned() -> None:
-    named = [name for name, *_ in CALLS + KEEPING]
+    named = [name for calls in ALL.values() for name, *_ in calls]
     assert list(json.loads(FILE.read_text())) == named
     assert len(set(named)) == len(named)
 
 
 def write() -> None:
     found: dict[str, Any] = {}
-    for calls in (CALLS, KEEPING):
+    for part in ALL:
         with tempfile.TemporaryDirectory(prefix="agentbus-cli-") as directory:
             open_bus(Path(directory) / ".agentbus", create=True).close()
-            found |= shapes(Shell(Path(directory)), calls)
+            found |= shapes(Shell(Path(directory)), part)
     FILE.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -66,7 +66,9 @@ def test_what_agents_keep_imports_nothing_heavy(shell: Shell) -> None:
         "checkpoint create x 1 --file plan.json", "checkpoint create x --all --of session:s", "checkpoint list",
         "checkpoint show 1", "checkpoint restore", "checkpoint verify 1", "checkpoint prune --keep 1", "events",
         "types list", "types add zebra", "recovery list", "recovery clear", "backup list", "prime",
-        "session complete s",
+        "session complete s", "task start feature 1 --id t", "task list", "task show t --history", "task approvals",
+        "task resumable", "task halt t", "task continue t", "task auto t off", "task stop t", "task resume t",
+        "task restart t", "task edit t --name x", "task log t", "task stats", "task auto t on --by ada",
     ]  # fmt: skip
     program = """
 import json, sys

@@ -14,6 +14,7 @@ import time
 import pytest
 
 from agentbus.blocking import open_bus
+from tests.cli.at_work import begun
 from tests.cli.conftest import COMMAND, PATIENCE, Shell
 
 
@@ -129,29 +130,39 @@ def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     shell.register("planner-1", type="planner")
     with open_bus(shell.directory / ".agentbus") as bus:
         bus.begin("planning", id="s-1")
+    assert completed(
+        shell,
+        'agentbus rec', 'agentbus agents ""', 'agentbus send ""', "agentbus send planner-1 note --pri",
+        "agentbus state get k --agent pl", "agentbus messages list --st", 'agentbus session recover ""',
+        "agentbus session recover s-1 --fol", "agentbus register x --type plann", 'agentbus ack ""',
+    ) == [
+        "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status", "s-1",
+        "--follow-on --follow-on-id", "planner", "",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_tasks_their_steps_and_what_they_ask(shell: Shell) -> None:
+    begun(shell)
+    assert completed(
+        shell,
+        'agentbus task show ""', "agentbus task redo f-1 pl", 'agentbus task approve f-1 ""', 'agentbus task start ""',
+        "agentbus task auto f-1 o", "agentbus task start feature --co",
+    ) == ["f-1", "planning plan", "plan", "feature", "on off", "--context"]  # fmt: skip
+
+
+def completed(shell: Shell, *lines: str) -> list[str]:
+    """What bash has to offer at the end of each of these lines."""
     script = """
         eval "$(agentbus completion bash)"
         complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _agentbus; echo "${COMPREPLY[@]}"; }
-        complete_words agentbus rec
-        complete_words agentbus agents ""
-        complete_words agentbus send ""
-        complete_words agentbus send planner-1 note --pri
-        complete_words agentbus state get k --agent pl
-        complete_words agentbus messages list --st
-        complete_words agentbus session recover ""
-        complete_words agentbus session recover s-1 --fol
-        complete_words agentbus register x --type plann
-        complete_words agentbus ack ""
-    """
+    """ + "\n".join(f"complete_words {line}" for line in lines)
     environment = {**shell.environment, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, timeout=PATIENCE, check=True
     )
     assert done.stderr == b""
-    assert done.stdout.decode().splitlines() == [
-        "receive recovery", "list show find delete clear", "planner-1", "--priority", "planner-1", "--status", "s-1",
-        "--follow-on --follow-on-id", "planner", "",
-    ]  # fmt: skip
+    return done.stdout.decode().splitlines()
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")

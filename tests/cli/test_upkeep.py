@@ -141,3 +141,18 @@ def test_agents_are_deleted_only_if_all_are_there(shell: Shell) -> None:
     shell.say("complete", agent="a")
     assert shell.refused("agents", "delete", "a", "nobody", code=1)["code"] == "unknown_agent"
     assert shell.say("agents", "list").startswith("a\t")
+
+
+def test_quotas_are_shown_and_set_and_hold_for_commands(shell: Shell) -> None:
+    shell.register("a")
+    assert shell.say("quotas") == "depth\tnone\nrate\tnone\nsize\tnone"
+    assert shell.json("quotas", "--depth", "1", "--rate", "2.5") == {"depth": 1, "rate": 2.5, "size": None}
+    assert shell.say("quotas", "--rate", "none") == "depth\t1\nrate\tnone\nsize\tnone"
+    shell.say("send", "a", "note", "1", agent="a")
+    full = shell.refused("send", "a", "note", "2", agent="a", code=3)
+    assert (full["code"], full["fix"]) == (
+        "queue_full",
+        "wait until some are taken, or allow more: agentbus quotas --depth N",
+    )
+    assert shell.refused("quotas", "--depth", "0", code=2)["code"] == "out_of_range"
+    assert shell.refused("quotas", "--rate", "fast", code=2)["code"] == "usage"

@@ -63,7 +63,8 @@ def workflow(path: Path) -> Path:
         CREATE TABLE tasks (
             id TEXT PRIMARY KEY, request TEXT NOT NULL, status TEXT DEFAULT 'pending', workflow_state TEXT, plan TEXT,
             implementation TEXT, review TEXT, verification_result TEXT, approvals TEXT, error_details TEXT,
-            retry_count INTEGER DEFAULT 0, created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, updated_at TIMESTAMP
+            retry_count INTEGER DEFAULT 0, created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, updated_at TIMESTAMP,
+            workflow TEXT, priority TEXT
         );
         CREATE TABLE checkpoints (
             id INTEGER PRIMARY KEY AUTOINCREMENT, task_id TEXT REFERENCES tasks (id), phase TEXT, state TEXT,
@@ -72,9 +73,14 @@ def workflow(path: Path) -> Path:
         INSERT INTO tasks VALUES
             ('t-1', 'add a login', 'completed', '{"phase": "done"}', '{"steps": [1, 2]}', 'diff', 'fine',
              '{"ok": true}',
-             '[{"by": "ann", "decision": "yes"}]', NULL, 0, '2024-01-15 10:00:00', '2024-01-15 11:00:00'),
+             '[{"by": "ann", "decision": "yes"}]', NULL, 0, '2024-01-15 10:00:00', '2024-01-15 11:00:00', NULL, NULL),
             ('t-2', 'fix it', 'failed', '{"phase": "review"}', NULL, NULL, NULL, NULL, '[]', 'boom', 3,
-             '2024-01-15 12:00:00', '2024-01-15 12:30:00');
+             '2024-01-15 12:00:00', '2024-01-15 12:30:00', NULL, NULL),
+            ('t-3', 'make it fast', 'plan_awaiting_approval', NULL, '{"steps": [7]}', NULL, NULL, NULL,
+             '[{"phase": "plan", "approver": "ann", "approved": true, "comment": "go on"}]', NULL, 0,
+             '2024-01-15 12:00:00', '2024-01-15 12:30:00', 'feature', 'high'),
+            ('4', 'never mind', 'cancelled', NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0,
+             '2024-01-15 12:00:00', '2024-01-15 12:30:00', NULL, NULL);
         INSERT INTO checkpoints (task_id, phase, state, created_at) VALUES
             ('t-1', 'plan', '{"steps": [1]}', '2024-01-15 10:10:00'),
             ('t-1', 'plan', '{"steps": [1, 2]}', '2024-01-15 10:20:00'),

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import agentbus
-from agentbus import Bus
+from agentbus import Bus, Task
 from agentbus.blocking import BlockingBus, open_bus, open_store
 from agentbus.engine import presence
 from agentbus.errors import (
@@ -35,6 +35,7 @@ from agentbus.operations.processes import EnterRequest, enter
 from agentbus.records import AgentRecord, CopyReport, ImportReport
 from agentbus.registry import registration
 from agentbus.services.copying import copy_bus
+from tests.conformance.at_work import task_of, work_off
 from tests.conformance.helpers import take, worker
 from tests.conformance.story import Story
 from tests.support.clock import FakeClock
@@ -101,6 +102,15 @@ def places(request: pytest.FixtureRequest, clock: FakeClock, monkeypatch: pytest
             request.getfixturevalue("schemas").give_back(name)
 
 
+planned: list[str] = []
+
+
+@agentbus.workflow("asking")
+async def asking(task: Task) -> bool:
+    await task.step("plan", lambda: planned.append("once"))
+    return (await task.approval("go", show={"files": 3})).approved
+
+
 def fill(places: Places) -> None:
     """Something in every table, and gaps where something was removed; nobody has the bus open then."""
 
@@ -115,6 +125,8 @@ def fill(places: Places) -> None:
             await (await session.participants(["x", "y"])).finish("x", {"done": True})
             await session.document("plan").save({"v": 1})
             await session.document("plan").save({"v": 2})
+        await bus.tasks.start(asking, id="asking-1")
+        await work_off(bus, asking)
 
     places.on(places.source, live)
     with places.visited(places.source) as bus:
@@ -284,6 +296,23 @@ def test_processes_that_died_on_the_source_are_dead_in_the_copy(places: Places) 
     places.copy()
     record = record_of(places, "resident")
     assert (record.status, record.error) == ("failed", "the bus was copied")
+
+
+def test_a_task_that_waits_for_a_person_goes_on_in_the_copy(places: Places) -> None:
+    planned.clear()
+    fill(places)
+    places.copy()
+
+    async def decide(bus: Bus) -> None:
+        await bus.tasks.approve("asking-1", "go", by="ada")
+        await work_off(bus, asking)
+        assert await bus.tasks.result("asking-1", timeout=0) is True
+        later = await bus.tasks.start(asking)
+        await work_off(bus, asking)
+        assert (await task_of(bus, later.id)).status == "waiting"
+
+    places.on(places.target, decide)
+    assert planned == ["once", "once"], "of the first, the step was done and kept"
 
 
 class Cut(Exception):

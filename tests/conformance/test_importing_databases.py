@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import agentbus
 from agentbus import Bus
+from tests.conformance.at_work import task_of, work_off
 from tests.conformance.helpers import held, known, stored, take_all, worker
 from tests.conformance.old_ways import coordination, workflow
 
@@ -20,25 +22,80 @@ async def messages_to(bus: Bus, agent: str) -> list[Any]:
     return [record for record in (await bus.messages.list()).items if record.recipient == agent]
 
 
-async def test_tasks_and_their_checkpoints(bus: Bus, tmp_path: Path) -> None:
+async def test_tasks_come_in_as_tasks_with_what_their_steps_made(bus: Bus, tmp_path: Path) -> None:
     path = workflow(tmp_path / "workflow.db")
     report = await bus.import_path(path)
-    assert report.imported == {"session": 1, "document": 2, "checkpoint": 3}
+    assert report.imported == {"task": 4, "checkpoint": 3}
     assert (report.refused, report.changed, report.files[0].format) == (0, 0, "database")
-    (made,) = (await bus.sessions.list()).items
-    session = await bus.sessions.open(made.id)
-    record = await session.document("task-t-1").record()
-    assert record is not None
-    assert record.value["request"] == "add a login"
-    assert record.value["plan"] == {"steps": [1, 2]}
-    assert record.value["approvals"] == [{"by": "ann", "decision": "yes"}]
-    assert record.created == MORNING + 3_600_000, "SQLite's own times are in UTC"
-    assert (await session.document("task-t-2").latest())["error_details"] == "boom"
-    latest = await bus.checkpoints.latest(made.id, "task-t-1/plan", kind="session")
+    done = await task_of(bus, "t-1")
+    assert (done.status, done.workflow, done.name, done.phase) == ("completed", "imported", "add a login", "done")
+    assert (done.arguments, done.result) == (["add a login"], {"ok": True})
+    assert (done.created, done.ended) == (MORNING, MORNING + 3_600_000), "SQLite's own times are in UTC"
+    assert [(step.key, step.status, step.result) for step in await bus.tasks.steps("t-1")] == [
+        ("plan", "finished", {"steps": [1, 2]}), ("implementation", "finished", "diff"), ("review", "finished", "fine"),
+        ("verification_result", "finished", {"ok": True}),
+    ]  # fmt: skip
+    (verdict,) = await bus.tasks.approvals("t-1", status=None)
+    assert (verdict.key, verdict.status, verdict.by) == ("approval", "approved", "ann")
+    failed = await task_of(bus, "t-2")
+    assert (failed.status, failed.phase, failed.restarted) == ("failed", "review", 3)
+    assert failed.error is not None
+    assert failed.error.message == "boom"
+    latest = await bus.checkpoints.latest("t-1", "plan", kind="task")
     assert latest is not None
     assert latest.snapshot == {"steps": [1, 2]}
     again = await bus.import_path(path)
     assert (again.imported, again.present) == ({}, 7)
+
+
+async def test_a_task_that_had_not_ended_waits_for_a_person_and_goes_on_where_it_was(bus: Bus, tmp_path: Path) -> None:
+    await bus.import_path(workflow(tmp_path / "workflow.db"))
+    left = await task_of(bus, "t-3")
+    assert (left.status, left.phase, left.workflow) == ("halted", "plan_awaiting_approval", "feature")
+    assert left.context["priority"] == "high", "what there is no place for is kept"
+    (numbered,) = (await bus.tasks.list(status="stopped")).items
+    assert numbered.id.endswith(":4"), "every database counts from 1"
+    called: list[str] = []
+
+    @agentbus.workflow("feature")
+    async def feature(task: agentbus.Task, request: str) -> str:
+        async def make(what: str) -> Any:
+            called.append(what)
+            return what
+
+        plan = await task.step("plan", make, "plan", returns=dict)
+        verdict = await task.approval("plan")
+        code = await task.step("implementation", make, "code")
+        return f"{request}: {plan['steps']} {verdict.reason} {code}"
+
+    assert left in await bus.tasks.resumable()
+    await bus.tasks.resume("t-3", by="ada")
+    await work_off(bus, feature)
+    assert (await task_of(bus, "t-3")).result == "make it fast: [7] go on code"
+    assert called == ["code"], "what was planned is not planned again"
+
+
+async def test_tasks_of_any_shape_are_taken_or_told_of(bus: Bus, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "odd.db", isolation_level=None)
+    connection.executescript("""
+        CREATE TABLE tasks (id, status, approvals, "plan", description, updated_at, session_id);
+        INSERT INTO tasks VALUES
+            (1, 'DONE', '{"plan": "yes", "code": {"verdict": "no", "feedback": "ugly"}}', '[1', NULL, 'soon', 'none'),
+            ('a b', NULL, '["who knows"]', x'ff', 7, 1705312800, NULL),
+            ('huge', 'done', NULL, NULL, NULL, NULL, NULL),
+            (NULL, 'done', NULL, NULL, NULL, NULL, NULL);
+    """)
+    connection.execute("UPDATE tasks SET description = ? WHERE id = 'huge'", ("x" * 2_000_000,))
+    connection.close()
+    report = await bus.import_path(tmp_path)
+    assert (report.imported, report.refused) == ({"task": 2}, 2)
+    assert {problem.line for problem in report.problems if not problem.taken} == {3, 4}
+    odd, first = sorted((await bus.tasks.list()).items, key=lambda task: len(task.id))
+    assert (odd.status, odd.arguments, odd.context["approvals"]) == ("halted", [7], ["who knows"])
+    assert (first.status, first.session, first.result) == ("completed", None, "[1")
+    verdicts = {one.key: (one.status, one.by, one.reason) for one in await bus.tasks.approvals(first.id, status=None)}
+    assert verdicts == {"plan": ("approved", "unknown", None), "code": ("rejected", "unknown", "ugly")}
+    assert (await bus.import_path(tmp_path)).imported == {}
 
 
 async def test_a_registry_with_messages_state_sessions_and_checkpoints(bus: Bus, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from agentbus.errors import AgentFenced, OutOfRange
 from tests.conformance.helpers import eventually, nothing_for, running, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
+from tests.support.figures import Figure
 
 
 async def _fill(agent: Agent, number: int, **options: Any) -> list[str]:
@@ -129,7 +130,10 @@ async def test_acknowledging_one_begins_the_next(bus: Bus) -> None:
             await message.ack()
 
 
-async def test_a_poison_message_amid_prefetched_ones_takes_none_with_it(bus: Bus, engine: Engine) -> None:
+@pytest.mark.fault(13)
+async def test_a_poison_message_amid_prefetched_ones_takes_none_with_it(
+    bus: Bus, engine: Engine, figure: Figure
+) -> None:
     """Whoever handles it dies, again and again; its neighbours lose no attempt by that."""
     sender = await worker(bus, "sender")
     await bus.expect("a", type="worker")
@@ -153,6 +157,8 @@ async def test_a_poison_message_amid_prefetched_ones_takes_none_with_it(bus: Bus
     assert all(message.attempts == 1 for message in rest)
     assert sorted([*done, *(message.payload for message in rest)]) == [0, 1, 3, 4]
     record = await stored(bus, ids[2])
+    counted = sum(message.attempts - 1 for message in rest)
+    figure(hand_overs=f"{record.attempts} of {record.max_attempts}", neighbours=4, of_them_counted=counted)
     assert (record.status, record.attempts) == ("dead", 3)
 
 

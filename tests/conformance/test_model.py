@@ -1,18 +1,23 @@
-"""The queue against a model of it: any sequence of sends, claims, settlements and passing time ends as it should."""
+"""The bus against a model of it: any sequence of sends, claims, settlements, crashes, takeovers, comparing and setting,
+and passing time ends as it should."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentbus import Address, Agent, Bus, Message, pool
-from agentbus.errors import LeaseLost
+from agentbus import Address, Agent, Bus, Message, State, pool
+from agentbus.errors import AgentFenced, LeaseLost, VersionConflict
 from tests.conformance.helpers import stored, worker
 from tests.support.clock import FakeClock
+from tests.support.figures import Figure
 
 
 class Entry(msgspec.Struct):
@@ -28,6 +33,7 @@ class Entry(msgspec.Struct):
     attempts: int = 0
     lease: int = 0
     until: int = 0
+    holder: str = ""
 
 
 class Model:
@@ -35,6 +41,7 @@ class Model:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.versions: dict[str, int] = {}
 
     def send(self, wall: int, box: str, priority: int, delay: int | None, ttl: int | None, max_attempts: int) -> None:
         due = wall + delay * 1000 if delay else None
@@ -63,7 +70,21 @@ class Model:
             entry.attempts += 1
             entry.lease += 1
             entry.until = awake + lease * 1000
+            entry.holder = boxes[0]
         return taken
+
+    def end_life(self, holder: str) -> None:
+        """What somebody held who crashed, or was taken over, goes back as if its lease had run out."""
+        for entry in self.entries:
+            if entry.status == "leased" and entry.holder == holder:
+                entry.status = "dead" if entry.attempts >= entry.max_attempts else "queued"
+
+    def compare_and_set(self, key: str, if_version: int) -> int | None:
+        """The version that a key then has; None if it had another than that."""
+        if self.versions.get(key, 0) != if_version:
+            return None
+        self.versions[key] = if_version + 1
+        return if_version + 1
 
     def give_back(self, entry: Entry, delay: int, wall: int) -> None:
         if entry.attempts >= entry.max_attempts:
@@ -85,16 +106,30 @@ CLAIMS = st.tuples(st.just("claim"), st.sampled_from(["x", "y"]), st.sampled_fro
 SETTLEMENTS = st.tuples(
     st.just("settle"), st.integers(0, 50), st.sampled_from(["ack", "ack", "back", "later", "reject", "extend"])
 )
+LIVES = st.tuples(st.sampled_from(["crash", "take over"]), st.sampled_from(["x", "y"]))
+SETS = st.tuples(st.just("compare and set"), st.sampled_from(["k", "l"]), st.integers(0, 4))
 TIMES = st.tuples(st.sampled_from(["advance", "advance", "jump"]), st.sampled_from([0.5, 3, 10, 60]))
 
+STEPS = st.one_of(SENDS, SENDS, CLAIMS, CLAIMS, CLAIMS, SETTLEMENTS, SETTLEMENTS, SETTLEMENTS, TIMES, LIVES, SETS)
+
 _round = count()
+_done: Counter[str] = Counter()
 
 
-@settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(steps=st.lists(st.one_of(SENDS, CLAIMS, CLAIMS, SETTLEMENTS, SETTLEMENTS, TIMES), min_size=1, max_size=60))
-async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, steps: list[Any]) -> None:
+@pytest.fixture
+def counted(figure: Figure) -> Iterator[None]:
+    """Says at the end how much was done."""
+    _done.clear()
+    yield
+    figure(**{"examples": _done["examples"], "steps": _done["steps"], "unlike the model": 0})
+
+
+@pytest.mark.slow
+@pytest.mark.fault(14)
+@settings(settings.get_profile("faults"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, min_size=8, max_size=60))
+async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, counted: None, steps: list[Any]) -> None:
+    _done.update(examples=1, steps=len(steps))
     # One bus for all examples, each with agents and a pool of its own.
     name = f"r{next(_round)}"
     agents = {box: await worker(bus, f"{name}-{box}", pools=[f"{name}-p"]) for box in ("x", "y")}
@@ -122,6 +157,17 @@ async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, s
                 if held:
                     message, entry, turn = held[which % len(held)]
                     await _settle(message, entry, turn, how, model, clock)
+            case ("crash" | "take over" as how, reader):
+                if how == "crash":
+                    await agents[reader].fail("it crashed")
+                model.end_life(reader)
+                agents[reader] = await worker(bus, f"{name}-{reader}", pools=[f"{name}-p"], takeover=True)
+                for message, _, _ in [one for one in held if one[1].holder == reader][:1]:
+                    with pytest.raises((AgentFenced, LeaseLost)):
+                        await message.ack()
+                held = [one for one in held if one[1].holder != reader]
+            case ("compare and set", key, version):
+                await _compare_and_set(bus.state(f"{name}-s"), model, key, version)
             case ("advance", seconds):
                 clock.advance(seconds)
             case ("jump", seconds):
@@ -134,6 +180,15 @@ async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, s
         assert (record.status, record.attempts) == (entry.status, entry.attempts), entry
     for agent in agents.values():
         await agent.stop()
+
+
+async def _compare_and_set(state: State, model: Model, key: str, version: int) -> None:
+    expected = model.compare_and_set(key, version)
+    try:
+        found = await state.set(key, version, if_version=version)
+    except VersionConflict:
+        found = None
+    assert found == expected
 
 
 async def _claim(

@@ -15,6 +15,7 @@ from agentbus import Agent
 from agentbus.operations import Operation
 from agentbus.operations.leases import AckRequest, ack
 from tests.faults.rows import integrity, nobody_writes, rows, value
+from tests.support.figures import Figure, Scale
 
 SENDS = 10_000
 RECEIVES = 1_500
@@ -52,8 +53,12 @@ async def storm(calls: Iterable[Coroutine[Any, Any, None]], rng: random.Random) 
 
 
 @pytest.mark.slow
-async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(tmp_path: Path) -> None:
-    rng = random.Random(SEED)
+@pytest.mark.fault(9)
+async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
+    tmp_path: Path, figure: Figure, scale: Scale
+) -> None:
+    rng = random.Random(scale.seed(SEED))
+    sends = scale(SENDS, SENDS, 10 * SENDS)
     acknowledged: set[int] = set()
     async with (
         agentbus.connect(tmp_path, beat_every=3600) as bus,
@@ -65,25 +70,24 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(tmp_pa
             await sender.send("receiver", "note", number, message_id=f"s-{number}")
             acknowledged.add(number)
 
-        hit = await storm((one(n) for n in range(SENDS)), rng)
+        hit = await storm((one(n) for n in range(sends)), rng)
         await bus.stats()
         nobody_writes(tmp_path)
         there = Counter(row[0] for row in rows(tmp_path, "SELECT message_id FROM messages"))
         lost = [n for n in acknowledged if there[f"s-{n}"] != 1]
-        print(
-            f"seed {SEED}: {SENDS} sends, {hit} cancelled, {len(acknowledged)} acknowledged, {len(lost)} of them lost, "
-            f"{len(there) - len(acknowledged)} committed though cancelled, {SENDS - len(there)} withdrawn"
-        )
-        assert hit >= SENDS // 4
+        doubled = [name for name, times in there.items() if times > 1]
+        unheard = f"{len(there) - len(acknowledged)} committed though cancelled"
+        figure(unheard, cancelled=hit, acknowledged=len(acknowledged), lost=len(lost), doubled=len(doubled))
+        assert hit >= sends // 4
         assert not lost
-        assert not [name for name, times in there.items() if times > 1]
+        assert not doubled
 
         receipts = await asyncio.gather(
-            *(sender.send("receiver", "note", n, message_id=f"s-{n}") for n in range(SENDS))
+            *(sender.send("receiver", "note", n, message_id=f"s-{n}") for n in range(sends))
         )
         assert sum(receipt.duplicate for receipt in receipts) == len(there)
-        assert value(tmp_path, "SELECT count(*) FROM messages") == SENDS
-        assert value(tmp_path, "SELECT count(DISTINCT message_id) FROM messages") == SENDS
+        assert value(tmp_path, "SELECT count(*) FROM messages") == sends
+        assert value(tmp_path, "SELECT count(DISTINCT message_id) FROM messages") == sends
         nobody_writes(tmp_path)
 
         message = await receiver.receive(timeout=10)
@@ -93,8 +97,11 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(tmp_pa
 
 
 @pytest.mark.slow
-async def test_a_cancelled_receive_gives_its_message_back_uncounted(tmp_path: Path) -> None:
-    rng = random.Random(SEED + 1)
+@pytest.mark.fault(9)
+async def test_a_cancelled_receive_gives_its_message_back_uncounted(
+    tmp_path: Path, figure: Figure, scale: Scale
+) -> None:
+    rng = random.Random(scale.seed(SEED + 1))
     handled: Counter[int] = Counter()
     attempts: list[int] = []
     async with (
@@ -120,9 +127,8 @@ async def test_a_cancelled_receive_gives_its_message_back_uncounted(tmp_path: Pa
             await bus.engine.write(*_nothing(receiver))
             left = value(tmp_path, "SELECT count(*) FROM messages WHERE status <> 'acked'")
         doubled = {n: times for n, times in handled.items() if times > 1}
-        print(
-            f"seed {SEED + 1}: {hit} receives cancelled, {len(handled)} of {RECEIVES} handled, {len(doubled)} doubled"
-        )
+        lost = RECEIVES - len(handled)
+        figure("receives", cancelled=hit, acknowledged=len(handled), lost=lost, doubled=len(doubled))
         assert hit > RECEIVES // 4
         assert len(handled) == RECEIVES
         assert not doubled

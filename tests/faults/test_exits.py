@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.rows import integrity, lock_held, nobody_writes, rows
+from tests.support.figures import Figure
 from tests.support.processes import Team, Worker
 
 SOON = 2.0
@@ -24,6 +25,7 @@ def seconds_until_end(worker: Worker, since: float) -> float:
     return time.monotonic() - since
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize(
     ("how", "number", "status", "agent"),
     [
@@ -34,7 +36,7 @@ def seconds_until_end(worker: Worker, since: float) -> float:
     ],
 )
 def test_an_orderly_way_out_is_quick_and_leaves_nothing_behind(
-    short: Path, team: Team, how: str, number: signal.Signals | None, status: int, agent: str
+    short: Path, team: Team, figure: Figure, how: str, number: signal.Signals | None, status: int, agent: str
 ) -> None:
     bus = short / "bus"
     worker = team.start("worker_exit", bus, how)
@@ -43,7 +45,7 @@ def test_an_orderly_way_out_is_quick_and_leaves_nothing_behind(
     if number is not None:
         worker.signal(number)
     took = seconds_until_end(worker, begun)
-    print(f"{how}: ended after {took * 1000:.0f} ms with {worker.wait(0)}, {len(bells(bus))} bells left")
+    figure(f"{how}: {took * 1000:.0f} ms")
     assert worker.wait(0) == status
     assert took < SOON
     assert bells(bus) == []
@@ -55,8 +57,9 @@ def test_an_orderly_way_out_is_quick_and_leaves_nothing_behind(
     nobody_writes(bus)
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize("how", ["never closed", "loop closed", "terminated"])
-def test_a_bus_that_nobody_closed_does_not_hold_up_the_exit(short: Path, team: Team, how: str) -> None:
+def test_a_bus_that_nobody_closed_does_not_hold_up_the_exit(short: Path, team: Team, figure: Figure, how: str) -> None:
     bus = short / "bus"
     worker = team.start("worker_exit", bus, how)
     worker.expect("leaving")
@@ -64,7 +67,7 @@ def test_a_bus_that_nobody_closed_does_not_hold_up_the_exit(short: Path, team: T
     if how == "terminated":
         worker.signal(signal.SIGTERM)
     took = seconds_until_end(worker, begun)
-    print(f"{how}: ended after {took * 1000:.0f} ms with {worker.wait(0)}, {len(bells(bus))} bells left")
+    figure(f"{how}: {took * 1000:.0f} ms")
     assert worker.wait(0) == (-signal.SIGTERM if how == "terminated" else 0)
     assert took < SOON
     assert rows(bus, "SELECT count(*) FROM messages") == [(1,)]
@@ -78,6 +81,7 @@ def test_a_bus_that_nobody_closed_does_not_hold_up_the_exit(short: Path, team: T
     assert integrity(bus) == "ok"
 
 
+@pytest.mark.fault(10)
 @pytest.mark.parametrize(
     ("how", "status"),
     [
@@ -89,7 +93,7 @@ def test_a_bus_that_nobody_closed_does_not_hold_up_the_exit(short: Path, team: T
     ],
 )
 def test_a_lock_that_another_process_holds_does_not_hold_up_the_exit(
-    short: Path, team: Team, how: str, status: int
+    short: Path, team: Team, figure: Figure, how: str, status: int
 ) -> None:
     bus = short / "bus"
     worker = team.start("worker_exit", bus, how)
@@ -101,7 +105,7 @@ def test_a_lock_that_another_process_holds_does_not_hold_up_the_exit(
         if how == "contended interrupt":
             worker.signal(signal.SIGINT)
         took = seconds_until_end(worker, begun)
-    print(f"{how}: ended after {took * 1000:.0f} ms with {worker.wait(0)}, {len(bells(bus))} bells left")
+    figure(f"{how}: {took * 1000:.0f} ms")
     assert worker.wait(0) == status
     assert took < SOON
     assert bells(bus) == []

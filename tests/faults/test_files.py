@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import stat
+import time
 from pathlib import Path
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 import agentbus
 from agentbus.errors import AgentBusError, DatabaseGone
 from tests.faults.rows import integrity, rows, value
+from tests.support.figures import Figure
 from tests.support.processes import Team
 
 
@@ -21,8 +23,9 @@ async def fill(path: Path, count: int) -> None:
         await filler.send_many([("filler", "note", {"text": "x" * 1000}) for _ in range(count)])
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize("what", ["removed", "replaced", "directory removed"])
-async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, what: str) -> None:
+async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, figure: Figure, what: str) -> None:
     path = tmp_path / "bus"
     await fill(tmp_path / "other", 10)
     async with agentbus.connect(path, beat_every=3600) as bus:
@@ -39,6 +42,7 @@ async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, what: str) -> 
             await agent.send("agent", "note", 2)
         with pytest.raises(DatabaseGone):
             await agent.receive(timeout=0)
+        figure(f"{what}: refused by the next call")
     # Nothing of ours is written to whatever is there now.
     if what == "replaced":
         assert (path / "bus.db").read_bytes() == before
@@ -46,15 +50,20 @@ async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, what: str) -> 
         assert not (path / "bus.db").exists()
 
 
-async def test_whoever_only_reads_or_watches_hears_of_it_with_the_next_beat(tmp_path: Path) -> None:
+@pytest.mark.fault(20)
+async def test_whoever_only_reads_or_watches_hears_of_it_with_the_next_beat(tmp_path: Path, figure: Figure) -> None:
     async with agentbus.connect(tmp_path, beat_every=0.1) as bus:
         state = bus.state("scope")
         await state.set("k", 1)
         watch = state.watch()
         assert (await anext(watch)).value == 1
         (tmp_path / "bus.db").unlink()
+        begun = time.monotonic()
         with anyio.fail_after(10), pytest.raises(DatabaseGone):
             await anext(watch)
+        took = time.monotonic() - begun
+        figure(f"a watcher with a beat of 0.1 s (usually 5 s) hears of it after {took * 1000:.0f} ms")
+        assert took < 5
         for call in (state.get("k"), state.list(), bus.agents.list()):
             with pytest.raises(DatabaseGone):
                 await call
@@ -122,11 +131,19 @@ def test_two_buses_on_one_file_in_one_process_do_not_break_each_other(short: Pat
     assert integrity(path) == "ok"
 
 
+@pytest.mark.fault(23)
 @pytest.mark.parametrize("deep", [False, True], ids=["short path", "path too long for a socket"])
-def test_nobody_else_can_read_the_files_whatever_the_umask(short: Path, runtime: Path, team: Team, deep: bool) -> None:
+async def test_nobody_else_can_read_the_files_whatever_the_umask(
+    short: Path, runtime: Path, team: Team, figure: Figure, deep: bool
+) -> None:
     path = short / ("deep-" * 24 if deep else "bus")
     before = os.umask(0)
     try:
+        async with agentbus.connect(path) as bus, bus.agent("a", type="worker") as agent:
+            await agent.send("a", "note")
+            await agent.ack(await agent.receive_many(1, timeout=0))
+            await bus.backup()
+            await bus.retention.apply(policy=agentbus.RetentionPolicy(messages=0))
         worker = team.start("worker_sender", path, 0)
         worker.expect("sent")
     finally:
@@ -135,10 +152,11 @@ def test_nobody_else_can_read_the_files_whatever_the_umask(short: Path, runtime:
     ours = [path, *path.rglob("*"), *runtime.rglob("*")]
     modes = {file: stat.S_IMODE(file.lstat().st_mode) for file in ours}
     kinds = {file.name for file in ours if not file.is_socket()}
-    assert {"bus.db", "bus.db-wal", "bus.db-shm", "bus.lock"} <= kinds
+    assert {"bus.db", "bus.db-wal", "bus.db-shm", "bus.lock", "bus.ballast", "backups", "archive"} <= kinds
+    assert {file.parent.name for file in ours} >= {"backups", "archive"}
     assert sum(file.is_socket() for file in ours) == 1
-    print(f"{len(ours)} files and directories: {sorted({oct(mode) for mode in modes.values()})}")
     wrong = {str(file): oct(mode) for file, mode in modes.items() if mode != (0o700 if file.is_dir() else 0o600)}
+    figure(files_and_directories=len(ours), open_to_others=len(wrong))
     assert not wrong
 
 

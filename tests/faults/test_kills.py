@@ -13,10 +13,9 @@ import pytest
 
 import agentbus
 from tests.faults.rows import integrity, nobody_writes, rows, value
+from tests.support.figures import Figure, Scale
 from tests.support.processes import Team, Worker
 
-KILLS = 52
-WORKERS = 3
 SEED = 20_240_613
 
 # Every change of a message's status, in the order of the commits, with the wall milliseconds at which it was made.
@@ -42,7 +41,7 @@ def watch(bus: Path) -> None:
 class Storm:
     """Workers that are killed at random and replaced; knows when each was killed."""
 
-    def __init__(self, bus: Path, team: Team, rng: random.Random) -> None:
+    def __init__(self, bus: Path, team: Team, rng: random.Random, workers: int) -> None:
         self._bus = bus
         self._team = team
         self._rng = rng
@@ -50,11 +49,11 @@ class Storm:
         self.killed: dict[str, float] = {}
         self.done: list[tuple[int, int]] = []
         self.claimed = 0
-        self.workers = [self._start() for _ in range(WORKERS)]
+        self.workers = [self._start() for _ in range(workers)]
 
     def kill_one(self) -> None:
         """Kill a worker after some claims, and start another; now and then kill that one while it opens the bus."""
-        place = self._rng.randrange(WORKERS)
+        place = self._rng.randrange(len(self.workers))
         for _ in range(self._rng.randint(1, 12)):
             self._note(self.workers[place][1].line())
         self._kill(*self.workers[place])
@@ -114,14 +113,18 @@ def leases_taken_from_the_living(bus: Path, killed: dict[str, float]) -> list[st
 
 
 @pytest.mark.slow
-def test_fifty_workers_killed_lose_nothing_and_share_no_lease(tmp_path: Path, team: Team) -> None:
-    rng = random.Random(SEED)
+@pytest.mark.fault(1)
+def test_workers_killed_at_random_lose_nothing_and_share_no_lease(
+    tmp_path: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
+    rng = random.Random(seed := scale.seed(SEED))
+    kills = scale(52, 200, 2000)
     bus = tmp_path / "bus"
     driver = team.start("worker_driver", bus)
     driver.expect("ready")
     watch(bus)
-    storm = Storm(bus, team, rng)
-    while len(storm.killed) < KILLS:
+    storm = Storm(bus, team, rng, scale(3, 6))
+    while len(storm.killed) < kills:
         storm.kill_one()
     driver.tell("stop")
     said = driver.finish(60)
@@ -138,12 +141,15 @@ def test_fifty_workers_killed_lose_nothing_and_share_no_lease(tmp_path: Path, te
     lost = [number for number in sent if not results[number]]
     doubled = [number for number, times in results.items() if times > 1]
     wrong = leases_taken_from_the_living(bus, storm.killed)
-    print(
-        f"seed {SEED}: {len(storm.killed)} kills, {len(sent)} sends acknowledged, {len(lost)} lost, "
-        f"{len(doubled)} doubled, {storm.claimed} claims seen, {redelivered} messages delivered again, "
-        f"{len(wrong)} leases taken from the living"
+    figure(
+        kills=len(storm.killed),
+        acknowledged=len(sent),
+        lost=len(lost),
+        doubled=len(doubled),
+        leases_taken_from_the_living=len(wrong),
+        delivered_again=redelivered,
     )
-    assert len(storm.killed) >= 50
+    print(f"seed {seed}")
     assert redelivered >= 5, "hardly a worker was killed with a message in its hands; this test proves little"
     assert not lost
     assert not doubled
@@ -155,15 +161,16 @@ def test_fifty_workers_killed_lose_nothing_and_share_no_lease(tmp_path: Path, te
 
 
 @pytest.mark.slow
+@pytest.mark.fault(1)
 @pytest.mark.parametrize("durability", ["disk", "process"])
 def test_a_sender_killed_at_any_moment_has_sent_what_it_was_told_and_can_try_again(
-    tmp_path: Path, team: Team, durability: str
+    tmp_path: Path, team: Team, figure: Figure, scale: Scale, durability: str
 ) -> None:
-    rng = random.Random(SEED + 1)
+    rng = random.Random(scale.seed(SEED + 1))
     bus = tmp_path / "bus"
     acknowledged: set[int] = set()
     kills = 0
-    while kills < 10:
+    while kills < scale(10, 20, 300):
         # As a program does that was restarted: go on with the first send it has no receipt for, under the same id.
         sender = team.start("worker_sender", bus, len(acknowledged), durability)
         for _ in range(rng.randint(1, 80)):
@@ -178,10 +185,8 @@ def test_a_sender_killed_at_any_moment_has_sent_what_it_was_told_and_can_try_aga
         assert acknowledged == set(range(len(acknowledged)))
         assert len(there) <= len(acknowledged) + 1
     doubled = [name for name, times in there.items() if times > 1]
-    print(
-        f"{durability}, seed {SEED + 1}: {kills} kills, {len(acknowledged)} sends acknowledged, {len(lost)} lost, "
-        f"{len(doubled)} doubled, {len(there) - len(acknowledged)} committed but not acknowledged at the end"
-    )
+    note = f"senders, durability {durability}"
+    figure(note, kills=kills, acknowledged=len(acknowledged), lost=len(lost), doubled=len(doubled))
     assert not doubled
     assert rows(bus, "SELECT id FROM messages WHERE message_id <> 'n-' || json_extract(payload, '$.number')") == []
     nobody_writes(bus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import tempfile
 import time
@@ -229,6 +230,24 @@ async def test_closing_a_bus_whose_server_is_gone_does_not_hang(server: Server) 
         await asyncio.to_thread(server.stop)
         begun = time.monotonic()
     assert time.monotonic() - begun < 5
+
+
+async def test_closing_a_bus_whose_server_stands_still_does_not_hang(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentbus.parting.PATIENCE", 0.2)
+    monkeypatch.setattr("agentbus.engine.postgres.writer.LAST", 0.2)
+    connection = await asyncpg.connect(server.url)
+    async with agentbus.connect(server.url) as bus:
+        await bus.register("a", type="worker")
+        found = await connection.fetch("SELECT pid FROM pg_stat_activity WHERE application_name = 'agentbus'")
+        for (pid,) in found:
+            os.kill(pid, signal.SIGSTOP)
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 10
+    for (pid,) in found:
+        os.kill(pid, signal.SIGCONT)
+    await connection.close()
 
 
 async def test_a_client_that_stands_still_in_a_transaction_does_not_hold_up_the_others_for_ever(url: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import agentbus
 from agentbus.records import StateEntry
 from tests.faults.rows import integrity, value
+from tests.support.figures import Figure, Scale
 from tests.support.processes import Team, eventually
 
 RACERS = 16
@@ -39,6 +40,24 @@ def test_16_processes_compare_and_set_and_no_addition_is_lost(tmp_path: Path, te
     assert value(bus, "SELECT value FROM state WHERE key = 'plain'") == total
     assert value(bus, "SELECT value FROM counters WHERE name = 'change'") == 2 * RACERS * TIMES
     assert conflicts > 0, "nobody ever met anybody; the race was none"
+    assert integrity(bus) == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.fault(15)
+def test_of_many_that_compare_and_set_at_once_as_many_succeed_as_the_value_says(
+    tmp_path: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
+    processes, times = scale((8, 100), (32, 1000), (32, 10_000))
+    bus = tmp_path / "bus"
+    answers = json.loads(team.start("worker_state", "attempt", bus, processes, times).expect("answers", 600))
+    errors = [answer["error"] for answer in answers if "error" in answer]
+    assert not errors, f"{len(errors)} of {processes} failed, the first with\n{errors[0]}"
+    won = sum(answer["won"] for answer in answers)
+    total = int(value(bus, "SELECT value FROM state WHERE key = 'sum'"))
+    figure(attempts=processes * times, succeeded=won, lost=won - total, note=f"the value is {total:,}")
+    assert won == total == value(bus, "SELECT version FROM state WHERE key = 'sum'")
+    assert won < processes * times, "nobody ever met anybody; the race was none"
     assert integrity(bus) == "ok"
 
 

@@ -14,6 +14,7 @@ import pytest
 import agentbus
 from agentbus.errors import DamagedArchive
 from tests.faults.rows import integrity, rows
+from tests.support.figures import Figure
 from tests.support.processes import Team, Worker
 
 KILLS = 4
@@ -143,11 +144,13 @@ def last_said(worker: Worker, known: int) -> int:
 
 
 @pytest.mark.slow
-async def test_twenty_backups_while_other_processes_write(short: Path, team: Team) -> None:
+@pytest.mark.fault(18)
+async def test_twenty_backups_while_other_processes_write(short: Path, team: Team, figure: Figure) -> None:
     path = short / "bus"
     async with agentbus.connect(path) as bus:
         workers = {f"w{n}": team.start("worker_upkeep", "send", path, f"w{n}") for n in range(2)}
         said = dict.fromkeys(workers, 0)
+        lost = 0
         for name, worker in workers.items():
             said[name] = int(worker.expect("sent"))
         for _ in range(20):
@@ -156,8 +159,9 @@ async def test_twenty_backups_while_other_processes_write(short: Path, team: Tea
                 said[name] = last_said(worker, int(worker.expect("sent")))
             record = await bus.backup()
             found = await asyncio.to_thread(highest, record.path)
-            assert all(found[name] >= number for name, number in said.items()), (said, found)
-        print(f"20 backups, the last of {record.size} bytes with {sum(found.values())} messages")
+            lost += sum(max(0, number - found[name]) for name, number in said.items())
+        figure("counted against each backup", backups=20, acknowledged=sum(said.values()), lost=lost)
+        assert lost == 0
         assert min(said.values()) >= 20
         for worker in workers.values():
             worker.kill()

@@ -1,9 +1,10 @@
-"""State in processes: ``race`` adds by compare-and-set, ``watch`` answers what it sees, ``write`` sets for ever."""
+"""State in processes: ``race`` adds by compare-and-set, ``attempt`` tries to, ``watch`` answers, ``write`` sets."""
 
 import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import agentbus
 from agentbus.errors import VersionConflict
@@ -28,8 +29,23 @@ async def racing(path: str, times: int, gate: Callable[[], None]) -> dict[str, i
     return {"conflicts": conflicts}
 
 
-def race(path: str, count: str, times: str) -> None:
-    say("answers", json.dumps(crowd(int(count), lambda _, gate: asyncio.run(racing(path, int(times), gate)))))
+async def attempting(path: str, times: int, gate: Callable[[], None]) -> dict[str, int]:
+    won = 0
+    async with agentbus.connect(path) as bus:
+        state = bus.state("race")
+        gate()
+        for _ in range(times):
+            entry = await state.entry("sum")
+            value, version = (entry.value, entry.version) if entry else (0, 0)
+            with suppress(VersionConflict):
+                await state.set("sum", value + 1, if_version=version)
+                won += 1
+    return {"won": won}
+
+
+def race(how: str, path: str, count: str, times: str) -> None:
+    task = racing if how == "race" else attempting
+    say("answers", json.dumps(crowd(int(count), lambda _, gate: asyncio.run(task(path, int(times), gate)))))
 
 
 async def watching(path: str) -> None:
@@ -54,7 +70,7 @@ async def writing(path: str) -> None:
 
 
 what, *arguments = sys.argv[1:]
-if what == "race":
-    race(*arguments)
+if what in {"race", "attempt"}:
+    race(what, *arguments)
 else:
     asyncio.run({"watch": watching, "write": writing}[what](*arguments))

@@ -10,15 +10,15 @@ from typing import Any, Generic, TypeVar
 from agentbus.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Again, Each, Op, Query, Row, Separately, Several, Wake
+from agentbus.operations import Actor, Again, Each, Numbered, Op, Query, Row, Separately, Several, Wake
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
 
 SELDOM = {
-    "agent_cut_off", "agent_suspects", "checkpoint_newest_within", "copy_place", "mailbox_unsubscribed",
+    "agent_cut_off", "agent_suspects", "bus_quotas", "checkpoint_newest_within", "copy_place", "mailbox_unsubscribed",
     "process_revive", "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors",
-    "state_lengths",
+    "state_lengths", "task_held_by", "task_lapsed", "task_open_of_session", "task_running",
 }  # fmt: skip
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 
@@ -92,6 +92,12 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
         while True:
             if isinstance(step, Several):
                 step = operation.send([_answer(query, played, left) for query in step.queries])  # type: ignore[misc]
+            elif isinstance(step, Numbered):
+                taken = Query("counter_take", (step.counter, len(step.rows)))
+                ((last,),) = _answer(taken, played, left)
+                first = last - len(step.rows) + 1
+                _answer(Each(step.name, [(id, *row) for id, row in enumerate(step.rows, first)]), played, left)
+                step = operation.send([(first,)])
             else:
                 step = operation.send(_answer(step, played, left))
     except StopIteration as stop:

@@ -14,6 +14,7 @@ from agentbus.operations.archives import (
     ArchivedParticipant,
     ArchivedSession,
     ArchivedState,
+    ArchivedTask,
 )
 from agentbus.operations.vocabulary import Unchecked
 from tests.operations.script import NOW, Answer, Played, play
@@ -196,3 +197,28 @@ def test_a_message_that_somebody_will_receive_must_be_known_to_fit_its_type() ->
     fitting = AdoptRequest((Adopted(a_message("queued"), fits="{}"),), 1)
     assert play(adopt.run([fitting], NOW), *asked, *taken).outcomes == [[True]]
     assert adopted(a_message("acked"), *asked, *taken).outcomes == [[True]], "history"
+
+
+def a_task(status: str, workflow: str = "feature") -> ArchivedTask:
+    ended = 8 if status == "completed" else None
+    return ArchivedTask(
+        id="t", workflow=workflow, name="T", session=None, parent=None, status=status, phase=None, auto=0, progress=0,
+        note=None, generation=0, lease=0, restarts=0, backoff=1000, restarted=0, error=None, created=7, started=None,
+        updated=8, ended=ended, notes="{}", context="{}", settings="{}", waits="[]", checksum=0, arguments="{}",
+        result_sum=None, result=None,
+    )  # fmt: skip
+
+
+def test_a_task_that_had_not_ended_is_halted() -> None:
+    for status, becomes in (("halted", "halted"), ("running", "halted"), ("completed", "completed")):
+        played = adopted(a_task(status), ("task_known", []), ("task_restore", [(1,)]))
+        assert played.outcomes == [[True]]
+        assert becomes in played.written("task_restore")[0]
+
+
+def test_a_task_whose_time_was_guessed_is_known_again_by_its_workflow() -> None:
+    known: Answer = ("task_known", [("t", "feature", "{}")])
+    assert adopted(a_task("halted"), known, dated=False).outcomes == [[False]]
+    (differs,) = adopted(a_task("halted", "other"), known, known, ("task_same", []), dated=False).outcomes[0]
+    assert isinstance(differs, ArchiveDiffers)
+    assert adopted(a_task("halted"), known, ("task_same", [(1,)])).outcomes == [[False]]

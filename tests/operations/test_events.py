@@ -42,7 +42,13 @@ def kinds(node: ast.expr, module: ast.Module) -> Iterator[str]:
 
 
 def emitted(module: ast.Module) -> list[str]:
-    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call) and ast.unparse(node.func) == "event"]
+    helpers = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == "task_events"]
+    inside = {id(node) for helper in helpers for node in ast.walk(helper)}
+    calls = [
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"event", "task_events"} and id(node) not in inside
+    ]
     return [kind for call in calls for kind in kinds(call.args[1], module)]
 
 

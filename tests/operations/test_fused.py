@@ -21,7 +21,19 @@ from agentbus.codec import encode, plain
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite.connection import migrations
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost
-from agentbus.operations import Actor, Each, Op, Operation, Part, Query, Separately, Several, UnitRequest, unit
+from agentbus.operations import (
+    Actor,
+    Each,
+    Numbered,
+    Op,
+    Operation,
+    Part,
+    Query,
+    Separately,
+    Several,
+    UnitRequest,
+    unit,
+)
 from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
 from agentbus.operations.claims import Claim, ClaimRequest, claim
 from agentbus.operations.leases import (
@@ -63,6 +75,10 @@ def drive(connection: sqlite3.Connection, op: Op[Any]) -> Any:
                     for query in (step.queries if isinstance(step, Several) else (step,))
                 ]
                 rows = answers if isinstance(step, Several) else answers[0]  # type: ignore[assignment]
+            elif isinstance(step, Numbered):
+                taken = connection.execute(queries["counter_take"], (step.counter, len(step.rows))).fetchall()
+                rows = [(taken[0][0] - len(step.rows) + 1,)]
+                connection.executemany(queries[step.name], [(id, *row) for id, row in enumerate(step.rows, rows[0][0])])
             elif isinstance(step, Each):
                 connection.executemany(queries[step.name], step.rows)
             step = op.send(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from agentbus.blocking import open_bus, open_store
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import connect
 from agentbus.engine.postgres.statements import statements
-from agentbus.errors import AccessDenied
+from agentbus.errors import AccessDenied, CopyFailed
 from agentbus.operations.copying import LEFT_OUT, TABLES
 from agentbus.services.copying import copy_bus
 from tests.support.postgres import Schemas, at_schema
@@ -81,5 +82,22 @@ async def test_without_the_right_to_make_a_schema_nothing_is_copied(url: str, tm
         open_bus(tmp_path / "bus", create=True).close()
         with closing(open_store(tmp_path / "bus")) as source, pytest.raises(AccessDenied):
             copy_bus(source, lambda: open_store(barred, create=True))
+
+    await asyncio.to_thread(copy)
+
+
+async def test_a_row_that_a_server_does_not_take_is_named(url: str, tmp_path: Path) -> None:
+    """Somebody wrote a NUL with the sqlite3 shell: a server has no such text."""
+
+    def copy() -> None:
+        with open_bus(tmp_path / "bus", create=True) as bus:
+            bus.register("planner-1", type="worker")
+        with closing(sqlite3.connect(tmp_path / "bus" / "bus.db", isolation_level=None)) as connection:
+            connection.execute("UPDATE agents SET note = 'x' || char(0)")
+        with (
+            closing(open_store(tmp_path / "bus")) as source,
+            pytest.raises(CopyFailed, match="of agents from planner-1"),
+        ):
+            copy_bus(source, lambda: open_store(url, create=True))
 
     await asyncio.to_thread(copy)

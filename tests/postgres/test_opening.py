@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
@@ -67,6 +68,23 @@ async def test_a_user_without_permission_is_told_what_it_needs(guarded: Server) 
         assert (await bus.stats()).messages == {}
 
 
+async def test_a_user_of_a_bus_that_somebody_else_made_is_told_what_it_needs(guarded: Server) -> None:
+    async with agentbus.connect(at_schema(guarded.url, "theirs")):
+        pass
+    await asyncio.to_thread(run, guarded.url, "CREATE SCHEMA bare")
+    place = guest(guarded, more="?schema=theirs")
+    for each in (place, guest(guarded, more="?schema=bare")):
+        assert "USAGE" in str((await refused(each, AccessDenied)).fix)
+    await asyncio.to_thread(run, guarded.url, "GRANT USAGE ON SCHEMA theirs TO guest")
+    await refused(place, AccessDenied)
+    await asyncio.to_thread(run, guarded.url, "GRANT ALL ON ALL TABLES IN SCHEMA theirs TO guest",
+                            "GRANT ALL ON ALL SEQUENCES IN SCHEMA theirs TO guest")  # fmt: skip
+    async with agentbus.connect(place) as bus, bus.agent("a", type="worker") as agent:
+        await agent.send("a", "note", 1)
+        await agent.send_many([("a", "note", 2), ("a", "note", 3)])
+        assert (await bus.sweep()).findings == []
+
+
 async def test_a_database_that_is_not_there_is_said_so(guarded: Server) -> None:
     error = await refused(guest(guarded, database="nowhere"), UnknownDatabase)
     assert "nowhere" in str(error)
@@ -114,6 +132,17 @@ async def test_a_bus_of_a_newer_agentbus_is_refused(schemas: Any) -> None:
         (f"postgresql://u:{SECRET}#x@h/d", "%23"),
         (f"postgresql://u:{SECRET}\n@h/d", "printed"),
         (f"postgresql://u:{SECRET}@[h/d", "postgresql://"),
+        (f"postgresql://u:{SECRET}/x@h:1/d", "%2F"),
+        (f"postgresql://u:x/{SECRET}@h:1/d", "%2F"),
+        (f"postgresql:/u:{SECRET}@h:1/d", "%2F"),
+        (f"postgresql://u:{SECRET}", "postgresql://"),
+        (f"postgresql://u:{SECRET}@h:99999/d", "postgresql://"),
+        (f"postgresql:///d?host=/tmp&port={SECRET}", "postgresql://"),
+        (f"postgresql:u:{SECRET}@h/d", "postgresql://"),
+        (f"postgresql://u:a/{SECRET}@h/d", "%2F"),
+        (f"postgresql://u:1/{SECRET}@h/d", "%2F"),
+        (f"postgresql://u:{SECRET}?a=b@h/d", "%3F"),
+        ("postgresql://u@h:port/d", "port"),
     ],
 )
 def test_a_url_that_cannot_be_right_is_refused(bad: str, said: str) -> None:
@@ -123,11 +152,43 @@ def test_a_url_that_cannot_be_right_is_refused(bad: str, said: str) -> None:
     assert SECRET not in repr(found.value.facts)
 
 
-@pytest.mark.parametrize("bad", ["postgresql://u@h:port/d", "postgresql://u@h/d?nonsense=1&sslmode=what"])
-async def test_what_the_driver_cannot_use_is_a_named_error(bad: str) -> None:
+async def test_what_the_driver_cannot_use_is_a_named_error() -> None:
     with pytest.raises(AgentBusError):
-        async with agentbus.connect(bad):
+        async with agentbus.connect("postgresql://u@h/d?nonsense=1&sslmode=what"):
             pass
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "postgresql://u:p@h,i/d",
+        "postgresql://u:p@h:1,i:2/d",
+        "postgresql://u:p@[::1]:1,[::2]/d",
+        "postgresql://u@/d?host=/tmp&port=1",
+        "postgresql://u:p%2F%40@h:65535/d%40e",
+    ],
+)
+def test_every_form_of_hosts_and_ports_is_taken(good: str) -> None:
+    assert parse(good).dsn.startswith(good.partition("?")[0])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u@h1:1,h2:2/d",
+        "postgresql://u@[::1]:5,h/d",
+        "postgresql://h/d?user=me%40elsewhere",
+        "postgresql:///d?host=%2Ftmp&port=5",
+        "postgresql://%2Ftmp/d",
+    ],
+)
+def test_whatever_names_a_server_stays_what_it_is(url: str) -> None:
+    address = parse(url)
+    assert address.plain == address.bare == address.dsn == url
+
+
+def test_the_commands_for_a_backup_name_a_schema_with_capitals_as_it_is() -> None:
+    assert """--schema='"MyBus"' """ in parse("postgresql://h/d?schema=MyBus").dump(None)
 
 
 def test_an_address_is_shown_without_its_password() -> None:
@@ -221,6 +282,24 @@ async def test_a_read_only_user_is_a_named_error(url: str) -> None:
             pass
 
 
+async def test_commits_that_are_not_waited_for_are_a_finding_of_the_doctor(url: str) -> None:
+    """As an administrator sets it, for a database or a user."""
+    async with agentbus.connect(url.replace("?", "?options=-c%20synchronous_commit%3Doff&", 1)) as bus:
+        (found,) = [check for check in await bus.doctor() if check.name == "durability"]
+    assert found.status == "warning"
+    assert "synchronous_commit" in found.text
+
+
+async def test_a_server_whose_machine_is_gone_is_noticed(guarded: Server) -> None:
+    connection = await connections.connect(parse(guest(guarded)))
+    try:
+        own = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+        assert own.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+    finally:
+        await connection.close()
+
+
 @pytest.fixture
 async def raw(url: str) -> AsyncIterator[Any]:
     async with agentbus.connect(url) as bus, bus.agent("a", type="worker"):
@@ -303,3 +382,29 @@ async def test_twenty_processes_that_open_a_new_bus_at_once_all_succeed(schemas:
         assert len([event async for event in bus.events(kind="mailbox_declared")]) == MANY
     ((count,),) = (await asyncio.to_thread(run, server_url(), "SELECT count(*) FROM crowd.migrations"))[0]
     assert count == len(migrations())
+
+
+async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(schemas: Any) -> None:
+    place = at_schema(server_url(), "upgraded")
+    connection = await asyncpg.connect(server_url())
+    try:
+        await connection.execute("CREATE SCHEMA upgraded")
+        await connection.execute("SET search_path TO upgraded")
+        await connection.execute(connections.server_queries()["server_migrations"])
+        await connection.execute(migrations()[1])
+        await connection.execute("INSERT INTO migrations VALUES (1)")
+        await connection.execute(
+            "INSERT INTO sessions (id, operation, status, created, updated) VALUES ('s-1', 'planning', 'paused', 1, 2)"
+        )
+        await connection.execute(
+            "INSERT INTO state (scope, key, version, change, checksum, created, updated, value)"
+            " VALUES ('a', 'k', 1, 1, 2212294583, 1, 1, '1')"
+        )
+    finally:
+        await connection.close()
+    async with agentbus.connect(place) as bus:
+        task = await bus.tasks.start("any", session="s-1")
+        assert (task.status, task.session) == ("pending", "s-1")
+        assert await bus.state("a").get("k") == 1
+    ((newest,),) = (await asyncio.to_thread(run, server_url(), "SELECT max(version) FROM upgraded.migrations"))[0]
+    assert newest == max(migrations())

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
+import pytest
 
+import agentbus
 from agentbus import Agent, Bus, Receipt, pool
 from agentbus.blocking import open_bus
 from agentbus.codec import digest
@@ -115,6 +117,18 @@ async def test_one_that_does_not_wait_gets_what_another_only_looked_at(buses: li
                 message = await agents[0].receive(timeout=0)
                 assert message is not None
                 assert message.payload == 0
+
+
+async def test_the_numbers_of_what_is_sent_together_follow_each_other_and_are_given_once(buses: list[Bus]) -> None:
+    agents = await workers(buses)
+    sent = await asyncio.gather(
+        *(agent.send_many([("w-0", "note", n) for n in range(7)]) for agent in agents for _ in range(20))
+    )
+    for receipts in sent:
+        first = receipts[0].id
+        assert first is not None
+        assert [receipt.id for receipt in receipts] == list(range(first, first + 7))
+    assert len({receipt.id for receipts in sent for receipt in receipts}) == 4 * 20 * 7
 
 
 async def test_of_many_sends_under_one_id_one_is_written(buses: list[Bus]) -> None:
@@ -304,3 +318,19 @@ async def test_a_mixed_crowd_gets_by_without_an_error(buses: list[Bus]) -> None:
         found = await outcomes(*(work(agent, bus) for agent, bus in zip(agents, buses, strict=True)))
     assert [one for one in found if isinstance(one, AgentBusError | BaseException)] == []
     assert await buses[0].state("shared").get("count") == 15 * len(buses)
+
+
+async def test_who_fails_while_numbering_messages_holds_nobody_up(url: str) -> None:
+    """The lock for it is one of the session, which undoing the transaction does not give back."""
+    async with agentbus.connect(url, lock_timeout=1) as bus, agentbus.connect(url, lock_timeout=1) as other:
+        first, second = await bus.register("a", type="worker"), await other.register("b", type="worker")
+        await first.send("b", "note", 0)
+        connection = await connect(parse(url))
+        try:
+            await connection.execute("ALTER SEQUENCE message_ids MAXVALUE 100")
+            with pytest.raises(AgentBusError):
+                await first.send_many([("b", "note", number) for number in range(200)])
+            await connection.execute("ALTER SEQUENCE message_ids NO MAXVALUE")
+        finally:
+            await connection.close()
+        await second.send_many([("a", "note", number) for number in range(3)])

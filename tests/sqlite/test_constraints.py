@@ -50,6 +50,20 @@ ROWS: dict[str, dict[str, Any]] = {
     "documents": {"session": "s", "name": "n", "version": 1, "value": "1", "checksum": CRC, "created": 0},
     "document_floors": {"session": "s", "name": "n", "version": 1},
     "events": {"at": 0, "kind": "k", "subject_kind": "agent", "subject": "a"},
+    "tasks": {
+        "number": 900, "id": "t", "workflow": "w", "name": "T", "session": "s", "parent": "p", "status": "running",
+        "phase": "x", "holder": "a", "lease": 1, "lease_until": 5, "error": "{}", "created": 0, "started": 0,
+        "updated": 0, "checksum": 0, "arguments": "{}",
+    },
+    "steps": {
+        "id": 900, "task": 900, "kind": "step", "key": "k#2", "name": "k", "position": 1, "status": "finished",
+        "digest": "0af", "progress": 5, "due": 0, "error": "{}", "started": 0, "finished": 0, "checksum": 0,
+        "validation": "1", "result": "1",
+    },
+    "approvals": {
+        "id": 900, "task": 900, "key": "k", "name": "k", "position": 1, "status": "rejected", "notify": "a",
+        "expires": 0, "created": 0, "decided": 0, "decided_by": "ada", "checksum": 0, "shown": "1",
+    },
 }  # fmt: skip
 
 NO_NAME = ["", "two words", "x" * 129, "ü", "a\nb", "a\0b", "\0", None]
@@ -129,6 +143,34 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "events": {
         "at": [*NO_TIME, None], "kind": ["", None], "subject_kind": ["other", "", None], "subject": ["", None],
         "facts": NO_OBJECT,
+    },
+    "tasks": {
+        "id": NO_NAME, "workflow": NO_NAME, "name": ["", "x" * 201, None], "parent": NO_LABEL,
+        "status": ["done", "", None, "Running", "pending", "waiting", "halted", "completed", "failed", "stopped"],
+        "phase": [name for name in NO_NAME if name is not None], "auto": [2, -1, "x", None],
+        "halting": [2, -1, "x", None], "progress": [-1, 101, 5.5, "x", None], "generation": [-1, "x", None],
+        "holder": [*NO_LABEL, None], "lease": [-1, "x", None], "lease_until": ["x", None], "due": [0, 5, -1, "x"],
+        "waits": NO_LIST, "restarts": [-1, 1001, "x", None], "backoff": [-1, "x", None], "restarted": [-1, "x", None],
+        "error": [*NO_JSON, "[]", "1"], "created": [*NO_TIME, None], "started": NO_TIME, "updated": [*NO_TIME, None],
+        "ended": [*NO_TIME, 5], "notes": NO_OBJECT, "context": NO_OBJECT, "settings": NO_OBJECT,
+        "checksum": ["x", None], "result_sum": [5, "x"], "arguments": NO_OBJECT, "result": [*NO_JSON, "1"],
+    },
+    "steps": {
+        "task": ["x", None], "kind": ["other", "", None, "task"],
+        "key": ["", "two words", "x" * 141, "ü", "a\0b", None], "superseded": [-1, "x", None], "name": NO_NAME,
+        "position": [0, -1, "x", None],
+        "status": ["done", "", None, "running", "retrying", "failed", "interrupted", "unknown", "cancelled"],
+        "main": [2, -1, None], "once": [2, -1, None], "attempt": [0, "x", None], "failures": [-1, "x", None],
+        "digest": ["G", "0" * 65, None], "progress": [-1, 101, "x"], "child": [*NO_LABEL, "c"], "due": NO_TIME,
+        "error": [*NO_JSON, "[]"], "started": [*NO_TIME, None], "finished": [*NO_TIME, None],
+        "checksum": ["x", None], "validation": NO_JSON, "result": [*NO_JSON, None],
+    },
+    "approvals": {
+        "task": ["x", None], "key": ["", "two words", "x" * 141, "ü", "a\0b", None], "superseded": [-1, "x", None],
+        "name": NO_NAME, "position": [0, -1, "x", None], "status": ["done", "", None, "open", "expired"],
+        "auto": [1, 2, -1, None], "notify": ["", "x" * 141], "expires": NO_TIME, "created": [*NO_TIME, None],
+        "decided": [*NO_TIME, None], "decided_by": ["", "x" * 201, None], "checksum": ["x", None],
+        "shown": [*NO_JSON, None],
     },
 }  # fmt: skip
 
@@ -216,6 +258,44 @@ def test_every_status_of_a_message_is_accepted_with_what_belongs_to_it(filled: s
 def test_every_status_of_an_agent_is_accepted_with_what_belongs_to_it(filled: sqlite3.Connection, status: str) -> None:
     ended = 5 if status in {"completed", "failed", "stopped"} else None
     filled.execute("UPDATE agents SET status = ?, ended = ? WHERE id = 'a'", (status, ended))
+
+
+TASKS = {
+    "pending": "due = 0", "running": "holder = 'a', lease_until = 5", "waiting": "due = 5", "halted": "due = NULL",
+    "completed": "result = '1', result_sum = 0, ended = 5", "failed": "ended = 5", "stopped": "ended = 5",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("status", TASKS)
+def test_every_status_of_a_task_is_accepted_with_what_belongs_to_it(filled: sqlite3.Connection, status: str) -> None:
+    filled.execute(f"UPDATE tasks SET holder = NULL, lease_until = NULL, status = '{status}', {TASKS[status]}")
+    if status not in {"waiting", "halted"}:
+        with pytest.raises(sqlite3.IntegrityError):
+            filled.execute(
+                "UPDATE tasks SET holder = NULL, lease_until = NULL, due = NULL, ended = NULL, result = NULL,"
+                " result_sum = NULL"
+            )
+
+
+@pytest.mark.parametrize("status", ["running", "retrying", "failed", "interrupted", "unknown", "cancelled"])
+def test_every_status_of_a_step_is_accepted_without_a_result(filled: sqlite3.Connection, status: str) -> None:
+    finished = 5 if status in {"failed", "cancelled"} else None
+    with pytest.raises(sqlite3.IntegrityError):
+        filled.execute("UPDATE steps SET status = ?, finished = ?", (status, finished))
+    filled.execute("UPDATE steps SET status = ?, finished = ?, result = NULL, checksum = NULL", (status, finished))
+
+
+def test_an_approval_is_decided_by_a_person_or_passed_through(filled: sqlite3.Connection) -> None:
+    filled.execute("UPDATE approvals SET status = 'approved', auto = 1, decided_by = NULL")
+    for bad in ("auto = 0", "decided_by = 'ada'", "status = 'rejected'"):
+        with pytest.raises(sqlite3.IntegrityError):
+            filled.execute(f"UPDATE approvals SET {bad}")
+
+
+def test_a_step_that_counts_is_there_once(filled: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        insert(filled, "steps", {**ROWS["steps"], "id": 901})
+    insert(filled, "steps", {**ROWS["steps"], "id": 901, "superseded": 1})
 
 
 def test_a_visiting_agent_has_patience(filled: sqlite3.Connection) -> None:

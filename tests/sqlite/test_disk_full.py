@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.sqlite.mounted import run_mounted
+from tests.support.figures import Figure
 
 _SCRIPT = """
 import asyncio, json, os, sqlite3, sys, time
@@ -70,8 +73,10 @@ print(json.dumps(told))
 """
 
 
-def test_a_full_disk_refuses_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
+@pytest.mark.fault(6)
+def test_a_full_disk_refuses_and_goes_on_once_there_is_room(tmp_path: Path, figure: Figure) -> None:
     told = run_mounted('mount -t tmpfs -o size=4m tmpfs "$1"', _SCRIPT, tmp_path)
+    figure(acknowledged=told["sent"], lost=told["sent"] - told["stored"], note="all refused by name")
     assert told["first refusal"] == "disk_full"
     assert told["together"] == ["disk_full"]
     assert told["unit"] == "disk_full"
@@ -81,4 +86,64 @@ def test_a_full_disk_refuses_and_goes_on_once_there_is_room(tmp_path: Path) -> N
     assert told["again"] is False, "what was refused can be sent again under its id"
     assert told["closed in time"]
     assert told["reopened"] == told["sent"] + 2
+    assert told["integrity"] == "ok"
+
+
+_CLEANED = (
+    _SCRIPT.partition("async def main():")[0]
+    + """
+async def main():
+    home = os.path.join(place, "bus")
+    ballast = os.path.join(home, "bus.ballast")
+    async with agentbus.connect(home) as bus:
+        a = await bus.register("a", type="worker")
+        told["kept"] = os.stat(ballast).st_size
+        for number in range(40):
+            await a.send("a", "note", {"n": number, "text": "x" * 20_000})
+        await a.ack(await a.receive_many(30, timeout=0))
+        held = await a.receive_many(5, timeout=0)
+        fill()
+        outcomes = []
+        while "disk_full" not in outcomes and len(outcomes) < 1000:
+            outcomes.append(await attempt(a.send("a", "note", "y" * 20_000)))
+        told["sent"] = 40 + outcomes.count("sent")
+        told["kept by sends"] = os.stat(ballast).st_size
+        # What makes no room by itself, but must go on: another process, progress, acknowledgements.
+        async with agentbus.connect(home) as other:
+            told["opened"] = len((await other.agents.list()).items)
+        told["acknowledged"] = await attempt(a.ack(held))
+        told["given up"] = os.stat(ballast).st_size
+        told["meanwhile"] = await attempt(a.send("a", "note", "small"))
+        told["forgotten"] = await attempt(a.state.delete("nothing"))
+        report = await bus.retention.apply(policy=agentbus.RetentionPolicy(messages=0))
+        told["removed"] = report.removed["message"]
+        told["after cleaning"] = await attempt(a.send("a", "note", "small"))
+        os.remove(filler)
+        told["with room"] = await attempt(a.send("a", "note", "small"))
+        told["taken back"] = os.stat(ballast).st_size
+        told["stored"] = sum((await bus.stats()).messages.values())
+    with sqlite3.connect(os.path.join(home, "bus.db")) as raw:
+        told["integrity"] = raw.execute("PRAGMA integrity_check").fetchone()[0]
+
+asyncio.run(main())
+print(json.dumps(told))
+"""
+)
+
+
+@pytest.mark.fault(6)
+def test_a_full_bus_can_be_cleaned_up_with_the_room_that_was_kept_for_that(tmp_path: Path, figure: Figure) -> None:
+    told = run_mounted('mount -t tmpfs -o size=96m tmpfs "$1"', _CLEANED, tmp_path)
+    expected = told["sent"] - 35 + 1 + (told["after cleaning"] == "sent")
+    lost = expected - told["stored"]
+    figure("35 of them cleaned up with what the ballast file gave up", acknowledged=told["sent"], lost=lost)
+    size = 4 * 1024 * 1024
+    assert (told["kept"], told["kept by sends"], told["given up"], told["taken back"]) == (size, size, 0, size)
+    assert told["opened"] == 1
+    assert told["acknowledged"] == "sent"
+    assert told["meanwhile"] == "disk_full", "the room is not for what makes the bus larger"
+    assert told["forgotten"] == "sent"
+    assert told["removed"] == 35
+    assert told["with room"] == "sent"
+    assert lost == 0
     assert told["integrity"] == "ok"

@@ -8,6 +8,7 @@ import pytest
 
 from agentbus.engine.sqlite.home import filesystem, refuse_unshared
 from agentbus.errors import UnsupportedFileSystem
+from tests.support.figures import Figure
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -49,14 +50,16 @@ def test_the_file_system_of_a_path_is_found(path: str, kind: str) -> None:
     assert filesystem(Path(path), MOUNTS) == kind
 
 
+@pytest.mark.fault(20)
 @pytest.mark.parametrize(
     "path", ["/home/me", "/mnt/with space", "/mnt/données", "/mnt/tab\tand\\backslash", "/data", "/v/x"]
 )
-def test_a_file_system_without_shared_memory_is_refused(path: str) -> None:
+def test_a_file_system_without_shared_memory_is_refused(path: str, figure: Figure) -> None:
     with pytest.raises(UnsupportedFileSystem) as refused:
         refuse_unshared(Path(path), MOUNTS)
     assert refused.value.code == "unsupported_file_system"
     assert path in str(refused.value)
+    figure(f"{refused.value.filesystem}: refused")
     assert refused.value.filesystem
     assert "local disk" in (refused.value.fix or "")
 

@@ -17,6 +17,7 @@ from agentbus.engine.sqlite.connection import require_sqlite
 from agentbus.errors import DatabaseGone, InvalidUrl, NotADatabase, NotWritable, SchemaTooNew, SQLiteTooOld
 from tests.conformance.helpers import take, worker
 from tests.sqlite.mounted import run_mounted
+from tests.support.figures import Figure
 
 
 async def _make(directory: Path, messages: int = 1) -> None:
@@ -165,11 +166,13 @@ print(json.dumps([asyncio.run(attempt(sys.argv[1] + "/old")), asyncio.run(attemp
 """
 
 
-async def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
+@pytest.mark.fault(20)
+async def test_a_read_only_directory_is_refused(tmp_path: Path, figure: Figure) -> None:
     """Both with a bus in it and without. For root, permissions do not bind; a read-only mount does."""
     await _make(tmp_path / "old")
     mount = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1"'
     old, new = await asyncio.to_thread(run_mounted, mount, _READ_ONLY, tmp_path)
+    figure(f"read-only directory: {old[0]}")
     assert old[0] == new[0] == "not_writable"
     assert str(tmp_path / "old") in old[1]
     assert str(tmp_path / "new") in new[1]

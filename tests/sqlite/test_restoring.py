@@ -44,7 +44,7 @@ async def contents(path: Path) -> list[Any]:
 
 
 def files(path: Path) -> list[str]:
-    return sorted(name for name in os.listdir(path) if name not in {"bells", "bus.lock", "backup.lock"})
+    return sorted(name for name in os.listdir(path) if name not in {"bells", "bus.lock", "bus.ballast", "backup.lock"})
 
 
 async def test_a_bus_is_as_it_was_when_it_was_backed_up(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -29,11 +29,18 @@ PATIENCE = 30.0
 class Worker:
     """``python -m module arguments…``, run from the checkout. What it prints is read line by line as it comes."""
 
-    def __init__(self, module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        """``before``: the command that runs it, such as strace with its options."""
         self.name = module.rpartition(".")[2]
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the worker
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, arguments)],
+            [*before, sys.executable, "-m", module, *map(str, arguments)],
             cwd=ROOT,
             env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
@@ -151,8 +158,14 @@ class Team:
     def __init__(self) -> None:
         self._workers: list[Worker] = []
 
-    def start(self, module: str, *arguments: object, environment: Mapping[str, str] | None = None) -> Worker:
-        worker = Worker(f"tests.faults.{module}", *arguments, environment=environment)
+    def start(
+        self,
+        module: str,
+        *arguments: object,
+        environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+    ) -> Worker:
+        worker = Worker(f"tests.faults.{module}", *arguments, environment=environment, before=before)
         self._workers.append(worker)
         return worker
 

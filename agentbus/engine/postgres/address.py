@@ -6,14 +6,21 @@ import os
 import re
 import shlex
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import msgspec
 
 from agentbus.errors import InvalidUrl
 
 SCHEMA = "agentbus"
+_HIGHEST_PORT = 65535
+_FORM = (
+    "it is not postgresql://user:password@host:port/database; "
+    "in a password, / is written %2F, ? is %3F, # is %23, @ is %40"
+)
 _is_schema = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}").fullmatch
+_HOST = r"(?:\[[^\[\]@]*\]|[^\[\]:@,]*)(?::[0-9]*)?"
+_are_hosts = re.compile(f"{_HOST}(?:,{_HOST})*").fullmatch
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -42,7 +49,9 @@ class Address(msgspec.Struct, frozen=True):
     def dump(self, path: Path | None) -> str:
         """The command that backs it up."""
         file = shlex.quote(str(path or f"{self.schema}.dump"))
-        return f"pg_dump --format=custom --schema={self.schema} --file={file} {shlex.quote(self.plain)}"
+        # In quotes of its own: without, pg_dump takes capitals for small letters.
+        schema = shlex.quote(self.schema if self.schema.islower() else self.identifier)
+        return f"pg_dump --format=custom --schema={schema} --file={file} {shlex.quote(self.plain)}"
 
     def restore(self, path: str) -> str:
         """The command that puts a backup back, in the place of what is there."""
@@ -58,26 +67,41 @@ class Address(msgspec.Struct, frozen=True):
 
 def parse(url: str) -> Address:
     """The bus that a ``postgresql://`` URL names; ``?schema=`` is ours, the rest is the driver's."""
-    scheme = f"{url.partition('://')[0]}://…"
+    scheme = f"{url.partition(':')[0]}://…"
     if "\0" in url or not url.isprintable():
         raise InvalidUrl(url=scheme, reason="it has a character in it that cannot be printed")
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        host = _shown_host(parts.netloc) or dict(options).get("host", "")
+        if not url.startswith(f"{parts.scheme}://") or parts.fragment or "@" in parts.path:
+            raise ValueError
+        _check_hosts(parts.netloc.rpartition("@")[2], dict(options).get("port", ""))
     except ValueError:
-        # Its text may have the password in it.
-        raise InvalidUrl(url=scheme, reason="it is not postgresql://user:password@host:port/database") from None
+        # Whatever looks like a port or a database here may be the rest of a password.
+        raise InvalidUrl(url=scheme, reason=_FORM) from None
     schema = dict(options).get("schema", SCHEMA)
     if not _is_schema(schema):
         raise InvalidUrl(url=scheme, reason="schema must be letters, digits and _, not beginning with a digit")
-    if parts.fragment:
-        raise InvalidUrl(url=scheme, reason="a # in a password must be written %23")
+    host = _shown_host(parts.netloc) or dict(options).get("host", "")
     rest = [(name, value) for name, value in options if name != "schema"]
-    dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
+    dsn = _joined(parts.scheme, parts.netloc, parts.path, rest)
     shown = f"postgresql://{host}{parts.path}{'' if schema == SCHEMA else f'?schema={schema}'}"
-    place = urlunsplit((parts.scheme, _shown_host(parts.netloc), parts.path, urlencode(_harmless(rest)), ""))
-    return Address(dsn, schema, unquote(shown), place)
+    plain = _joined(parts.scheme, _shown_host(parts.netloc), parts.path, _harmless(rest))
+    return Address(dsn, schema, unquote(shown), plain)
+
+
+def _joined(scheme: str, netloc: str, path: str, options: list[tuple[str, str]]) -> str:
+    """Always with the // that other tools know a URL by, also where no host is named."""
+    return f"{scheme}://{netloc}{path}{'?' if options else ''}{urlencode(options)}"
+
+
+def _check_hosts(hosts: str, ports: str) -> None:
+    """Hosts are names, and ports numbers; ValueError if not."""
+    if not _are_hosts(hosts):
+        raise ValueError
+    named = [host.rpartition("]")[2].partition(":")[2] for host in hosts.split(",")]
+    if not all(0 < int(port) <= _HIGHEST_PORT for port in (*named, *ports.split(",")) if port):
+        raise ValueError
 
 
 def _harmless(options: list[tuple[str, str]]) -> list[tuple[str, str]]:

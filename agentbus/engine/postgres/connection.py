@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.problems import DRIVER, translated
 from agentbus.engine.queries import parse, text
-from agentbus.errors import NoBus, NotWritable, SchemaTooNew, ServerTooOld
+from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -34,6 +35,8 @@ _SETTINGS = {
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
+_PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+"""When a silent connection is probed, and between probes; how many; milliseconds for what is sent to arrive."""
 WRITING = {
     # Every statement finds its rows by an index. It shall do so from the first message to the millionth, also where the
     # statistics are those of an empty table; and it is planned once.
@@ -70,9 +73,23 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None) -
         max_cached_statement_lifetime=0,
         server_settings={**_SETTINGS, **(settings or {}), "search_path": address.identifier},
     )
+    _keep_alive(connection)
     # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
     cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
     return connection
+
+
+def _keep_alive(connection: Connection) -> None:
+    """See that a server whose machine or network is gone without a word is noticed: otherwise whoever only listens
+    would wait for ever, and whoever asks for a quarter of an hour."""
+    own = cast(Any, connection)._transport.get_extra_info("socket")
+    if own is None or own.family == socket.AF_UNIX:
+        return
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        # Not every system has all of them.
+        if hasattr(socket, name):
+            own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def opened(address: Address, patience: float, clock: Clock, *, create: bool) -> Connection:
@@ -108,6 +125,11 @@ async def prepare(connection: Connection, address: Address, *, create: bool = Tr
             raise NoBus(path=address.shown)
         if not made or not await _is_current(connection, address):
             await _migrate(connection, address)
+    except asyncpg.UndefinedTableError as error:
+        if made:
+            # It is there, but not for this user.
+            raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
+        raise translated(error, address) from error
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
         raise translated(error, address) from error
     return int(moment)

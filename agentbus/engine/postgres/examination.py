@@ -19,6 +19,8 @@ from agentbus.records import Check
 
 _OLD = 600
 """Seconds after which an open transaction keeps dead rows in everybody's way."""
+_KEEPING = ("fsync", "full_page_writes", "synchronous_commit")
+"""Settings without which what is committed may be lost."""
 _CROWDED = 0.8
 _DEAD = 100_000
 
@@ -82,12 +84,10 @@ async def _guards(readers: Readers) -> Found:
 
 
 async def _durability(readers: Readers) -> Found:
-    off = [
-        name for name in ("fsync", "full_page_writes") if await readers.fetch("server_setting", name) == [("off",)]
-    ]  # fmt: skip
+    off = [name for name in _KEEPING if await readers.fetch("server_setting", name) == [("off",)]]
     if off:
         text = f"{' and '.join(off)} is off: a power cut may lose what was committed, or damage the database"
-        return "warning", text, "switch it on in postgresql.conf, unless this is a test"
+        return "warning", text, "switch it on, for the server, the database and the user, unless this is a test"
     return "ok", "what is committed is on the disk", None
 
 

@@ -31,7 +31,8 @@ DRIVER = (
 """All that the driver raises."""
 _CONFLICTS = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: undone, and right when tried again."""
-_DENIED = frozenset({"28000", "28P01", "42501"})
+_DENIED = frozenset({"28000", "28P01", "42501", "3F000"})
+"""Also: the schema is there, but this user does not see it."""
 _GOING = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25P03"})
 """The server shuts down, has crashed, is starting; has no connection left; has cut off one that stood still."""
 

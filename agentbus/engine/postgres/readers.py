@@ -18,6 +18,8 @@ from agentbus.operations import Op, Query, Rows
 
 T = TypeVar("T")
 MOST = 4
+IDLE = 10.0
+"""Seconds after which connections that were not needed are given back to the server, which has only so many."""
 
 
 class Readers:
@@ -31,6 +33,9 @@ class Readers:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._hurried = False
+        self._spare = 0
+        self._look: asyncio.TimerHandle | None = None
+        self._partings: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
@@ -109,6 +114,7 @@ class Readers:
         if self._closed:
             raise BusClosed
         connection: Connection | None = self._idle.pop() if self._idle else None
+        self._spare = min(self._spare, len(self._idle))
         if connection is None:
             self._count += 1
         sound = False
@@ -124,6 +130,7 @@ class Readers:
         finally:
             if sound and connection is not None and not self._closed and not connection.is_closed():
                 self._idle.append(connection)
+                self._look_later()
             else:
                 # Also after a cancellation: a statement may be on its way.
                 let_go(connection)
@@ -137,6 +144,22 @@ class Readers:
                 turn.set_result(None)
                 return
 
+    def _look_later(self) -> None:
+        """One connection is kept. How many others are spared all the time until then?"""
+        if self._look is None and len(self._idle) > 1:
+            self._spare = len(self._idle)
+            self._look = asyncio.get_running_loop().call_later(IDLE, self._give_back)
+
+    def _give_back(self) -> None:
+        self._look = None
+        for connection in self._idle[: max(0, self._spare - 1)]:
+            self._idle.remove(connection)
+            self._count -= 1
+            parting = asyncio.get_running_loop().create_task(_part(connection), name="agentbus reader")
+            self._partings.add(parting)
+            parting.add_done_callback(self._partings.discard)
+        self._look_later()
+
     def hurry(self) -> None:
         self._hurried = True
 
@@ -144,12 +167,19 @@ class Readers:
         self._closed = True
         while self._waiting:
             self._next()
+        if self._look is not None:
+            self._look.cancel()
         idle, self._idle = self._idle, []
         for connection in idle:
-            try:
-                await connection.close(timeout=0.5)
-            except Exception:
-                let_go(connection)
+            await _part(connection)
+        await asyncio.gather(*self._partings)
+
+
+async def _part(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=0.5)
+    except Exception:
+        let_go(connection)
 
 
 async def _drive(op: Op[T], connection: Connection) -> T:

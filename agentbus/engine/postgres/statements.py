@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from agentbus.codec import plain
-from agentbus.engine.postgres.connection import Connection
+from agentbus.engine.postgres.connection import Connection, server_queries
 from agentbus.engine.queries import load
-from agentbus.operations import Each, Query, Row, Rows
+from agentbus.operations import Each, Numbered, Query, Row, Rows
 
 _FEW = 2
 """Rows from which on an INSERT takes all of them at once."""
@@ -76,6 +76,32 @@ async def _widened(connection: Connection, name: str, sql: str, match: re.Match[
     return _wide[name]
 
 
+async def write_numbered(connection: Connection, step: Numbered) -> Rows:
+    """Insert rows that the server numbers, all in one statement; the first of the numbers."""
+    sql = _numbered.get(step.name) or await _numbering(connection, step.name)
+    parameters = (*_columns(step.rows), step.counter, len(step.rows))
+    return [tuple(row) for row in await connection.fetch(sql, *parameters)]
+
+
+async def _numbering(connection: Connection, name: str) -> str:
+    (statement,) = statements()[name]
+    match = _plain_insert(statement.sql)
+    if match is None:
+        raise ValueError(f"{name} does not insert one row")
+    prepared = await connection.prepare(statement.sql)
+    kinds = [kind.name for kind in prepared.get_parameters()[1:]]
+    _numbered[name] = server_queries()["server_numbered"].format(
+        insert=match[1],
+        columns=", ".join(f"c{place}" for place in range(len(kinds))),
+        lists=", ".join(f"${place}::{kind}[]" for place, kind in enumerate(kinds, 1)),
+        counter=f"${len(kinds) + 1}",
+        amount=f"CAST(${len(kinds) + 2} AS bigint)",
+    )
+    return _numbered[name]
+
+
+_numbered: dict[str, str] = {}
+"""INSERTs that take their numbers from a counter, by the name of the query."""
 _FROM_LISTS = "(SELECT * FROM unnest({lists}))"
 
 

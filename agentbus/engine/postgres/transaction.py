@@ -19,9 +19,9 @@ from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
 from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.scripts import deferred, ringing
-from agentbus.engine.postgres.statements import ask, write_each
+from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, OutcomeUnknown
-from agentbus.operations import Again, Each, Op, Operation, Query, Rows, Several, Wake
+from agentbus.operations import Again, Each, Numbered, Op, Operation, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
 
@@ -54,6 +54,7 @@ class Transactor:
         self._hurried = False
         queries = server_queries()
         self._beside, self._alone = queries["server_lock_beside"], queries["server_lock_alone"]
+        self._unlock = queries["server_unlock"]
 
     async def run(self, calls: Sequence[Call]) -> Bells:
         """Commit the calls and note each one's outcome; the bells to ring."""
@@ -162,7 +163,7 @@ class Transactor:
                     await self._rollback(connection, error)
                     raise
                 call.outcome = self._problem(error)
-                await connection.execute("ROLLBACK TO call")
+                await connection.execute(f"ROLLBACK TO call; {self._unlock}")
         return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
@@ -210,46 +211,41 @@ class Transactor:
         """Undo a transaction that failed. One that was lost needs none, and whoever drives it must hear of that."""
         if problems.is_lost(error):
             raise error
-        await connection.execute("ROLLBACK")
+        await connection.execute(f"ROLLBACK; {self._unlock}")
         if problems.is_conflict(error):
             raise error
 
     async def _drive(self, connection: Connection, op: Op[Any], bells: Bells, last: list[str] | None = None) -> Any:
         """With ``last``, what gives nothing back waits there, until something is asked for or all is committed."""
-        rows: Rows = []
         try:
             step = next(op)
             while True:
-                if type(step) is Query or type(step) is Each:
-                    script = None if last is None else deferred(step)
-                    if last is not None and script is not None:
-                        if script:
-                            last.append(script)
-                        rows = []
-                    else:
-                        if last:
-                            await connection.execute("; ".join(last))
-                            last.clear()
-                        rows = await self._run(connection, step)
-                elif type(step) is Several:
-                    if last:
-                        await connection.execute("; ".join(last))
-                        last.clear()
-                    rows = await ask_several(connection, step.queries)  # type: ignore[assignment]
-                elif type(step) is Wake:
+                rows: Rows = []
+                if type(step) is Wake:
                     bells.channels.extend(step.channels)
-                    rows = []
                 elif type(step) is Again:
                     bells.again.extend(step.channels)
-                    rows = []
+                else:
+                    rows = await self._do(connection, step, last)
                 step = op.send(rows)
         except StopIteration as stop:
             return stop.value
 
-    @staticmethod
-    async def _run(connection: Connection, step: Query | Each) -> Rows:
-        if isinstance(step, Query):
-            return await ask(connection, step)
+    async def _do(self, connection: Connection, step: Any, last: list[str] | None) -> Any:
+        if last is not None and isinstance(step, Query | Each) and (script := deferred(step)) is not None:
+            if script:
+                last.append(script)
+            return []
+        if last:
+            await connection.execute("; ".join(last))
+            last.clear()
+        match step:
+            case Query():
+                return await ask(connection, step)
+            case Several():
+                return await ask_several(connection, step.queries)
+            case Numbered():
+                return await write_numbered(connection, step)
         await write_each(connection, step)
         return []
 

@@ -26,6 +26,8 @@ MOST_CALLS = 1000
 """Calls in one transaction."""
 MOST_BYTES = 4 * 1024 * 1024
 """Payload in one transaction, so that a large message does not hold the others up for long."""
+LAST = 10.0
+"""Seconds for what still waits when a bus is closed."""
 
 
 class _Waiting(Call):
@@ -92,7 +94,10 @@ class Writer:
         """Write what waits, then close the connection."""
         self._closed = True
         self._call()
-        await asyncio.wait([self._task])
+        while not (await asyncio.wait([self._task], timeout=LAST))[0]:
+            # The server stands still: what it has not committed is undone with the connection.
+            self._transactor.hurry()
+            self._transactor.break_off()
         await self._transactor.close()
 
     def _call(self) -> None:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 from functools import cache
 
+from agentbus import ballast
 from agentbus.engine.sqlite import forking
 from agentbus.engine.sqlite.home import Home
 from agentbus.engine.sqlite.lock import FileLock
@@ -44,6 +45,7 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             migrate(connection, home)
+            ballast.load(home.root)
             # From here on a foreign writer is waited for by us, without holding our lock meanwhile.
             connection.execute("PRAGMA busy_timeout = 0")
         except (sqlite3.Error, UnicodeDecodeError) as error:

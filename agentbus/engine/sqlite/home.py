@@ -138,7 +138,7 @@ def sizes(home: Home) -> tuple[int, int]:
 def prepare(home: Home) -> None:
     """Make the directory and the empty database, for this user only, where they do not exist."""
     try:
-        _make_private(home.root)
+        _make_lasting(home.root)
         refuse_unshared(home.root)
         if not os.access(home.root, os.W_OK | os.X_OK):
             raise NotWritable(path=home.root, reason="permission denied")
@@ -236,6 +236,27 @@ def _is_directory(path: str) -> bool:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return True
+
+
+def _make_lasting(directory: str, mode: int = 0o700) -> None:
+    """A directory, and those above it, whose names are on the disk: a power cut would take away all that is in it."""
+    try:
+        os.mkdir(directory, mode)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_lasting(os.path.dirname(directory), 0o777)
+        _make_lasting(directory, mode)
+        return
+    try:
+        above = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        # One that this user may make names in, but not read.
+        return
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
 
 
 def _make_private(directory: str | os.PathLike[str]) -> None:

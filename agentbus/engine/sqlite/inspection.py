@@ -9,6 +9,7 @@ from typing import TypeVar, cast
 from agentbus.engine.queries import bound, load
 from agentbus.engine.sqlite.connection import translated
 from agentbus.engine.sqlite.home import Home
+from agentbus.errors import NotADatabase
 from agentbus.operations import Op, Query
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ def inspected(op: Op[T], connect: Callable[[], sqlite3.Connection], home: Home) 
         return answered(op, connection)
     except sqlite3.Error as error:
         raise translated(error, home) from error
+    except (TypeError, ValueError, LookupError) as error:
+        raise NotADatabase(path=home.file, reason="something in it is of another kind than it should be") from error
     finally:
         connection.close()
 

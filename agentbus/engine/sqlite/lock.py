@@ -85,9 +85,9 @@ class FileLock:
             os.close(fd)
 
     def holder(self) -> int | None:
-        """The pid that took the lock last."""
+        """The pid that took the lock last; or the one that has it since, if that is another."""
         try:
-            return int(os.pread(self._fd, 16, 0))
+            return _keeper(self._path, int(os.pread(self._fd, 16, 0)))
         except (OSError, ValueError):
             return None
 
@@ -147,11 +147,39 @@ def holder(path: str) -> str | None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return os.pread(descriptor, 16, 0).decode(errors="replace").strip() or "unknown"
+            signed = os.pread(descriptor, 16, 0).decode(errors="replace").strip()
+            return str(_keeper(path, int(signed))) if signed.isdecimal() else signed or "unknown"
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         return None
     finally:
         os.close(descriptor)
+
+
+def _keeper(path: str | os.PathLike[str], signed: int) -> int:
+    """Who has the lock that a process signed: that one, or a child of it that was forked behind Python's back, kept the
+    descriptor, and outlived it. Where the system does not say, it is the one that signed."""
+    try:
+        file = os.stat(path)
+        others = (int(name) for name in os.listdir("/proc") if name.isdecimal() and name != str(signed))
+        return next((pid for pid in (signed, *others) if _has(pid, (file.st_dev, file.st_ino))), signed)
+    except OSError:
+        return signed
+
+
+def _has(pid: int, file: tuple[int, int]) -> bool:
+    """Whether a process has a lock on a file, as far as this user may see."""
+    try:
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):
+                found = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                if (found.st_dev, found.st_ino) == file:
+                    with open(f"/proc/{pid}/fdinfo/{descriptor}", encoding="ascii") as facts:
+                        if "FLOCK" in facts.read():
+                            return True
+    except OSError:
+        # It has ended, or is somebody else's.
+        return False
+    return False
 
 
 class _Ticket:

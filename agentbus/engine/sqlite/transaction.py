@@ -12,24 +12,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from agentbus import ballast
 from agentbus.clock import Clock, Now
-from agentbus.codec import plain
 from agentbus.engine.calls import Call
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries, bound, widened
 from agentbus.engine.sqlite import forking
-from agentbus.engine.sqlite.bells import Ringer
 from agentbus.engine.sqlite.connection import identity, translated
 from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.listeners import Listeners
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.errors import AgentBusError, DatabaseGone, LockedElsewhere, StoreError
-from agentbus.operations import Each, Op, Operation, Query, Rows, Several
+from agentbus.engine.sqlite.log import Log
+from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
+from agentbus.operations import Each, Numbered, Op, Operation, Query, Rows, Several
 
 _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """What tends mailboxes: as long as their backlog, so it is not run where it would hold others up."""
-_MOST_BELLS = 10_000
-"""Channels whose listeners are remembered."""
 _LOG_PAGES = 1000
 """The commit that makes the log this long moves it into the database."""
 
@@ -52,9 +51,8 @@ class Transactor:
         self._synchronous: bool | None = True
         self._checkpoints: bool | None = True
         self._at_once = False
-        self._ringer = Ringer()
-        self._topology = -1
-        self._bells: dict[str, list[str]] = {}
+        self._listeners = Listeners(connection, self._queries)
+        self._log = Log(connection, home.file)
         self._path = home.file
         self._file = identity(self._path)
         self._log_files = {name: _identity(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
@@ -107,14 +105,12 @@ class Transactor:
         try:
             with self._lock.held():
                 self._still_there()
-                mode = "TRUNCATE" if whole else "PASSIVE"
-                ((busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+                return self._log.move(whole=whole)
         except Exception as error:
             return self._problem(error)
-        return not busy and pages == moved
 
     def ring_again(self) -> bool:
-        return self._ringer.ring_again()
+        return self._listeners.ring_again()
 
     def hurry(self) -> None:
         """Wait for the lock no longer. May be called from another thread."""
@@ -125,7 +121,7 @@ class Transactor:
 
         Where somebody holds it for long, that one has the database open, and we are not the last.
         """
-        self._ringer.close()
+        self._listeners.close()
         with suppress(AgentBusError, OSError):
             self._lock.acquire(0.5)
         self._connection.close()
@@ -151,7 +147,7 @@ class Transactor:
         if (log := engine_log()) is not None and log.isEnabledFor(10):
             names = ", ".join(sorted({call.operation.name for call in calls}))
             log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
-        return channels, self._ring(channels)
+        return channels, self._listeners.ring(channels)
 
     def _commit_all(self, calls: Sequence[Call]) -> list[str]:
         with self._lock.held():
@@ -159,9 +155,40 @@ class Transactor:
             return self._commit_locked(calls)
 
     def _commit_locked(self, calls: Sequence[Call]) -> list[str]:
+        """Commit the calls. On a full disk, those that do not make the bus larger get the room that was kept for them,
+        and the others none of it."""
+        if ballast.is_needed(self._home.root):
+            calls = [call for call in calls if not self._refused(call)]
+        channels = self._commit_once(calls)
+        again = [call for call in calls if isinstance(call.outcome, DiskFull) and not call.grows]
+        if again and ballast.release(self._home.root):
+            channels += self._commit_once(again)
+        return channels
+
+    def _refused(self, call: Call) -> bool:
+        if call.grows:
+            call.outcome = DiskFull(path=self._path)
+        return call.grows
+
+    def _commit_once(self, calls: Sequence[Call]) -> list[str]:
+        if not calls:
+            return []
+        try:
+            return self._commit_batch(calls)
+        except sqlite3.Error as error:
+            if not isinstance(translated(error, self._home), DiskFull):
+                raise
+            # Not even a transaction could be begun.
+            self._failed(calls, error)
+            return []
+
+    def _commit_batch(self, calls: Sequence[Call]) -> list[str]:
         self._rollback()
         # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
-        self._set_synchronous(self._disk and any(call.durable for call in calls))
+        lasting = self._disk and any(call.durable for call in calls)
+        if lasting:
+            self._log.require()
+        self._set_synchronous(lasting)
         try:
             return self._together(calls)
         except _Undone:
@@ -259,16 +286,17 @@ class Transactor:
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
-            self._look_for_listeners(channels)
-            if channels and self._synchronous and self._ringer.rested:
-                # A hint, which wakes them up while the disk is busy; that there is something is rung afterwards.
-                self._ring(channels)
+            self._listeners.look(channels, self.process)
+            if self._synchronous:
+                self._listeners.hint(channels)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()
             for call in calls:
                 if not isinstance(call.outcome, BaseException):
                     call.outcome = translated(error, self._home, committing=True)
+            if isinstance(translated(error, self._home, committing=True), OutcomeUnknown):
+                self._log.doubt()
             return []
         return channels
 
@@ -295,6 +323,8 @@ class Transactor:
                     rows = self._ask(step)
                 elif type(step) is Several:
                     rows = [self._ask(query) for query in step.queries]  # type: ignore[misc]
+                elif type(step) is Numbered:
+                    rows = self._execute_numbered(step)
                 else:
                     rows = []
                     if type(step) is Each:
@@ -310,6 +340,12 @@ class Transactor:
             raise _Busy
         return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
 
+    def _execute_numbered(self, step: Numbered) -> Rows:
+        ((last,),) = self._ask(Query("counter_take", (step.counter, len(step.rows))))
+        first = last - len(step.rows) + 1
+        self._execute_each(Each(step.name, [(number, *row) for number, row in enumerate(step.rows, first)]))
+        return [(first,)]
+
     def _execute_each(self, step: Each) -> None:
         """Many rows by INSERTs of several rows each, a third faster than row by row; what is left one by one."""
         whole = 0
@@ -323,38 +359,6 @@ class Transactor:
                     values = [value for row in step.rows[start : start + _WIDTH] for value in row]
                     self._connection.execute(wide, values)
         self._connection.executemany(self._queries[step.name], step.rows[whole:])
-
-    def _look_for_listeners(self, channels: Sequence[str]) -> None:
-        """Learn whom to ring for these channels; anew only when the topology changed.
-
-        Inside the transaction, where it costs a look-up and no transaction of its own: a listener that comes later
-        looks for messages after it began to listen, and finds what is committed here.
-        """
-        if not channels:
-            return
-        ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
-        if topology != self._topology or len(self._bells) > _MOST_BELLS:
-            self._bells.clear()
-            self._topology = topology
-        unknown = {channel.partition("#")[0] for channel in channels} - self._bells.keys()
-        if unknown:
-            rows = self._connection.execute(self._queries["listeners_of"], (plain(list(unknown)), self.process))
-            self._bells.update({channel: [] for channel in unknown})
-            for channel, bell in rows.fetchall():
-                self._bells[channel].append(bell)
-
-    def _ring(self, channels: Sequence[str]) -> bool:
-        """Ring the other processes that listen. What is committed stays so if that fails; they look now and then."""
-        bells: dict[str, set[str]] = {}
-        for channel in channels:
-            for bell in self._bells.get(channel.partition("#")[0], ()):
-                bells.setdefault(bell, set()).add(channel)
-        try:
-            return self._ringer.ring(bells)
-        except OSError as error:
-            if (log := engine_log()) is not None:
-                log.warning("nobody was rung: %s", error)
-            return True
 
     def _set_synchronous(self, full: bool) -> None:
         if full != self._synchronous:

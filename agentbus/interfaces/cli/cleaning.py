@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agentbus import Bus, RetentionPolicy
 
 _DAY = 24 * 3600
-_FOR_DAYS = ("messages", "dead_letters", "agents", "sessions", "events", "processes", "tombstones")
+_FOR_DAYS = ("messages", "dead_letters", "agents", "sessions", "tasks", "events", "processes", "tombstones")
 
 
 def cleanup(call: Call) -> Result:

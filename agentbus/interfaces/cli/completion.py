@@ -13,18 +13,31 @@ _AGENTS = ("send", "request")
 _LISTED = '"$(agentbus agents list --limit 1000 2>/dev/null | cut -f1)"'
 _SESSIONS = '"$(agentbus session list --limit 1000 2>/dev/null | cut -f1)"'
 _TYPES = '"$(agentbus types list 2>/dev/null | cut -f1)"'
-_MEMBERS = {"agents": _LISTED, "session": _SESSIONS}
+_TASKS = '"$(agentbus task list --limit 1000 2>/dev/null | cut -f1)"'
+_WORKFLOWS = '"$(agentbus task stats 2>/dev/null | grep ^workflow | cut -f2 | sort -u)"'
+_STEPS = '"$(agentbus task show "$third" 2>/dev/null | grep ^step | cut -f2)"'
+_OPEN = "grep '^approval.*open'"
+_ASKED = f'"$(agentbus task show "$third" 2>/dev/null | {_OPEN} | cut -f2)"'
+_MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS}
 """Families whose members take an id first."""
+_FURTHER = {
+    "task start": ("", _WORKFLOWS),
+    "task redo": ("t", _STEPS), "task settle": ("t", _STEPS), "task auto": ("t", '"on off"'),
+    "task approve": ("t", _ASKED), "task reject": ("t", _ASKED),
+}  # fmt: skip
+"""What stands after the member of a family ("") or after the id that it takes ("t"), where that is something else."""
 _BASH = """\
 # Completion of agentbus for bash. Load it with: eval "$(agentbus completion bash)"
 _agentbus() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" name="" member="" index one found=""
+    local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" name="" member="" third=""
+    local index one found=""
     for ((index = 1; index < COMP_CWORD; index++)); do
         one="${{COMP_WORDS[index]}}"
         case "$one" in
             --agent|--url) ((index++)) ;;
             -*) ;;
-            *) if [[ -z "$name" ]]; then name="$one"; elif [[ -z "$member" ]]; then member="$one"; fi ;;
+            *) if [[ -z "$name" ]]; then name="$one"; elif [[ -z "$member" ]]; then member="$one"
+               elif [[ -z "$third" ]]; then third="$one"; fi ;;
         esac
     done
     case "$before" in
@@ -35,6 +48,9 @@ _agentbus() {{
             case "$name" in
                 "") found="{commands}" ;;
 {families}
+            esac
+            case "$name $member ${{third:+t}}" in
+{further}
             esac
             if [[ "$word" == -* ]]; then
                 case "$name $member" in
@@ -82,9 +98,10 @@ def bash() -> str:
         for name, found in members.items()
     ]
     families.append(f'                {"|".join(_AGENTS)}) [[ -z "$member" ]] && found={_LISTED} ;;')
+    further = [f'                "{full} {after}") found={known} ;;' for full, (after, known) in _FURTHER.items()]
     return _BASH.format(
         commands=" ".join(TABLE), families="\n".join(families), listed=_LISTED, options="\n".join(options),
-        sessions=_SESSIONS, types=_TYPES,
+        sessions=_SESSIONS, types=_TYPES, further="\n".join(further),
     )  # fmt: skip
 
 

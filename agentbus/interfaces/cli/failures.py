@@ -64,6 +64,10 @@ _FIXES = {
     "unknown_session": "`agentbus session list` shows those there are; `agentbus session start` begins one",
     "unknown_document": "`agentbus document save` makes it",
     "unknown_checkpoint": "`agentbus checkpoint list` shows those there are; older ones may have been pruned",
+    "unknown_task": "`agentbus task list` shows those there are; what ended long ago may have been archived",
+    "unknown_step": "`agentbus task show {task}` shows those there are",
+    "unknown_approval": "`agentbus task show {task}` shows what it has asked for",
+    "not_an_operator": "let a person decide, and give that person's name: --by NAME",
     "unknown_type": "use a known type (`agentbus types list`), or add it: agentbus types add {name} --kind {kind}",
     "unknown_file": "write it first, or say with --root where it is",
     "agent_exists": "end it first (`agentbus stop --agent {agent}`), choose another id, or pass --takeover",
@@ -80,6 +84,9 @@ _FIXES = {
     "unknown_participant": "name one of those who take part",
     "built_in_type": "choose another name",
     "not_a_database": "`agentbus doctor` says more, and names the newest backup for `agentbus backup restore`",
+    "queue_full": "wait until some are taken, or allow more: agentbus quotas --depth N",
+    "sending_too_fast": "wait {wait} s, or allow more: agentbus quotas --rate N",
+    "bus_full": "let old things go (agentbus cleanup --keep-days N), or allow more: agentbus quotas --size BYTES",
     "outcome_unknown": "call again; a send with the same --id is sent only once",
     "bus_closed": "call again",
     "invalid_schema": "`agentbus types add --help` says what a schema may have",
@@ -150,6 +157,9 @@ _TYPED = (
     (r"session\.checkpoint_all\(\)", "agentbus checkpoint create --all"),
     (r"session\.composites\(\)", "agentbus checkpoint list"),
     (r"\broot=", "--root"),
+    (r"bus\.tasks\.(\w+?)_?\('([^']*)', '([^']*)'\)", r"agentbus task \1 \2 \3"),
+    (r"bus\.tasks\.(\w+?)_?\('([^']*)'\)", r"agentbus task \1 \2"),
+    (r"\b(redo|restart|resume|settle|stop|halt)\(\)", r"`agentbus task \1`"),
 )
 """What the texts of the bus say to programs, and what does the same on the command line."""
 

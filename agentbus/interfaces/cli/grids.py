@@ -37,7 +37,7 @@ class Grid:
         self._rows = rows
         self._numeric = numeric
         self._title = title
-        self._prose = [name in _PROSE or kind == "json" for name, kind in columns]
+        self._prose = [name in _PROSE or kind in {"json", "prose"} for name, kind in columns]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         width = options.max_width

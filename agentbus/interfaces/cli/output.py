@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentbus.interfaces.cli.texts import harmless
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SCHEMA_VERSION = 1
 _encode = msgspec.json.Encoder().encode
@@ -35,6 +38,10 @@ class Result:
     def show(self) -> None:
         """What people see, with rich."""
         print_lines(self.lines())
+
+    def drawn(self, most: int | None = None) -> RenderableType:
+        """The same to be drawn again and again in place, on a screen of so many lines."""
+        raise NotImplementedError
 
 
 class Said(Result):
@@ -69,8 +76,9 @@ class Rows(Result):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
-    was), percent, bytes, milliseconds, severity, command, flag, facts and json. ``following``: one of many that come
-    one by one, which people see without a heading. ``people``: what people see of a record instead, by ``field:kind``.
+    was), percent, bytes, milliseconds, severity, command, flag, facts, json and prose (which may be folded).
+    ``following``: one of many that come one by one, which people see without a heading. ``people``: what people see of
+    a record instead, by ``field:kind``.
     """
 
     def __init__(
@@ -110,14 +118,23 @@ class Rows(Result):
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import lines, table
 
-        columns, rows = self._columns, self._rows
-        if self._people is not None and rows:
-            seen = [self._people(row) for row in rows]
-            columns = _named(list(seen[0]))
-            rows = [{name.partition(":")[0]: value for name, value in row.items()} for row in seen]
+        columns, rows = self._seen()
         if self._following:
             return lines(columns, rows)
         return table(columns, rows, self._empty, self._cursor)
+
+    def drawn(self, most: int | None = None) -> RenderableType:
+        from agentbus.interfaces.cli.tables import tabled
+
+        return tabled(*self._seen(), self._empty, self._cursor)
+
+    def _seen(self) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
+        """The columns and rows that people see."""
+        if self._people is None or not self._rows:
+            return self._columns, self._rows
+        seen = [self._people(row) for row in self._rows]
+        rows = [{name.partition(":")[0]: value for name, value in row.items()} for row in seen]
+        return _named(list(seen[0])), rows
 
 
 def _named(columns: Sequence[str]) -> list[tuple[str, str]]:

@@ -1,10 +1,10 @@
-"""How the bus stands, for people: tables of agents, queues, sessions and settings. With rich."""
+"""How the bus stands, for people: tables of agents, queues, sessions, tasks and settings. With rich."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -30,6 +30,16 @@ _SESSIONS = (
     ("progress", "percent"),
     ("updated", "time"),
 )
+_TASKS = (
+    ("id", ""),
+    ("workflow", ""),
+    ("status", "status"),
+    ("phase", ""),
+    ("progress", "percent"),
+    ("waits for", ""),
+    ("updated", "time"),
+)
+_FEW = 3
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 
 
@@ -38,12 +48,13 @@ def show(found: dict[str, Any], settings: dict[str, Any]) -> None:
     Console().print(drawn(found, settings))
 
 
-def live(look: Callable[[], dict[str, Any]], pause: float) -> NoReturn:
-    """Draw it again and again in place, until Ctrl-C."""
-    with Live(drawn(look()), refresh_per_second=4, screen=False, transient=False) as screen:
-        while True:
+def live(look: Callable[[int], RenderableType], pause: float, over: Callable[[], bool]) -> None:
+    """Draw it again and again in place, until it is over, or until Ctrl-C."""
+    console = Console()
+    with Live(look(console.height), console=console, refresh_per_second=4) as screen:
+        while not over():
             time.sleep(pause)
-            screen.update(drawn(look()))
+            screen.update(look(console.height))
 
 
 def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None) -> RenderableType:
@@ -60,10 +71,25 @@ def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None) -> Rend
     if found["outgrown"]["why"]:
         why = "; ".join(found["outgrown"]["why"])
         parts.append(Text(f"the bus outgrows one file: {why}\n→ {found['outgrown']['fix']}", style="yellow"))
+    if found["tasks"]:
+        tasks = [{**one, "waits for": ", ".join(one["waits"]) or None} for one in found["tasks"]]
+        parts.append(grid(_TASKS, tasks, "tasks"))
+    if found["asked"]:
+        parts.append(_asked(found["asked"]))
     if settings is not None:
         rows = [{"setting": name, **one} for name, one in settings.items()]
         parts.append(grid(_SETTINGS, rows, "settings"))
     return Group(*(item for part in parts for item in (part, Text())))
+
+
+def _asked(questions: Sequence[dict[str, Any]]) -> Text:
+    """What waits for a person, with the commands that answer; if that is much, where to find it."""
+    count = len(questions)
+    text = Text(f"{count} {'question waits' if count == 1 else 'questions wait'} for a person:", style="bold yellow")
+    few = questions if count <= _FEW else [{"command": "agentbus task approvals"}]
+    for one in few:
+        text.append(f"\n  {one['command']}", style="bold cyan")
+    return text
 
 
 def _counts(found: dict[str, Any]) -> Text:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from typing import Any
-
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Result, Said
-from agentbus.interfaces.cli.values import seconds
+from agentbus.interfaces.cli.values import watch_options
 
 
 def init(call: Call) -> Result:
@@ -56,36 +53,10 @@ def _above(path: str) -> str:
 def status(call: Call) -> Result | int:
     """How the bus stands."""
     from agentbus.interfaces.cli.standing import Standing, settings_of, standing
+    from agentbus.interfaces.cli.watching import looked
 
     shown = settings_of(call.settings)
-    if call.arguments.watch:
-        return _watch(call, shown)
-    return Standing(standing(call.bus, call.settings), shown)
-
-
-def _watch(call: Call, shown: dict[str, Any]) -> int:
-    """Look again and again: on a terminal in place, down a pipe one look after the other."""
-    import time
-
-    from agentbus.interfaces.cli.command import ending_cleanly
-    from agentbus.interfaces.cli.output import is_terminal
-    from agentbus.interfaces.cli.standing import Standing, standing
-    from agentbus.limits import check_seconds
-
-    pause = check_seconds(call.arguments.interval, "interval") / 1000
-    with ending_cleanly():
-        if is_terminal() and not call.arguments.json:
-            from agentbus.interfaces.cli.overview import live
-
-            return live(lambda: standing(call.bus, call.settings), pause)
-        while True:
-            call.emit(Standing(standing(call.bus, call.settings), shown))
-            time.sleep(pause)
-
-
-def _status(parser: ArgumentParser) -> Any:
-    parser.add_argument("--watch", action="store_true", help="go on, refreshed in place, until Ctrl-C")
-    parser.add_argument("--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks (1)")
+    return looked(call, lambda: Standing(standing(call.bus, call.settings), shown))
 
 
 COMMANDS = {
@@ -97,9 +68,9 @@ COMMANDS = {
     ),
     "status": Command(
         status,
-        "Show how the bus stands: agents, queues, sessions, settings.",
+        "Show how the bus stands: agents, queues, sessions, tasks, settings.",
         "agentbus status --json",
-        _status,
+        watch_options,
         output="plain output: subject, name, value",
     ),
 }

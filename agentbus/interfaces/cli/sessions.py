@@ -13,13 +13,15 @@ from agentbus.interfaces.cli.output import Result, Rows, Said
 from agentbus.interfaces.cli.values import json_value, minutes, paging
 
 COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded:flag")
+_TASKS = 100
+"""Tasks of a session that are shown, the newest."""
 CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "active", "failed", "status:status")
 
 
 def start(call: Call) -> Result:
     given = call.arguments
     me = call.visitor
-    elsewhere = None if me is None or me.session in {None, given.id} else _open(call, me.session)
+    elsewhere = None if me is None or me.session in {None, given.id} else still_open(call, me.session)
     if me is not None:
         # Nothing begins by the hand of one that is over.
         me.heartbeat()
@@ -42,7 +44,7 @@ def start(call: Call) -> Result:
     return Said(data, begun.session)
 
 
-def _open(call: Call, session: str) -> str | None:
+def still_open(call: Call, session: str) -> str | None:
     """The session, if it goes on."""
     record = call.bus.do(call.bus.sessions.get(session))
     return None if record is None or record.status in {"completed", "failed"} else session
@@ -75,6 +77,7 @@ def status(call: Call) -> Result:
     from msgspec import to_builtins
 
     from agentbus.interfaces.cli.sections import Fields, Part, Sections
+    from agentbus.interfaces.cli.unfolding import BRIEF
 
     name = chosen(call)
     call.bus.notice_deaths()
@@ -89,8 +92,13 @@ def status(call: Call) -> Result:
     fields = to_builtins(record)
     columns = ("id", "type", "status:status", "progress:percent", "note", "updated:time")
     short = [{column.partition(":")[0]: getattr(one, column.partition(":")[0]) for column in columns} for one in agents]
+    tasks = [
+        {field: getattr(one, field) for field in BRIEF}
+        for one in call.bus.do(call.bus.tasks.list(session=name, limit=_TASKS)).items
+    ]
     data = {
         "session": fields, "counts": counts, "agents": short, "documents": to_builtins(documents), "missing": owed,
+        "tasks": tasks,
     }  # fmt: skip
     shown = {**fields, "status": "degraded"} if record.degraded else fields
     return Sections(
@@ -98,6 +106,7 @@ def status(call: Call) -> Result:
         Fields("session", "", {name: value for name, value in shown.items() if name != "degraded"}),
         Part("agent", "agents", columns, short),
         Part("document", "documents", ("name", "version", "author", "created:time"), documents),
+        Part("task", "tasks", ("id", "workflow", "status:status", "phase", "progress:percent", "updated:time"), tasks),
         Part("missing", "missing", ("producer", "document"), [{"producer": p, "document": d} for p, d in owed.items()]),
     )
 
@@ -278,10 +287,12 @@ COMMANDS = {
         _join, output=_SILENT,
     ),
     "session status": Command(
-        status, "Show how a session stands, its agents and documents, and what is missing. Exit code 4: there is none.",
+        status, "Show how a session stands, its agents, documents and tasks, and what is missing. Exit code 4: there is"
+        " none.",
         "agentbus session status planning-001", _id,
         output="plain output: by the first column\n  session, field, value\n  agent, id, type, status, progress, note,"
-        " updated\n  document, name, version, author, created\n  missing, producer, document",
+        " updated\n  document, name, version, author, created\n  task, id, workflow, status, phase, progress, updated"
+        "\n  missing, producer, document",
     ),
     "session list": Command(
         listed, "List sessions, newest first.", "agentbus session list --status active,paused", _list,

@@ -1,18 +1,24 @@
-"""How the bus stands, in one look: agents, queues, sessions, and the settings with where each came from."""
+"""How the bus stands, in one look: agents, queues, sessions, tasks, and the settings with where each came from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentbus.interfaces.cli.output import Result, plain
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from agentbus.blocking import BlockingBus
     from agentbus.interfaces.cli.settings import Settings
+    from agentbus.records import TaskRecord
 
 _AGENT = ("id", "type", "status", "progress", "note", "session", "updated", "seen")
 _MOST = 20
-"""Agents and sessions that are named."""
+"""Agents, sessions and tasks that are named."""
+_UNENDED = ("waiting", "halted", "running", "pending")
+"""Tasks that have not ended; what may need a person comes first."""
 
 
 def standing(bus: BlockingBus, settings: Settings) -> dict[str, Any]:
@@ -20,6 +26,7 @@ def standing(bus: BlockingBus, settings: Settings) -> dict[str, Any]:
     import msgspec
 
     from agentbus.interfaces.cli.registry import with_seen
+    from agentbus.interfaces.cli.unfolding import BRIEF, asked
 
     stats = bus.stats(deepest=_MOST)
     agents = bus.do(bus.agents.list(status="incomplete", limit=_MOST)).items
@@ -31,6 +38,8 @@ def standing(bus: BlockingBus, settings: Settings) -> dict[str, Any]:
         "sessions": [
             _short(one, "id", "operation", "milestone", "status", "degraded", "progress", "updated") for one in sessions
         ],
+        "tasks": [_short(one, *BRIEF) for status in _UNENDED for one in _tasks(bus, status)][:_MOST],
+        "asked": asked(bus),
         "oldest_waiting": stats.oldest_waiting,
         "database_bytes": stats.database_bytes,
         "log_bytes": stats.wal_bytes,
@@ -47,6 +56,10 @@ def _outgrown(bus: BlockingBus, size: int, settings: Settings) -> dict[str, Any]
     home = bus.store.home
     why = [] if home is None else outgrown(bus.read(read_crowd, None), size, bounds(outgrown_by(settings)))
     return {"why": why, "fix": way_out(home) if home is not None and why else None}
+
+
+def _tasks(bus: BlockingBus, status: str) -> Sequence[TaskRecord]:
+    return bus.do(bus.tasks.list(status=status, limit=_MOST)).items
 
 
 def settings_of(settings: Settings) -> dict[str, Any]:
@@ -81,10 +94,17 @@ class Standing(Result):
         rows += [("queue", queue["recipient"], queue["queued"]) for queue in found["queues"]]
         rows += [("session", one["id"], one["status"]) for one in found["sessions"]]
         rows += [("outgrown", why, found["outgrown"]["fix"]) for why in found["outgrown"]["why"]]
+        rows += [("task", one["id"], one["status"]) for one in found["tasks"]]
+        rows += [("asked", one["task"], one["command"]) for one in found["asked"]]
         for name, one in self._settings.items():
             value = "-" if one["value"] is None else one["value"]
             rows.append(("setting", name, f"{value} ({one['source']})"))
         return ["\t".join(plain(value) for value in row) for row in rows]
+
+    def drawn(self, most: int | None = None) -> RenderableType:
+        from agentbus.interfaces.cli.overview import drawn
+
+        return drawn(self._found)
 
     def show(self) -> None:
         from agentbus.interfaces.cli.overview import show

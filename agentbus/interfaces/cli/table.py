@@ -4,7 +4,7 @@ from __future__ import annotations
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("place", "make a bus here"),
-    "status": ("place", "how the bus stands: agents, queues, sessions, settings"),
+    "status": ("place", "how the bus stands: agents, queues, sessions, tasks, settings"),
     "register": ("agents", "join the bus as a visiting agent"),
     "heartbeat": ("agents", "show that you are alive"),
     "progress": ("agents", "say how far you are"),
@@ -26,11 +26,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoint": ("checkpoints", "create, list, show, verify, restore and prune checkpoints"),
     "document": ("documents", "save, show and export the documents of a session"),
     "session": ("sessions", "start, look at, pause, end and recover sessions"),
+    "task": ("tasks", "start, look at, approve and control durable tasks"),
+    "worker": ("working", "run durable tasks: the workflows of a Python module"),
     "recovery": ("recovery", "what was cut off, and setting agents aside"),
     "events": ("trail", "the audit trail: who changed what, when"),
     "types": ("vocabulary", "the types of agents and messages"),
     "monitor": ("monitoring", "watch over the bus: who died, what was interrupted"),
     "cleanup": ("upkeep", "archive what is old enough, and let it go"),
+    "quotas": ("upkeep", "how much may wait, how fast, how large: show and set"),
     "import": ("transfer", "bring in what you have: JSON files, a database, an archive"),
     "export": ("transfer", "write the bus, or a session, to a file that import reads"),
     "copy": ("copying", "copy a whole bus to another place: a file, a server"),
@@ -43,12 +46,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """By name: the module, and what ``agentbus --help`` says of it. In this order."""
 
-DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "backup": "create"}
+DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create"}
 """What a family of commands does when it is not said."""
 
 ALIASES = {
     "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
-    "checkpoints": "checkpoint", "documents": "document", "backups": "backup",
+    "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
+    "quota": "quotas",
 }  # fmt: skip
 """Nobody remembers which families are named in the plural."""
 
@@ -60,6 +64,8 @@ SYNONYMS = {
     "set": "state set", "join": "register", "publish": "send", "config": "status", "info": "status",
     "recover": "session recover", "resume": "session recover", "start": "session start",
     "restore": "checkpoint restore", "create": "init", "new": "init", "gc": "cleanup", "prune": "cleanup",
+    "approve": "task approve", "approvals": "task approvals", "redo": "task redo", "halt": "task halt",
+    "restart": "task restart", "workflow": "task list", "workflows": "task stats", "work": "worker",
     "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
     "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +23,8 @@ _COLOURS = {
     "leased": "green", "pending": "cyan", "spawning": "cyan", "failed": "red", "dead": "red", "interrupted": "red",
     "expired": "magenta", "stopped": "dim", "changed": "yellow", "vanished": "red",
     "outside": "red", "unreadable": "red", "warning": "yellow", "error": "red", "info": "green",
+    "waiting": "yellow", "halted": "yellow", "open": "bold yellow", "unknown": "red", "retrying": "yellow",
+    "finished": "green", "approved": "green", "rejected": "red", "cancelled": "dim",
 }  # fmt: skip
 _TIMES = frozenset({"created", "updated", "ended", "started", "finished", "expires", "due", "seen", "busy_until"})
 _NO_NUMBERS = frozenset({"time", "flag", "status"})
@@ -30,13 +32,17 @@ _NO_NUMBERS = frozenset({"time", "flag", "status"})
 
 def table(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], empty: str, cursor: str | None) -> None:
     """Records in a table."""
-    console = Console()
+    Console().print(tabled(columns, rows, empty, cursor))
+
+
+def tabled(
+    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], empty: str, cursor: str | None
+) -> RenderableType:
+    """The same, to be printed."""
     if not rows:
-        console.print(Text(empty, style="dim"))
-        return
-    console.print(grid(columns, rows))
-    if cursor is not None:
-        console.print(Text(f"there are more: --cursor {cursor}", style="dim"))
+        return Text(empty, style="dim")
+    more = [] if cursor is None else [Text(f"there are more: --cursor {cursor}", style="dim")]
+    return Group(grid(columns, rows), *more)
 
 
 def lines(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> None:
@@ -111,7 +117,7 @@ def cell(value: Any, kind: str) -> Text:
     if value is None:
         return Text("–", style="dim")
     if kind == "status":
-        return Text(str(value), style=_COLOURS.get(str(value), ""))
+        return coloured(str(value))
     if (kind == "time" or kind in _TIMES) and isinstance(value, int):
         return Text(ago(value), style="dim")
     if kind in {"progress", "percent"}:
@@ -127,6 +133,11 @@ def cell(value: Any, kind: str) -> Text:
     if kind == "command":
         return Text(str(value), style="bold cyan")
     return Text(harmless(value) if isinstance(value, str) else plain(value))
+
+
+def coloured(status: str) -> Text:
+    """A status in its colour."""
+    return Text(status, style=_COLOURS.get(status, ""))
 
 
 def size(count: int) -> str:

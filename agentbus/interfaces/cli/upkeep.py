@@ -18,6 +18,22 @@ def cleanup(call: Call) -> Result:
     return cleanup(call)
 
 
+def quotas(call: Call) -> Result:
+    """Set what was named, and say what holds then."""
+    from agentbus.interfaces.cli.looping import connected, run
+
+    given = {name: getattr(call.arguments, name) for name in _QUOTAS}
+    changes = {name: None if said == "none" else said for name, said in given.items() if said is not None}
+
+    async def work() -> Any:
+        async with connected(call) as bus:
+            return await (bus.quotas.change(**changes) if changes else bus.quotas.policy())
+
+    found = run(call, work)
+    lines = [f"{name}\t{'none' if (most := getattr(found, name)) is None else f'{most:.15g}'}" for name in _QUOTAS]
+    return Said(found, "\n".join(lines))
+
+
 def create(call: Call) -> Result:
     from agentbus.interfaces.cli.bars import bar
     from agentbus.interfaces.cli.looping import connected, run
@@ -114,6 +130,22 @@ def _cleanup(parser: ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="only say what would go")
 
 
+def _quotas(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--depth", type=_quota, metavar="N", help="so many messages may wait in one mailbox; `none` for any number")
+    add("--rate", type=_quota, metavar="N", help="so many messages a second may one agent send")
+    add("--size", type=_quota, metavar="BYTES", help="a bus of this size takes no more messages")
+
+
+def _quota(text: str) -> int | float | str:
+    if text == "none":
+        return text
+    return int(text) if text.isdecimal() else float(text)
+
+
+_QUOTAS = ("depth", "rate", "size")
+
+
 def _create(parser: ArgumentParser) -> None:
     parser.add_argument("path", nargs="?", help="a file that does not exist yet, or a directory (backups/ of the bus)")
     parser.add_argument(
@@ -131,6 +163,11 @@ COMMANDS = {
         " and what these options say for this time.", "agentbus cleanup --keep-days 7 --dry-run", _cleanup,
         output="plain output: by the first column\n  removed, kind, count\n  ended, session (with --stale)\n"
         "  left, session, why it was not ended\n  archive, path",
+    ),
+    "quotas": Command(
+        quotas, "Show or set what one agent that has gone wild may take from the others; none is set at first.",
+        "agentbus quotas --depth 10000 --rate 50", _quotas,
+        output="plain output: name (depth, rate, size), what is allowed or none",
     ),
     "backup create": Command(
         create, "Make a verified copy of the bus while everybody works on.", "agentbus backup", _create,

@@ -147,3 +147,9 @@ def paging(parser: ArgumentParser) -> None:
     """The options of everything that lists."""
     parser.add_argument("--limit", type=int, default=100, metavar="N", help="so many at most (100)")
     parser.add_argument("--cursor", metavar="TEXT", help="go on after what was listed before: the cursor that it gave")
+
+
+def watch_options(parser: ArgumentParser) -> None:
+    """The options of everything that can be looked at again and again."""
+    parser.add_argument("--watch", action="store_true", help="go on, refreshed in place, until Ctrl-C")
+    parser.add_argument("--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks (1)")

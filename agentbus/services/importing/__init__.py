@@ -47,6 +47,7 @@ _FILES = 200
 _ITEMS = 500
 _BYTES = 4 * 1024 * 1024
 _READ = 16 * 1024 * 1024
+_TEXTS = ("payload", "snapshot", "value", "metadata", "prompt", "arguments", "context", "result")
 _GZIP = b"\x1f\x8b"
 _DATABASES = (".db", ".db3", ".sqlite", ".sqlite3")
 
@@ -359,9 +360,9 @@ def _parts(items: Iterable[Any], most: int) -> Iterator[Sequence[Any]]:
 
 def _weight(item: Adopted) -> int:
     """About how many bytes it has."""
-    line = item.line
-    texts = (getattr(line, name, None) for name in ("payload", "snapshot", "value", "metadata", "prompt"))
-    return 200 + sum(len(text) for text in texts if text)
+    parts = (item.line, *getattr(item.line, "steps", ()))
+    texts = (getattr(part, name, None) for part in parts for name in _TEXTS)
+    return 200 * len(parts) + sum(len(text) for text in texts if text)
 
 
 def _what(item: Adopted) -> str:

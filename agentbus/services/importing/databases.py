@@ -12,6 +12,7 @@ from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedCheckpoint
 from agentbus.services.importing.documents import Place, session_for
 from agentbus.services.importing.mapping import Mapper, unpacked
+from agentbus.services.importing.tasks import task_id, task_of
 from agentbus.services.importing.values import moment, name_of, pick
 from agentbus.services.importing.walking import Unreadable
 
@@ -40,35 +41,25 @@ def rows_of(database: Foreign, path: Path, mapper: Mapper) -> Iterator[Adopted]:
 
 def _mapped(database: Foreign, table: str, place: Place, mapper: Mapper) -> Iterator[Adopted]:
     read = _READERS[table]
-    begun = False
     for number, row in enumerate(database.rows(table), 1):
-        if table in {"tasks", "checkpoints"} and not begun:
-            made = session_for(place.own, place, mapper)
-            if made is not None:
-                yield made
-            begun = True
         yield from (item for item in read(row, number, place, mapper) if item is not None)
 
 
 def _task(row: Row, number: int, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:
-    """A document, until tasks are something of their own."""
-    id = pick(row, "id", "task_id")
-    if id is None:
-        mapper.tally.refuse(number, "tasks: a row without an id")
-        return
-    value = {name: unpacked(column) for name, column in row.items()}
-    created = mapper.time(row, "updated_at", "completed_at", "created_at", "started_at", "updated", "created")
-    yield mapper.document(place.own, f"task-{id}", value, number, created)
+    yield task_of(row, number, place.own, mapper)
 
 
 def _task_checkpoint(row: Row, number: int, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:
-    """A checkpoint of the session that holds the tasks, named by its task: ``task-7/review``."""
-    task = pick(row, "task_id", "task")
-    title = pick(row, *_TITLE) or "checkpoint"
-    name = f"task-{task}/{title}" if task is not None else title
+    """A checkpoint of its task; of a session that is made for it, if it names none."""
+    said = pick(row, "task_id", "task")
+    task = None if said is None else task_id(said, place.own)
+    if task is None and not place.begun:
+        place.begun = True
+        yield session_for(place.own, place, mapper)
+    owner = ("session", place.own) if task is None else ("task", task)
     yield mapper.checkpoint(
-        ("session", place.own), name, _data(row), number,
-        created=mapper.time(row, *_CREATED), session=place.own, notes=pick(row, "notes", "description"),
+        owner, pick(row, *_TITLE) or "checkpoint", _data(row), number, created=mapper.time(row, *_CREATED),
+        session=place.own if task is None else None, notes=pick(row, "notes", "description"),
     )  # fmt: skip
 
 
@@ -118,9 +109,9 @@ def _message(row: Row, number: int, place: Place, mapper: Mapper) -> Iterator[Ad
 
 
 _READERS: dict[str, Callable[[Row, int, Place, Mapper], Iterator[Adopted | None]]] = {
+    "coordination_sessions": _session,
     "tasks": _task,
     "checkpoints": _task_checkpoint,
-    "coordination_sessions": _session,
     "agent_registry": _agent,
     "agent_state": _state,
     "agent_checkpoints": _checkpoint,

@@ -37,6 +37,8 @@ class Place:
         self.folder = folder
         self.session: str | None = None
         self.members: frozenset[str] = frozenset()
+        self.begun = False
+        """Whether the session of its own was made."""
 
     @property
     def own(self) -> str:

@@ -53,6 +53,11 @@ class Mapper:
         self.modified = modified
         self._utc = utc
 
+    @property
+    def payload(self) -> int:
+        """Bytes that a value may have."""
+        return self._limits.payload
+
     def agent(self, raw: Raw, line: int, *, id: object = None, session: str | None = None) -> Adopted | None:
         """An agent; ``id`` is for one that does not say its own."""
         known = _Fields(raw)

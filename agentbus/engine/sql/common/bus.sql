@@ -28,6 +28,18 @@ SELECT
     (SELECT coalesce(max(id), 0) FROM documents), (SELECT coalesce(max(id), 0) FROM state),
     (SELECT coalesce(max(id), 0) FROM events);
 
+-- name: counter_set
+-- Put a counter at a value.
+INSERT INTO counters (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: counter_drop
+-- A counter that nobody needs any more.
+DELETE FROM counters WHERE name = $1;
+
+-- name: bus_quotas
+-- The quotas of the bus, if it has any.
+SELECT value FROM meta WHERE key = 'quotas';
+
 -- name: counter_value
 -- What a counter stands at.
 SELECT value FROM counters WHERE name = $1;

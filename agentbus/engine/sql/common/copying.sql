@@ -13,6 +13,9 @@ UNION ALL SELECT 'agents', count(*) FROM agents
 UNION ALL SELECT 'pool_members', count(*) FROM pool_members
 UNION ALL SELECT 'subscriptions', count(*) FROM subscriptions
 UNION ALL SELECT 'messages', count(*) FROM messages
+UNION ALL SELECT 'tasks', count(*) FROM tasks
+UNION ALL SELECT 'steps', count(*) FROM steps
+UNION ALL SELECT 'approvals', count(*) FROM approvals
 UNION ALL SELECT 'state', count(*) FROM state
 UNION ALL SELECT 'state_floors', count(*) FROM state_floors
 UNION ALL SELECT 'checkpoints', count(*) FROM checkpoints
@@ -171,6 +174,69 @@ INSERT INTO messages (
     lease_until, due, expires, correlation, reply_to, session, error, created, finished, payload
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
+
+-- name: copy_sizes_tasks
+-- About how long the next tasks are.
+SELECT length(waits) + coalesce(length(error), 0) + length(notes) + length(context) + length(settings) + length(arguments)
+    + coalesce(length(result), 0)
+FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: copy_read_tasks
+-- The next tasks.
+SELECT
+    number, id, workflow, name, session, parent, status, phase, auto, halting, progress, note, generation, holder,
+    lease, lease_until, due, waits, restarts, backoff, restarted, error, created, started, updated, ended, notes,
+    context, settings, checksum, result_sum, arguments, result
+FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: copy_write_tasks
+-- Of the tasks, one that was copied.
+INSERT INTO tasks (
+    number, id, workflow, name, session, parent, status, phase, auto, halting, progress, note, generation, holder,
+    lease, lease_until, due, waits, restarts, backoff, restarted, error, created, started, updated, ended, notes,
+    context, settings, checksum, result_sum, arguments, result
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33);
+
+-- name: copy_sizes_steps
+-- About how long the next steps are.
+SELECT coalesce(length(error), 0) + coalesce(length(validation), 0) + coalesce(length(result), 0)
+FROM steps WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_read_steps
+-- The next steps.
+SELECT
+    id, task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress,
+    note, child, due, error, started, finished, checksum, validation, result
+FROM steps WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_write_steps
+-- Of the steps, one that was copied.
+INSERT INTO steps (
+    id, task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress,
+    note, child, due, error, started, finished, checksum, validation, result
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23);
+
+-- name: copy_sizes_approvals
+-- About how long the next approvals are.
+SELECT length(shown)
+FROM approvals WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_read_approvals
+-- The next approvals.
+SELECT
+    id, task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by,
+    reason, checksum, shown
+FROM approvals WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_write_approvals
+-- Of the approvals, one that was copied.
+INSERT INTO approvals (
+    id, task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by,
+    reason, checksum, shown
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
 -- name: copy_sizes_state
 -- About how long the next entries of state are.

@@ -72,6 +72,15 @@ WHERE (
 ) IS NOT NULL
 LIMIT $3;
 
+-- name: mailbox_waiting
+-- How many messages wait in a mailbox, now or for their time; no more than $2 are counted.
+SELECT count(*) FROM (
+    SELECT id FROM messages WHERE mailbox = $1 AND status = 'queued'
+    UNION ALL
+    SELECT id FROM messages WHERE mailbox = $1 AND status = 'scheduled'
+    LIMIT $2
+) AS waiting;
+
 -- name: mailbox_unattended
 -- Pools in which work waits, also such as is due at $1, and of which no member is live. Members first: there may be many live
 -- agents.

@@ -286,6 +286,7 @@ SELECT ended,
     CASE WHEN EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id)
         OR EXISTS (SELECT 1 FROM documents WHERE documents.session = sessions.id)
         OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = sessions.id)
+        OR EXISTS (SELECT 1 FROM tasks WHERE tasks.session = sessions.id)
     THEN 1 ELSE 0 END
 FROM sessions WHERE id = $1;
 

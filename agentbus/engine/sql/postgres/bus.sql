@@ -10,7 +10,7 @@ WHERE CAST($1 AS text) = 'message' AND (last_value < $2 OR NOT is_called);
 
 -- name: counter_value
 -- What a counter stands at. Differs: message ids come from a sequence.
-SELECT CASE WHEN CAST($1 AS text) <> 'message' THEN (SELECT value FROM counters WHERE name = $1)
+SELECT CASE WHEN CAST($1 AS text) <> 'message' THEN coalesce((SELECT value FROM counters WHERE name = $1), 0)
     WHEN is_called THEN last_value ELSE 0 END
 FROM message_ids;
 
@@ -24,3 +24,8 @@ SELECT 'trigger', tgname::text, '' FROM pg_trigger JOIN pg_class ON pg_class.oid
 WHERE relnamespace = CAST(current_schema() AS regnamespace) AND NOT tgisinternal
 UNION ALL
 SELECT 'function', proname::text, '' FROM pg_proc WHERE pronamespace = CAST(current_schema() AS regnamespace);
+
+-- name: bus_size
+-- Bytes that are in use, with what is free in between. Differs: only SQLite counts pages.
+SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS bigint) FROM pg_class
+WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r';

@@ -19,13 +19,15 @@ SELECT name, value FROM (
         pg_get_serial_sequence(quote_ident(CAST(relname AS text)), CAST(attname AS text))::regclass), 0) AS value
     FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
     WHERE relnamespace = CAST(current_schema() AS regnamespace) AND relkind = 'r' AND attidentity <> ''
-        AND relname NOT IN ('state', 'participants')
+        AND relname NOT IN ('state', 'participants', 'steps', 'approvals')
 ) AS tables
 WHERE name > $1 ORDER BY name LIMIT $2;
 
 -- name: copy_open_sequences
 -- Make room for the last numbers. Differs: those that are not kept elsewhere go on from the last row.
-SELECT setval(pg_get_serial_sequence('state', 'id'), max(id)) FROM state HAVING max(id) IS NOT NULL;
+SELECT setval(pg_get_serial_sequence('state', 'id'), max(id)) FROM state HAVING max(id) IS NOT NULL
+UNION ALL SELECT setval(pg_get_serial_sequence('steps', 'id'), max(id)) FROM steps HAVING max(id) IS NOT NULL
+UNION ALL SELECT setval(pg_get_serial_sequence('approvals', 'id'), max(id)) FROM approvals HAVING max(id) IS NOT NULL;
 
 -- name: copy_write_sequences
 -- A table gives out only numbers after this one. Differs: it has a sequence.

@@ -21,6 +21,10 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0)),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
+-- name: server_unlock
+-- Let go of what a statement that failed held of the session: undoing a transaction leaves that as it is.
+SELECT pg_advisory_unlock_all();
+
 -- name: server_lock_migrations
 -- Of several who open a bus at once, one brings its schema up to date.
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus migration ' || CAST($1 AS text), 0));
@@ -90,3 +94,12 @@ SELECT {number}, {values} FROM q{number};
 -- name: server_several
 -- All of them as one statement.
 WITH {questions} {answers};
+
+-- name: server_numbered
+-- Rows with numbers from a counter, of which the first is told.
+WITH taken AS MATERIALIZED (SELECT counter_take({counter}, {amount}) - {amount} AS before),
+inserted AS (
+    {insert} SELECT taken.before + item.number, {columns}
+    FROM taken, unnest({lists}) WITH ORDINALITY AS item ({columns}, number)
+)
+SELECT before + 1 FROM taken;

@@ -1,0 +1,560 @@
+-- name: task_insert
+-- A new task.
+INSERT INTO tasks (
+    id, workflow, name, session, parent, status, auto, due, restarts, backoff, created, updated, context, settings,
+    checksum, arguments
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+
+-- name: task_running
+-- Every task that somebody holds.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks WHERE status = 'running';
+
+-- name: task_horizon
+-- When the next task is due (wall), and when the next lease runs out (awake).
+SELECT
+    (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
+    (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
+
+-- name: task_waited
+-- Tasks whose waiting has an end now, whether what they wait for has come or not.
+SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
+-- name: task_promote
+-- What is due may be taken; what waited in vain looks for itself how it goes on.
+UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
+
+-- name: task_lapsed
+-- Tasks that were held for too long.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks WHERE status = 'running' AND lease_until <= $1;
+
+-- name: task_lease
+-- Hand a task to a worker.
+UPDATE tasks SET
+    status = 'running', holder = $1, lease = lease + 1, lease_until = $2, due = NULL, waits = '[]',
+    started = coalesce(started, $3), updated = $3
+WHERE number = $4;
+
+-- name: task_renew
+-- Hold a task for longer.
+UPDATE tasks SET lease_until = $1 WHERE number = $2;
+
+-- name: task_free
+-- Nobody holds a task any more.
+UPDATE tasks SET
+    status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
+    due = CASE halting WHEN 1 THEN NULL ELSE 0 END,
+    halting = 0, holder = NULL, lease_until = NULL, updated = $1
+WHERE number = $2 AND status = 'running';
+
+-- name: task_let_go
+-- A worker can do nothing for a task at present.
+UPDATE tasks SET
+    status = $1, due = $2, waits = $3, halting = 0, holder = NULL, lease_until = NULL, updated = $4
+WHERE number = $5;
+
+-- name: task_awaited
+-- What a task may wait for and has not got yet: decisions, what became of steps, the ends of sub-tasks.
+SELECT 'approval', key FROM approvals WHERE task = $1 AND status = 'open' AND superseded = 0
+UNION ALL
+SELECT 'step', key FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'unknown'
+UNION ALL
+SELECT 'task', id FROM tasks WHERE parent = (SELECT id FROM tasks WHERE number = $1) AND ended IS NULL;
+
+-- name: task_ready_now
+-- A waiting task may be taken.
+UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE number = $2 AND status = 'waiting';
+
+-- name: task_complete
+-- A task is done.
+UPDATE tasks SET
+    status = 'completed', result_sum = $1, result = $2, ended = $3, updated = $3, progress = 100, error = NULL,
+    halting = 0, holder = NULL, lease_until = NULL
+WHERE number = $4;
+
+-- name: task_fail
+-- A task has failed.
+UPDATE tasks SET
+    status = 'failed', error = $1, ended = $2, updated = $2, halting = 0, holder = NULL, lease_until = NULL
+WHERE number = $3;
+
+-- name: task_restart_later
+-- A task has failed, and is tried again at $1; unless it is to be halted.
+UPDATE tasks SET
+    status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
+    due = CASE halting WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END,
+    error = $2, updated = $3, restarted = restarted + 1, halting = 0, holder = NULL, lease_until = NULL
+WHERE number = $4;
+
+-- name: task_generation
+-- Something of a task is made void.
+UPDATE tasks SET generation = generation + 1 WHERE number = $1;
+
+-- name: task_phase
+-- What a workflow calls the part that a task is in.
+UPDATE tasks SET phase = $1, updated = $2 WHERE number = $3;
+
+-- name: task_progress
+-- How far a task is.
+UPDATE tasks SET progress = $1, note = coalesce(CAST($2 AS text), note), updated = $3 WHERE number = $4;
+
+-- name: task_halting
+-- Whether a running task is to be halted before its next step.
+UPDATE tasks SET halting = $1, updated = $2 WHERE number = $3;
+
+-- name: task_halt
+-- A task that nobody holds is halted.
+UPDATE tasks SET status = 'halted', due = NULL, updated = $1 WHERE number = $2;
+
+-- name: task_resume
+-- A task goes on.
+UPDATE tasks SET status = 'pending', due = 0, ended = NULL, waits = '[]', updated = $1 WHERE number = $2;
+
+-- name: task_stop
+-- A task is given up, whoever holds it.
+UPDATE tasks SET
+    status = 'stopped', due = NULL, halting = 0, holder = NULL, lease_until = NULL, ended = $1, updated = $1
+WHERE number = $2;
+
+-- name: task_again
+-- A task is done again, or a part of it, whoever holds it.
+UPDATE tasks SET
+    status = 'pending', due = 0, waits = '[]', halting = 0, holder = NULL, lease_until = NULL, ended = NULL,
+    result = NULL, result_sum = NULL, error = NULL, generation = generation + 1, notes = $1, updated = $2
+WHERE number = $3;
+
+-- name: task_reset
+-- A task is as if it had not begun.
+UPDATE tasks SET phase = NULL, progress = 0, note = NULL, restarted = 0 WHERE number = $1;
+
+-- name: task_auto
+-- Whether a task passes approvals through.
+UPDATE tasks SET auto = $1, updated = $2 WHERE number = $3;
+
+-- name: task_edit
+-- What people changed of a task; NULL stays as it is.
+UPDATE tasks SET
+    name = coalesce(CAST($1 AS text), name), context = coalesce(CAST($2 AS text), context),
+    settings = coalesce(CAST($3 AS text), settings), restarts = coalesce(CAST($4 AS bigint), restarts),
+    backoff = coalesce(CAST($5 AS bigint), backoff), updated = $6
+WHERE number = $7;
+
+-- name: task_descendants
+-- The sub-tasks of a task that have not ended, and theirs.
+WITH RECURSIVE family (id) AS (
+    SELECT id FROM tasks WHERE parent = $1
+    UNION
+    SELECT tasks.id FROM family JOIN tasks ON tasks.parent = family.id
+)
+SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
+    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
+    tasks.restarted, tasks.error
+FROM family JOIN tasks ON tasks.id = family.id
+WHERE tasks.ended IS NULL;
+
+-- name: task_awaited_children
+-- The sub-tasks of a task whose ends it has not heard of, in the order in which it started them.
+SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
+    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
+    tasks.restarted, tasks.error
+FROM steps JOIN tasks ON tasks.id = steps.child
+WHERE steps.task = $1 AND steps.kind = 'task' AND steps.superseded = 0 AND steps.status = 'running'
+ORDER BY steps.position;
+
+-- name: task_get
+-- All of one task.
+SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
+    restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
+    started, updated, ended
+FROM tasks WHERE id = $1;
+
+-- name: task_ending
+-- How a task stands, for one who waits for its end.
+SELECT status, error, result_sum, result FROM tasks WHERE id = $1;
+
+-- name: task_list
+-- Tasks, newest first, before the cursor; a NULL filter takes all. $2 has statuses between commas.
+SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
+    restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
+    started, updated, ended
+FROM tasks
+WHERE number < $1
+    AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || status || ',%')
+    AND (CAST($3 AS text) IS NULL OR workflow = $3)
+    AND (CAST($4 AS text) IS NULL OR session = $4)
+    AND (CAST($5 AS text) IS NULL OR parent = $5)
+ORDER BY number DESC
+LIMIT $6;
+
+-- name: task_list_status
+-- The same for one status, of which there may be few among many.
+SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
+    restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
+    started, updated, ended
+FROM tasks
+WHERE status = $2 AND number < $1
+    AND (CAST($3 AS text) IS NULL OR workflow = $3)
+    AND (CAST($4 AS text) IS NULL OR session = $4)
+    AND (CAST($5 AS text) IS NULL OR parent = $5)
+ORDER BY number DESC
+LIMIT $6;
+
+-- name: task_resumable
+-- Tasks that were begun and not completed, that nobody is at work on, and that no person is asked about.
+SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
+    restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
+    started, updated, ended
+FROM tasks
+WHERE number IN (
+    SELECT number FROM tasks WHERE status = 'halted'
+    UNION ALL SELECT number FROM tasks WHERE status = 'failed'
+    UNION ALL SELECT number FROM tasks WHERE status = 'stopped'
+    UNION ALL SELECT number FROM tasks WHERE status = 'pending' AND started IS NOT NULL
+    UNION ALL SELECT number FROM tasks WHERE status = 'running' AND NOT EXISTS (
+        SELECT 1 FROM agents WHERE agents.id = tasks.holder AND agents.status IN ('running', 'suspect')
+    )
+)
+ORDER BY number DESC
+LIMIT $1;
+
+-- name: task_counts
+-- How many tasks there are, by workflow and status; NULL takes all workflows.
+SELECT workflow, status, count(*) FROM tasks
+WHERE CAST($1 AS text) IS NULL OR workflow = $1
+GROUP BY workflow, status
+ORDER BY workflow, status;
+
+-- name: task_ages
+-- Since when the oldest task waits for a worker, and how long completed ones took.
+SELECT
+    (SELECT min(created) FROM tasks WHERE due = 0 AND (CAST($1 AS text) IS NULL OR workflow = $1)),
+    (SELECT CAST(avg(ended - started) AS bigint) FROM tasks
+        WHERE status = 'completed' AND (CAST($1 AS text) IS NULL OR workflow = $1));
+
+-- name: step_insert
+-- Something that a task comes to: a step that is being executed, a sub-task, or what is done as soon as it is recorded.
+INSERT INTO steps (
+    task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+
+-- name: step_again
+-- A step is being executed once more.
+UPDATE steps SET
+    status = 'running', attempt = $1, started = $2, digest = $3, finished = NULL, due = NULL, progress = NULL
+WHERE task = $4 AND kind = 'step' AND key = $5 AND superseded = 0;
+
+-- name: step_finish
+-- A step has a result.
+UPDATE steps SET
+    status = 'finished', finished = $1, checksum = $2, validation = $3, result = $4, due = NULL
+WHERE task = $5 AND kind = $6 AND key = $7 AND superseded = 0;
+
+-- name: step_fail
+-- An attempt of a step failed; there is another one, or none.
+UPDATE steps SET status = $1, due = $2, failures = $3, error = $4, finished = $5
+WHERE task = $6 AND kind = $7 AND key = $8 AND superseded = 0;
+
+-- name: step_progress
+-- How far a step is.
+UPDATE steps SET progress = $1 WHERE task = $2 AND kind = 'step' AND key = $3 AND superseded = 0;
+
+-- name: step_interrupt
+-- The steps that a worker was at when it let go of a task. What must run only once may have, or may not.
+UPDATE steps SET status = CASE once WHEN 1 THEN 'unknown' ELSE 'interrupted' END
+WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running';
+
+-- name: step_cancel
+-- The steps that a worker was at when its task was stopped.
+UPDATE steps SET
+    status = CASE once WHEN 1 THEN 'unknown' ELSE 'cancelled' END,
+    finished = CASE once WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END
+WHERE task = $2 AND kind = 'step' AND superseded = 0 AND status = 'running';
+
+-- name: step_run_again
+-- A person decided that a step is to be run again.
+UPDATE steps SET status = 'interrupted' WHERE task = $1 AND kind = 'step' AND key = $2 AND superseded = 0;
+
+-- name: step_supersede
+-- What a task came to from a position on is void.
+UPDATE steps SET
+    superseded = $1,
+    status = CASE WHEN status IN ('finished', 'failed') THEN status ELSE 'cancelled' END,
+    finished = coalesce(finished, $2)
+WHERE task = $3 AND superseded = 0 AND position >= $4;
+
+-- name: step_supersede_one
+-- A step that failed is void.
+UPDATE steps SET superseded = $1 WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'failed';
+
+-- name: step_children
+-- The sub-tasks that a task started from a position on.
+SELECT child FROM steps WHERE task = $1 AND kind = 'task' AND superseded = 0 AND position >= $2 ORDER BY position;
+
+-- name: step_places
+-- What a task came to, in its order.
+SELECT kind, key, position FROM steps WHERE task = $1 AND superseded = 0
+UNION ALL
+SELECT 'approval', key, position FROM approvals WHERE task = $1 AND superseded = 0
+ORDER BY position;
+
+-- name: step_last
+-- The last position that was given out in a task, and the first of a step that failed and was made void to be tried again.
+SELECT coalesce(max(position), 0),
+    (SELECT min(position) FROM steps WHERE task = $1 AND superseded > 0 AND status = 'failed')
+FROM (
+    SELECT max(position) AS position FROM steps WHERE task = $1
+    UNION ALL
+    SELECT max(position) FROM approvals WHERE task = $1
+) AS positions;
+
+-- name: step_status
+-- How a step stands.
+SELECT status, failures FROM steps WHERE task = $1 AND kind = 'step' AND key = $2 AND superseded = 0;
+
+-- name: step_recorded
+-- One step, for a worker that goes on with its task.
+SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result
+FROM steps WHERE task = $1 AND kind = $2 AND key = $3 AND superseded = 0;
+
+-- name: step_replay
+-- All that counts of a task, for a worker that goes on with it.
+SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result
+FROM steps WHERE task = $1 AND superseded = 0
+ORDER BY position;
+
+-- name: step_list
+-- The steps of a task; with those that are void, if $2 is 1.
+SELECT key, name, kind, status, position, attempt, failures, once, digest, progress, note, child, due, checksum, result,
+    validation, error, started, finished, superseded
+FROM steps WHERE task = $1 AND (superseded = 0 OR $2 = 1)
+ORDER BY position;
+
+-- name: step_counts
+-- How many steps there are, by status; NULL takes all workflows.
+SELECT steps.status, count(*) FROM steps JOIN tasks ON tasks.number = steps.task
+WHERE steps.kind = 'step' AND steps.superseded = 0 AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1)
+GROUP BY steps.status;
+
+-- name: approval_insert
+-- A question to a person, or one that is passed through.
+INSERT INTO approvals (
+    task, key, name, position, status, auto, notify, expires, created, decided, checksum, shown
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+
+-- name: approval_decide
+-- An open approval is decided.
+UPDATE approvals SET status = $1, auto = $2, decided_by = $3, reason = $4, decided = $5
+WHERE task = $6 AND key = $7 AND superseded = 0 AND status = 'open';
+
+-- name: approval_expire
+-- Nobody decided in time; says of which task it is.
+UPDATE approvals SET status = 'expired', decided = $1
+WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'open' AND expires <= $1
+RETURNING (SELECT tasks.id FROM tasks WHERE tasks.number = approvals.task);
+
+-- name: approval_supersede
+-- What a task asked for from a position on is void; nobody need decide it any more.
+UPDATE approvals SET superseded = $1 WHERE task = $2 AND superseded = 0 AND position >= $3;
+
+-- name: approval_open
+-- What a task asks for.
+SELECT key, name, expires FROM approvals WHERE task = $1 AND status = 'open' AND superseded = 0 ORDER BY position;
+
+-- name: approval_known
+-- What a task has asked for.
+SELECT key, name, status, expires FROM approvals WHERE task = $1 AND superseded = 0 ORDER BY position;
+
+-- name: approval_places
+-- What a task has asked for, and where in its order.
+SELECT key, position FROM approvals WHERE task = $1 AND superseded = 0 ORDER BY position;
+
+-- name: approval_answer
+-- How an approval stands.
+SELECT status, decided_by, reason, decided, auto, expires FROM approvals
+WHERE task = $1 AND key = $2 AND superseded = 0;
+
+-- name: approval_list_of
+-- The approvals of a task in their order; NULL takes every status, $3 = 1 also what is void.
+SELECT tasks.id, approvals.key, approvals.name, approvals.status, approvals.position, approvals.checksum,
+    approvals.shown, approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
+    approvals.reason, approvals.auto, approvals.superseded
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE tasks.id = $1
+    AND (CAST($2 AS text) IS NULL OR approvals.status = $2)
+    AND (approvals.superseded = 0 OR $3 = 1)
+ORDER BY approvals.position
+LIMIT $4;
+
+-- name: approval_list_open
+-- What all tasks ask for that have not ended, the oldest first.
+SELECT tasks.id, approvals.key, approvals.name, approvals.status, approvals.position, approvals.checksum,
+    approvals.shown, approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
+    approvals.reason, approvals.auto, approvals.superseded
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS NULL
+ORDER BY approvals.created, approvals.id
+LIMIT $1;
+
+-- name: approval_list
+-- The approvals of all tasks, newest first; NULL takes every status, $2 = 1 also what is void.
+SELECT tasks.id, approvals.key, approvals.name, approvals.status, approvals.position, approvals.checksum,
+    approvals.shown, approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
+    approvals.reason, approvals.auto, approvals.superseded
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE (CAST($1 AS text) IS NULL OR approvals.status = $1) AND (approvals.superseded = 0 OR $2 = 1)
+ORDER BY approvals.id DESC
+LIMIT $3;
+
+-- name: approval_count
+-- How many approvals are open; NULL takes all workflows.
+SELECT count(*) FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS NULL
+    AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1);
+
+-- name: task_after
+-- Tasks after a number, with about their size.
+SELECT number, id, (
+    SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
+        + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
+    FROM steps WHERE steps.task = tasks.number
+)
+FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
+
+-- name: task_of_session
+-- The tasks of a session: id, when it ended and was last changed, about its size.
+SELECT id, ended, updated, (
+    SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
+        + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
+    FROM steps WHERE steps.task = tasks.number
+)
+FROM tasks WHERE session = $1 ORDER BY number;
+
+-- name: task_expendable
+-- Tasks that are nobody's sub-task and ended before $3, after a cursor ($1, $2): when, and which.
+SELECT ended, number, id FROM tasks
+WHERE ended IS NOT NULL AND parent IS NULL AND ended <= $3 AND (ended > $1 OR (ended = $1 AND number > $2))
+ORDER BY ended, number
+LIMIT $4;
+
+-- name: task_lineage
+-- A task with all its sub-tasks, and theirs: id, when it ended and was last changed, about its size.
+WITH RECURSIVE family (id) AS (
+    SELECT id FROM tasks WHERE id = $1
+    UNION
+    SELECT tasks.id FROM family JOIN tasks ON tasks.parent = family.id
+)
+SELECT tasks.id, tasks.ended, tasks.updated, (
+    SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
+        + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
+    FROM steps WHERE steps.task = tasks.number
+)
+FROM family JOIN tasks ON tasks.id = family.id;
+
+-- name: task_mark
+-- When a task ended, and was last changed.
+SELECT ended, updated FROM tasks WHERE id = $1;
+
+-- name: task_archive
+-- All of a task that outlives a boot.
+SELECT id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
+    backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
+    arguments, result_sum, result
+FROM tasks WHERE id = $1;
+
+-- name: step_archive
+-- All steps of a task.
+SELECT steps.kind, steps.key, steps.superseded, steps.name, steps.position, steps.status, steps.main, steps.once,
+    steps.attempt, steps.failures, steps.digest, steps.progress, steps.note, steps.child, steps.due, steps.error,
+    steps.started, steps.finished, steps.checksum, steps.validation, steps.result
+FROM steps JOIN tasks ON tasks.number = steps.task
+WHERE tasks.id = $1
+ORDER BY steps.position, steps.superseded;
+
+-- name: approval_archive
+-- All approvals of a task.
+SELECT approvals.key, approvals.superseded, approvals.name, approvals.position, approvals.status, approvals.auto,
+    approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
+    approvals.reason, approvals.checksum, approvals.shown
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE tasks.id = $1
+ORDER BY approvals.position, approvals.superseded;
+
+-- name: task_restore
+-- A task from an archive.
+INSERT INTO tasks (
+    id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
+    backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
+    arguments, result_sum, result
+)
+VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25, $26, $27, $28
+)
+RETURNING number;
+
+-- name: step_restore
+-- A step from an archive.
+INSERT INTO steps (
+    task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
+    due, error, started, finished, checksum, validation, result
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
+
+-- name: approval_restore
+-- An approval from an archive.
+INSERT INTO approvals (
+    task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by, reason,
+    checksum, shown
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+
+-- name: task_same
+-- Whether a task is the one of an archive.
+SELECT 1 FROM tasks WHERE id = $1 AND workflow = $2 AND created = $3;
+
+-- name: step_delete
+-- A task goes, and its steps with it.
+DELETE FROM steps WHERE task = (SELECT number FROM tasks WHERE id = $1);
+
+-- name: approval_delete
+-- A task goes, and its approvals with it.
+DELETE FROM approvals WHERE task = (SELECT number FROM tasks WHERE id = $1);
+
+-- name: task_delete
+-- A task goes for good.
+DELETE FROM tasks WHERE id = $1;
+
+-- name: task_open_of_session
+-- The tasks of a session that have not ended, and who has them.
+SELECT id, status, holder FROM tasks WHERE session = $1 AND ended IS NULL ORDER BY number;
+
+-- name: task_payloads
+-- Arguments and results of tasks before a number, newest first, each with its checksum.
+SELECT number, checksum, arguments, 'the arguments', id FROM tasks
+WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2)
+UNION ALL
+SELECT number, result_sum, result, 'the result', id FROM tasks
+WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2) AND result IS NOT NULL
+ORDER BY 1 DESC;
+
+-- name: step_payloads
+-- Steps before a number, newest first, each with the result that it has and its checksum.
+SELECT steps.id, steps.checksum, steps.result, steps.key, tasks.id
+FROM steps JOIN tasks ON tasks.number = steps.task
+WHERE steps.id < $1
+ORDER BY steps.id DESC
+LIMIT $2;
+
+-- name: approval_payloads
+-- What approvals before a number show, newest first, with its checksum.
+SELECT approvals.id, approvals.checksum, approvals.shown, approvals.key, tasks.id
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE approvals.id < $1
+ORDER BY approvals.id DESC
+LIMIT $2;

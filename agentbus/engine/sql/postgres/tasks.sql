@@ -1,0 +1,34 @@
+-- name: task_known
+-- Tasks of these ids, to be compared. Differs: lists are arrays.
+SELECT id, workflow, arguments FROM tasks WHERE id = ANY ($1);
+
+-- name: task_held
+-- Tasks as those who write for them see them. Differs: lists are arrays.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks WHERE number = ANY ($1);
+
+-- name: task_standing
+-- The same by their ids. Differs: lists are arrays.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks WHERE id = ANY ($1);
+
+-- name: task_held_by
+-- What agents hold. Differs: lists are arrays, and no index needs to be named.
+SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
+    restarts, backoff, restarted, error
+FROM tasks WHERE status = 'running' AND holder = ANY ($1);
+
+-- name: task_ready
+-- Tasks of these workflows that may be taken, the oldest first, at most $2. Differs: lists are arrays, opened beside each
+-- workflow's first ones.
+SELECT ready.number, ready.id, ready.workflow, ready.name, ready.session, ready.auto, ready.lease + 1,
+    CASE WHEN ready.started IS NULL THEN 1 ELSE 0 END, ready.notes, ready.context, ready.settings, ready.checksum,
+    ready.arguments
+FROM unnest($1::text[]) AS wanted (workflow)
+CROSS JOIN LATERAL (
+    SELECT * FROM tasks WHERE tasks.workflow = wanted.workflow AND tasks.due = 0 ORDER BY tasks.number LIMIT $2
+) AS ready
+ORDER BY ready.number
+LIMIT $2;

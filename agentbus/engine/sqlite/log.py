@@ -1,0 +1,73 @@
+"""The write-ahead log: moved into the database, and written once more after an fsync that failed.
+
+Linux forgets what an fsync that failed should have written: it counts as clean, and no later fsync writes it again. A
+commit that is synced later would follow a gap in the log, and be gone with all that follows the gap after a power cut;
+and a log with a gap that was moved into the database could damage it when it is replayed. So all of the log is written
+to its own place again, from memory, and synced, before anything else is promised.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+
+from agentbus.errors import StoreError
+
+_PORTION = 1024 * 1024
+
+
+class Log:
+    """The log as a writer sees it. Everything here is done under the lock."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._doubtful = False
+
+    def move(self, *, whole: bool) -> bool:
+        """Move it into the database as far as nobody reads it; with ``whole`` also make the file small again, if nobody
+        reads it at all. Whether all was done."""
+        self.require()
+        mode = "TRUNCATE" if whole else "PASSIVE"
+        try:
+            ((busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        except sqlite3.Error:
+            self.doubt()
+            raise
+        return not busy and pages == moved
+
+    def doubt(self) -> None:
+        """An I/O error: what is in the log may be nowhere else."""
+        self._doubtful = True
+        self._write_again()
+
+    def require(self) -> None:
+        """Before something that is to last is written: the log must be one that can be relied on."""
+        if self._doubtful:
+            self._write_again()
+            if self._doubtful:
+                raise StoreError(path=self._path, reason="after an I/O error the log could not be synced again yet")
+
+    def _write_again(self) -> None:
+        with suppress(sqlite3.Error, OSError):
+            # Nobody else adds to it meanwhile, not even a program that does not know our lock.
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                _rewrite(f"{self._path}-wal")
+                self._doubtful = False
+            finally:
+                self._connection.execute("ROLLBACK")
+
+
+def _rewrite(path: str) -> None:
+    """Write what a file has to where it is, and sync it. SQLite has locks on the database and its shared memory, but
+    none on the log: this one may be opened and closed beside it."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        place = 0
+        while portion := os.pread(file, _PORTION, place):
+            place += os.pwrite(file, portion, place)
+        os.fsync(file)
+    finally:
+        os.close(file)

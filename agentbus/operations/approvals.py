@@ -1,0 +1,188 @@
+"""Approvals: asked for by tasks, decided by people. Agents cannot decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.errors import AgentBusError, NotAnOperator, UnknownApproval, UnknownTask, WrongState
+from agentbus.operations import Each, Op, Outcome, Query, operation
+from agentbus.operations.events import event, record
+from agentbus.operations.holding import HeldRequest, HeldTask, go_on, held
+
+
+class AskRequest(HeldRequest, frozen=True):
+    """A question to a person: what there is to judge (JSON and its checksum), how many milliseconds from now it
+    expires, whom to tell."""
+
+    key: str
+    name: str
+    position: int
+    shown: tuple[str, int]
+    expires: int | None = None
+    notify: str | None = None
+
+    @property
+    def weight(self) -> int:
+        return len(self.shown[0])
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How an approval stands."""
+
+    status: str
+    by: str | None
+    reason: str | None
+    decided: int | None
+    auto: int
+    expires: int | None
+
+
+class DecideRequest(msgspec.Struct, frozen=True):
+    """What a person decided; of the only open approval of a task if it is not named."""
+
+    task: str
+    name: str | None
+    approved: bool
+    by: str
+    reason: str | None = None
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """The approval that was decided."""
+
+    number: int
+    key: str
+
+
+@operation(durable=True)
+def ask_approval(requests: Sequence[AskRequest], now: Now) -> Op[list[Outcome[Answer]]]:
+    """Ask people. A task that passes approvals through gets its answer at once."""
+    errors, tasks = yield from held(requests)
+    outcomes: list[Outcome[Answer]] = []
+    for index, request in enumerate(requests):
+        if index in errors:
+            outcomes.append(errors[index])
+            continue
+        task = tasks[request.hold.number]
+        expires = None if request.expires is None else now.wall + request.expires
+        answer = Answer(
+            "approved" if task.auto else "open", None, None, now.wall if task.auto else None, task.auto, expires
+        )
+        yield Query(
+            "approval_insert",
+            (
+                task.number, request.key, request.name, request.position, answer.status, task.auto, request.notify,
+                expires, now.wall, answer.decided, request.shown[1], request.shown[0],
+            ),
+        )  # fmt: skip
+        facts = {"approval": request.key, "expires": expires}
+        yield from record([event(now.wall, "approval_requested", ("task", task.id), request.actor.agent, **facts)])
+        if task.auto:
+            yield from record([decision(task.id, request.key, "approved", None, None, now, auto=True)])
+        outcomes.append(answer)
+    return outcomes
+
+
+@operation(durable=True)
+def decide_approval(requests: Sequence[DecideRequest], now: Now) -> Op[list[Outcome[Decided]]]:
+    """Keep what people decided, and let their tasks go on."""
+    outcomes: list[Outcome[Decided]] = []
+    for request in requests:
+        found = yield from _decidable(request, now)
+        if isinstance(found, AgentBusError):
+            outcomes.append(found)
+            continue
+        task, key = found
+        status = "approved" if request.approved else "rejected"
+        yield Query("approval_decide", (status, 0, request.by, request.reason, now.wall, task.number, key))
+        yield from record([decision(task.id, key, status, request.by, request.reason, now)])
+        yield from go_on([task], now)
+        outcomes.append(Decided(task.number, key))
+    return outcomes
+
+
+@operation(durable=True)
+def expire_approval(requests: Sequence[tuple[int, str]], now: Now) -> Op[list[Outcome[None]]]:
+    """Nobody decided in time: approvals by the numbers of their tasks and their keys."""
+    for task, key in requests:
+        rows = yield Query("approval_expire", (now.wall, task, key))
+        yield from record([
+            event(now.wall, "approval_decided", ("task", id), None, approval=key, verdict="expired") for (id,) in rows
+        ])  # fmt: skip
+    return [None] * len(requests)
+
+
+def pass_through(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
+    """Approve all that these tasks have asked for, because they pass approvals through from now on."""
+    for task in tasks:
+        rows = yield Query("approval_open", (task.number,))
+        yield Each("approval_decide", [("approved", 1, None, None, now.wall, task.number, key) for key, *_ in rows])
+        yield from record([
+            decision(task.id, key, "approved", None, None, now, auto=True) for key, *_ in rows
+        ])  # fmt: skip
+        if rows:
+            yield from go_on([task], now)
+
+
+def decision(
+    task: str, key: str, verdict: str, by: str | None, reason: str | None, now: Now, auto: bool = False
+) -> tuple[object, ...]:
+    facts = {"approval": key, "verdict": verdict, "reason": reason, "auto": auto}
+    return event(now.wall, "approval_decided", ("task", task), by, **facts)
+
+
+def operator_or_error(by: str) -> Op[NotAnOperator | None]:
+    """Whoever decides has a person's name, not an agent's."""
+    rows = yield Query("agent_status", (by,))
+    return NotAnOperator(by=by) if rows else None
+
+
+def _decidable(request: DecideRequest, now: Now) -> Op[tuple[HeldTask, str] | AgentBusError]:
+    """The task and the key of the approval that is meant, or why it cannot be decided."""
+    rows = yield Query("task_standing", ([request.task],))
+    if not rows:
+        return UnknownTask(task=request.task)
+    task = HeldTask(*rows[0])
+    error = yield from operator_or_error(request.by)
+    if error is not None:
+        return error
+    known = yield Query("approval_known", (task.number,))
+    open_ones = [row for row in known if row[2] == "open"]
+    if request.name is None:
+        if len(open_ones) == 1:
+            key, _, _, expires = open_ones[0]
+            return (task, key) if expires is None or expires > now.wall else _closed(task, key, "expired")
+        if open_ones:
+            names = ", ".join(key for key, *_ in open_ones)
+            advice = f"name one of them: {names}"
+        else:
+            advice = "it asks again when it comes to an approval"
+        status = f"asking for {len(open_ones)} approvals"
+        return WrongState(what="task", name=task.id, status=status, action="decide", advice=advice)
+    named = [row for row in known if request.name in row[:2]]
+    if not named:
+        return UnknownApproval(task=task.id, name=request.name)
+    # Of several of a name the one that is open, else the last.
+    key, _, status, expires = next((row for row in named if row[2] == "open"), named[-1])
+    if status != "open":
+        return _closed(task, key, status)
+    return (task, key) if expires is None or expires > now.wall else _closed(task, key, "expired")
+
+
+def _closed(task: HeldTask, key: str, status: str) -> WrongState:
+    advice = f"what was decided stays so; let the task ask again: bus.tasks.redo({task.id!r}, 'approval:{key}')"
+    return WrongState(
+        what=f"of task {task.id} the approval", name=key, status=status, action="decide it", advice=advice
+    )
+
+
+# Questions
+
+
+def get_answer(wanted: tuple[int, str], now: Now) -> Op[Answer | None]:
+    """How an approval stands: by the number of its task and its key."""
+    rows = yield Query("approval_answer", wanted)
+    return Answer(*rows[0]) if rows else None

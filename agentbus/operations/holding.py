@@ -1,0 +1,153 @@
+"""Tasks in somebody's hands: who may write for one, and what becomes of those whose holder is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.errors import AgentBusError, TaskLost
+from agentbus.operations import Actor, Each, Op, Query, Row, Wake
+from agentbus.operations.events import event, record
+from agentbus.operations.fencing import fence
+
+READY = "tasks"
+"""The channel that rings when a task may be taken."""
+
+
+def worker_channel(agent: str) -> str:
+    """Rings when there is news for a worker: about a task of its, or of what one waits for."""
+    return f"worker/{agent}"
+
+
+def ended_channel(task: str) -> str:
+    """Rings those who wait for the end of a task. Processes listen to the part before the ``#``."""
+    return f"{ENDED}#{task}"
+
+
+ENDED = "tasks/ended"
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """A task in a worker's hands: which one, and which hand-out of it."""
+
+    number: int
+    id: str
+    lease: int
+
+
+class HeldRequest(msgspec.Struct, frozen=True):
+    """What a worker writes for a task of its."""
+
+    actor: Actor
+    hold: Hold
+
+
+class HeldTask(msgspec.Struct, frozen=True):
+    """A task as those operations see it that change it: all but what may be large."""
+
+    number: int
+    id: str
+    workflow: str
+    name: str
+    session: str | None
+    parent: str | None
+    status: str
+    phase: str | None
+    auto: int
+    halting: int
+    generation: int
+    holder: str | None
+    lease: int
+    restarts: int
+    backoff: int
+    restarted: int
+    error: str | None
+
+
+def held(requests: Sequence[HeldRequest]) -> Op[tuple[dict[int, AgentBusError], dict[int, HeldTask]]]:
+    """The requests that may not write (by position, with the error), and the tasks they speak of."""
+    refused = yield from fence(request.actor for request in requests)
+    rows = yield Query("task_held", (list({request.hold.number for request in requests}),))
+    tasks = {row[0]: HeldTask(*row) for row in rows}
+    errors: dict[int, AgentBusError] = {}
+    for index, request in enumerate(requests):
+        error = refused.get(request.actor) or _lost(request, tasks.get(request.hold.number))
+        if error is not None:
+            errors[index] = error
+    return errors, tasks
+
+
+def _lost(request: HeldRequest, task: HeldTask | None) -> TaskLost | None:
+    hold = request.hold
+    if (
+        task is not None
+        and task.status == "running"
+        and task.lease == hold.lease
+        and task.holder == request.actor.agent
+    ):
+        return None
+    if task is None:
+        reason = "it was deleted"
+    elif task.status == "running":
+        reason = f"it is in the hands of {task.holder} (hand-out {task.lease})"
+    else:
+        reason = f"it is {task.status}"
+    return TaskLost(task=hold.id, agent=request.actor.agent, lease=hold.lease, reason=reason)
+
+
+def free(tasks: Sequence[HeldTask], reason: str, now: Now) -> Op[None]:
+    """Tasks whose holder is gone: another worker may take them; one that was to be halted is."""
+    if not tasks:
+        return
+    yield Each("step_interrupt", [(task.number,) for task in tasks])
+    yield Each("task_free", [(now.wall, task.number) for task in tasks])
+    for task in tasks:
+        facts = {"holder": task.holder, "reason": reason}
+        yield from record(task_events([task], f"task_{after(task)}", None, now, **facts))
+    yield Wake([READY for task in tasks if not task.halting])
+    yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
+
+
+def after(task: HeldTask) -> str:
+    """What a task is when nobody holds it any more."""
+    return "halted" if task.halting else "pending"
+
+
+def free_held_by(agents: Sequence[str], reason: str, now: Now) -> Op[None]:
+    """The tasks of agents whose life is over."""
+    rows = yield Query("task_held_by", (list(agents),))
+    yield from free([HeldTask(*row) for row in rows], reason, now)
+
+
+def free_all(reason: str, now: Now) -> Op[None]:
+    """Every task that somebody holds: leases count in awake time, which began anew."""
+    rows = yield Query("task_running")
+    yield from free([HeldTask(*row) for row in rows], reason, now)
+
+
+def tell_parents(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
+    """Sub-tasks have ended: whoever waits for them goes on."""
+    yield Wake([ended_channel(task.id) for task in tasks])
+    parents = [task.parent for task in tasks if task.parent is not None]
+    if parents:
+        rows = yield Query("task_standing", (parents,))
+        yield from go_on([HeldTask(*row) for row in rows], now)
+
+
+def go_on(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
+    """Something that these tasks may wait for is there."""
+    waiting = [task for task in tasks if task.status == "waiting"]
+    if waiting:
+        yield Each("task_ready_now", [(now.wall, task.number) for task in waiting])
+        yield from record([
+            event(now.wall, "task_pending", ("task", task.id), None, before="waiting") for task in waiting
+        ])  # fmt: skip
+    yield Wake([READY] * len(waiting))
+    yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
+
+
+def task_events(tasks: Sequence[HeldTask], kind: str, actor: str | None, now: Now, **facts: Any) -> list[Row]:
+    return [event(now.wall, kind, ("task", task.id), actor, before=task.status, **facts) for task in tasks]

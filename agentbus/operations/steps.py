@@ -1,0 +1,256 @@
+"""Steps of a task: begun, finished or failed, each in one commit with whatever belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import plain_payload
+from agentbus.operations import Each, Op, Outcome, Query, Row, carry_out, operation
+from agentbus.operations.checkpoints import SaveRequest, save_checkpoint
+from agentbus.operations.events import event, record
+from agentbus.operations.holding import HeldRequest, held
+from agentbus.operations.tasks import StartRequest, insert
+
+
+class StepPlace(msgspec.Struct, frozen=True):
+    """Which step of a task: its name, its key (the name, with a number if it came before), where in the order of all it
+    was begun, and whether the workflow itself asked for it, not one of several branches."""
+
+    kind: str
+    key: str
+    name: str
+    position: int
+    main: bool = True
+    digest: str = ""
+
+    def row(
+        self,
+        task: int,
+        status: str,
+        started: int,
+        *,
+        once: int = 0,
+        note: str | None = None,
+        child: str | None = None,
+        finished: int | None = None,
+        checksum: int | None = None,
+        result: str | None = None,
+    ) -> Row:
+        """All that is written when a task comes to it."""
+        return (
+            task, self.kind, self.key, self.name, self.position, status, int(self.main), once, self.digest, note, child,
+            started, finished, checksum, result,
+        )  # fmt: skip
+
+
+class BeginStepRequest(HeldRequest, frozen=True):
+    """A step that is about to be executed, for the first time or (``attempt``) again."""
+
+    touches: ClassVar[int] = 2
+    place: StepPlace
+    attempt: int = 1
+    failures: int = 0
+    once: bool = False
+    note: str | None = None
+
+
+class FinishStepRequest(HeldRequest, frozen=True):
+    """The result of a step: JSON and its checksum; what its validation said, as JSON."""
+
+    place: StepPlace
+    result: tuple[str, int]
+    validation: str | None = None
+
+    @property
+    def weight(self) -> int:
+        return len(self.result[0])
+
+
+class FailStepRequest(HeldRequest, frozen=True):
+    """An attempt that raised: the problem as JSON. With ``delay`` (milliseconds) there is another one after it."""
+
+    touches: ClassVar[int] = 2
+    place: StepPlace
+    problem: str
+    failures: int
+    delay: int | None = None
+
+
+class ChildRequest(HeldRequest, frozen=True):
+    """A sub-task that is started as a step of another task."""
+
+    place: StepPlace
+    child: StartRequest
+
+    @property
+    def weight(self) -> int:
+        return self.child.weight
+
+
+class PhaseRequest(HeldRequest, frozen=True):
+    """The part of its work that a task has come to."""
+
+    place: StepPlace
+
+
+class TaskCheckpointRequest(HeldRequest, frozen=True):
+    """A checkpoint of a task."""
+
+    place: StepPlace
+    save: SaveRequest
+
+    @property
+    def weight(self) -> int:
+        return self.save.weight
+
+
+class TaskProgressRequest(HeldRequest, frozen=True):
+    """How far a task is, or (``key``) one of its steps."""
+
+    touches: ClassVar[int] = 2
+    percent: int
+    note: str | None = None
+    key: str | None = None
+
+
+@operation(durable=False)
+def begin_step(requests: Sequence[BeginStepRequest], now: Now) -> Op[list[Outcome[bool]]]:
+    """Note that steps are being executed. The outcome is False, and nothing is written, for a task that is to be
+    halted."""
+    errors, tasks = yield from held(requests)
+    begun = [
+        request
+        for index, request in enumerate(requests)
+        if index not in errors and not tasks[request.hold.number].halting
+    ]
+    fresh = [request for request in begun if request.attempt == 1]
+    if fresh:
+        yield Each(
+            "step_insert",
+            [
+                request.place.row(request.hold.number, "running", now.wall, once=int(request.once), note=request.note)
+                for request in fresh
+            ],
+        )
+    again = [request for request in begun if request.attempt > 1]
+    if again:
+        yield Each(
+            "step_again",
+            [
+                (request.attempt, now.wall, request.place.digest, request.hold.number, request.place.key)
+                for request in again
+            ],
+        )
+    return [
+        errors[index] if index in errors else not tasks[request.hold.number].halting
+        for index, request in enumerate(requests)
+    ]
+
+
+@operation(durable=True)
+def finish_step(requests: Sequence[FinishStepRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Keep the results of steps."""
+    errors, _ = yield from held(requests)
+    yield Each(
+        "step_finish",
+        [
+            (
+                now.wall, request.result[1], request.validation, request.result[0], request.hold.number,
+                request.place.kind, request.place.key,
+            )
+            for index, request in enumerate(requests)
+            if index not in errors
+        ],
+    )  # fmt: skip
+    return [errors.get(index) for index in range(len(requests))]
+
+
+@operation(durable=True)
+def fail_step(requests: Sequence[FailStepRequest], now: Now) -> Op[list[Outcome[int | None]]]:
+    """Keep what went wrong with steps; the outcome is when there is another attempt (wall), if there is."""
+    errors, _ = yield from held(requests)
+    outcomes: list[Outcome[int | None]] = []
+    for index, request in enumerate(requests):
+        if index in errors:
+            outcomes.append(errors[index])
+            continue
+        due = None if request.delay is None else now.wall + request.delay
+        yield Query(
+            "step_fail",
+            (
+                "failed" if due is None else "retrying", due, request.failures, request.problem,
+                now.wall if due is None else None, request.hold.number, request.place.kind, request.place.key,
+            ),
+        )  # fmt: skip
+        outcomes.append(due)
+    return outcomes
+
+
+@operation(durable=True)
+def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Start sub-tasks, each with the step that it is of its parent."""
+    errors, tasks = yield from held(requests)
+    valid = [request for index, request in enumerate(requests) if index not in errors]
+    yield Each(
+        "step_insert",
+        [request.place.row(request.hold.number, "running", now.wall, child=request.child.id) for request in valid],
+    )
+    # Whether approvals are passed through may have changed since the parent was taken.
+    yield from insert(
+        [msgspec.structs.replace(request.child, auto=bool(tasks[request.hold.number].auto)) for request in valid],
+        now,
+    )
+    return [errors.get(index) for index in range(len(requests))]
+
+
+@operation(durable=True)
+def enter_phase(requests: Sequence[PhaseRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Note the parts that tasks have come to."""
+    errors, tasks = yield from held(requests)
+    for index, request in enumerate(requests):
+        if index not in errors:
+            task = tasks[request.hold.number]
+            yield from _insert_done(request.place, task.number, None, now)
+            yield Query("task_phase", (request.place.name, now.wall, task.number))
+            facts = {"phase": request.place.name, "before": task.phase}
+            yield from record([event(now.wall, "task_phase", ("task", task.id), request.actor.agent, **facts)])
+    return [errors.get(index) for index in range(len(requests))]
+
+
+@operation(durable=True)
+def checkpoint_task(requests: Sequence[TaskCheckpointRequest], now: Now) -> Op[list[Outcome[int]]]:
+    """Save checkpoints of tasks, each with the step that it is; the outcome is its number."""
+    errors, _ = yield from held(requests)
+    outcomes: list[Outcome[int]] = []
+    for index, request in enumerate(requests):
+        if index in errors:
+            outcomes.append(errors[index])
+            continue
+        saved = yield from carry_out(save_checkpoint, request.save, now)
+        yield from _insert_done(request.place, request.hold.number, saved.id, now)
+        outcomes.append(saved.id)
+    return outcomes
+
+
+@operation(durable=False)
+def progress_task(requests: Sequence[TaskProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Note how far tasks and steps are."""
+    errors, _ = yield from held(requests)
+    for index, request in enumerate(requests):
+        if index in errors:
+            continue
+        if request.key is None:
+            yield Query("task_progress", (request.percent, request.note, now.wall, request.hold.number))
+        else:
+            yield Query("step_progress", (request.percent, request.hold.number, request.key))
+    return [errors.get(index) for index in range(len(requests))]
+
+
+def _insert_done(place: StepPlace, task: int, result: int | None, now: Now) -> Op[None]:
+    """What is done as soon as it is recorded."""
+    text, crc = plain_payload(result)
+    yield Query("step_insert", place.row(task, "finished", now.wall, finished=now.wall, checksum=crc, result=text))

@@ -1,0 +1,390 @@
+"""Tasks: starting them, handing them to workers, and how they end. Their steps, approvals and control are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from agentbus.clock import Now
+from agentbus.codec import canonical, plain
+from agentbus.errors import AgentBusError, TaskExists, WrongState
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Wake, operation
+from agentbus.operations.closed import not_open
+from agentbus.operations.events import event, record
+from agentbus.operations.fencing import fence
+from agentbus.operations.holding import (
+    READY,
+    HeldRequest,
+    HeldTask,
+    Hold,
+    free,
+    held,
+    task_events,
+    tell_parents,
+)
+
+LONGEST_BACKOFF = 3600 * 1000
+
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "claim": {"pending": "running"},
+    "complete": {"running": "completed"},
+    "fail": {"running": "failed"},
+    "let go": {"running": "waiting"},
+    "go on": {"waiting": "pending"},
+    "free": {"running": "pending"},
+    "halt": {"pending": "halted", "waiting": "halted", "running": "running"},
+    "continue": {"halted": "pending", "running": "running"},
+    "resume": {"pending": "pending", "halted": "pending", "failed": "pending", "stopped": "pending"},
+    "stop": dict.fromkeys(("pending", "running", "waiting", "halted"), "stopped"),
+    "redo": dict.fromkeys(
+        ("pending", "running", "waiting", "halted", "completed", "failed", "stopped"), "pending"
+    ),
+    "restart": dict.fromkeys(
+        ("pending", "running", "waiting", "halted", "completed", "failed", "stopped"), "pending"
+    ),
+}  # fmt: skip
+"""What may be done with a task, and what becomes of it, by the status that it has. A running one that is to be halted
+is so before its next step; one that fails and may be restarted is pending, and so is one that nobody holds any
+more."""
+
+
+class StartRequest(msgspec.Struct, frozen=True):
+    """A task to be done. ``delay`` and ``backoff`` are milliseconds. ``parent``: the task that it is a sub-task of."""
+
+    id: str
+    workflow: str
+    name: str
+    arguments: tuple[str, int]
+    """JSON text and its checksum."""
+    session: str | None = None
+    auto: bool = False
+    context: str = "{}"
+    settings: str = "{}"
+    restarts: int = 0
+    backoff: int = 1000
+    delay: int = 0
+    parent: str | None = None
+    by: str | None = None
+
+    @property
+    def weight(self) -> int:
+        return len(self.arguments[0]) + len(self.context) + len(self.settings)
+
+    def named(self, id: str) -> StartRequest:
+        """The same under another id."""
+        return msgspec.structs.replace(self, id=id)
+
+
+class ClaimTasksRequest(msgspec.Struct, frozen=True):
+    """Up to ``limit`` tasks of these workflows, the oldest first, for ``duration`` milliseconds."""
+
+    actor: Actor
+    workflows: tuple[str, ...]
+    limit: int
+    duration: int
+
+    @property
+    def touches(self) -> int:
+        return 4 * self.limit
+
+
+class ClaimedTask(msgspec.Struct, frozen=True):
+    """A task as a worker gets it. A ``fresh`` one has nothing recorded yet."""
+
+    number: int
+    id: str
+    workflow: str
+    name: str
+    session: str | None
+    auto: int
+    lease: int
+    fresh: int
+    notes: str
+    context: str
+    settings: str
+    checksum: int
+    arguments: str
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(self.number, self.id, self.lease)
+
+
+class ClaimedTasks(msgspec.Struct, frozen=True):
+    """What a claim got. ``more``: something is left. It learns when to look again: ``next_wall``,
+    when the next task is due, and ``next_awake``, when the next lease runs out."""
+
+    tasks: Sequence[ClaimedTask]
+    more: bool = False
+    next_wall: int | None = None
+    next_awake: int | None = None
+
+
+class RenewTasksRequest(msgspec.Struct, frozen=True):
+    """Tasks to hold for ``duration`` milliseconds from now."""
+
+    actor: Actor
+    holds: tuple[Hold, ...]
+    duration: int
+
+    @property
+    def touches(self) -> int:
+        return len(self.holds)
+
+
+class LetGoRequest(HeldRequest, frozen=True):
+    """A task that its worker can do nothing for at present: ``awaits`` are pairs of what kind of thing it waits for
+    (approval, task, step, retry) and which; ``due`` is when to look again in any case (wall)."""
+
+    awaits: tuple[tuple[str, str], ...] = ()
+    due: int | None = None
+
+
+class CompleteRequest(HeldRequest, frozen=True):
+    """A task whose workflow returned: the JSON of the result and its checksum."""
+
+    result: tuple[str, int] = ("null", 0)
+
+    @property
+    def weight(self) -> int:
+        return len(self.result[0])
+
+
+class FailRequest(HeldRequest, frozen=True):
+    """A task whose workflow raised: the problem as JSON. ``step`` is the one that it comes from, ``final``: trying
+    again would not help."""
+
+    problem: str = "{}"
+    summary: str = ""
+    step: str | None = None
+    final: bool = False
+
+
+@operation(durable=True)
+def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bool]]]:
+    """Make tasks. The same id with the same workflow and arguments is the same task: the outcome says whether it is
+    new."""
+    rows = yield Query("task_known", ([request.id for request in requests],))
+    known = {id: (workflow, arguments) for id, workflow, arguments in rows}
+    fresh: list[StartRequest] = []
+    outcomes: list[Outcome[bool]] = []
+    for request in requests:
+        if request.id in known:
+            workflow, arguments = known[request.id]
+            if workflow != request.workflow:
+                outcomes.append(TaskExists(task=request.id, differs="workflow"))
+            elif canonical(arguments) != canonical(request.arguments[0]):
+                outcomes.append(TaskExists(task=request.id, differs="arguments"))
+            else:
+                outcomes.append(False)
+            continue
+        closed = None if request.session is None else (yield from not_open(request.session, "start a task in it"))
+        if closed is not None:
+            outcomes.append(closed)
+            continue
+        known[request.id] = (request.workflow, request.arguments[0])
+        fresh.append(request)
+        outcomes.append(True)
+    yield from insert(fresh, now)
+    return outcomes
+
+
+def insert(requests: Sequence[StartRequest], now: Now) -> Op[None]:
+    """Write new tasks."""
+    if not requests:
+        return
+    yield Each(
+        "task_insert",
+        [
+            (
+                request.id, request.workflow, request.name, request.session, request.parent, "pending",
+                int(request.auto), now.wall + request.delay if request.delay else 0, request.restarts, request.backoff,
+                now.wall, now.wall, request.context, request.settings, request.arguments[1], request.arguments[0],
+            )
+            for request in requests
+        ],
+    )  # fmt: skip
+    yield from record([
+        event(
+            now.wall, "task_started", ("task", request.id), request.by,
+            workflow=request.workflow, session=request.session, parent=request.parent, auto=request.auto,
+        )
+        for request in requests
+    ])  # fmt: skip
+    yield Wake([READY] * len(requests))
+
+
+@operation(durable=False, last=True)
+def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outcome[ClaimedTasks]]]:
+    """Hand tasks to workers. First it looks after them: what is due becomes ready, what was held for too long is
+    freed, so that all goes on with no monitor running."""
+    refused = yield from fence(request.actor for request in requests)
+    horizon = yield from tend_tasks(now)
+    outcomes: list[Outcome[ClaimedTasks]] = []
+    for request in requests:
+        error = refused.get(request.actor)
+        if error is not None:
+            outcomes.append(error)
+            continue
+        rows = yield Query("task_ready", (list(request.workflows), request.limit + 1))
+        tasks = [ClaimedTask(*row) for row in rows[: request.limit]]
+        if not tasks:
+            outcomes.append(ClaimedTasks([], False, *horizon))
+            continue
+        agent = request.actor.agent
+        until = now.awake + request.duration
+        yield Each("task_lease", [(agent, until, now.wall, task.number) for task in tasks])
+        yield from record([
+            event(now.wall, "task_running", ("task", task.id), agent, before="pending", lease=task.lease)
+            for task in tasks
+        ])  # fmt: skip
+        outcomes.append(ClaimedTasks(tasks, len(rows) > request.limit, *horizon))
+    return outcomes
+
+
+def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
+    """Make ready what is due, and free what was held for too long; when to look again (wall, awake)."""
+    ((due, until),) = yield Query("task_horizon")
+    if due is not None and due <= now.wall:
+        waited = yield Query("task_waited", (now.wall,))
+        yield from record([event(now.wall, "task_pending", ("task", id), None, before="waiting") for (id,) in waited])
+        yield Query("task_promote", (now.wall,))
+    if until is not None and until <= now.awake:
+        rows = yield Query("task_lapsed", (now.awake,))
+        yield from free([HeldTask(*row) for row in rows], "its lease ran out", now)
+    if (due is not None and due <= now.wall) or (until is not None and until <= now.awake):
+        ((due, until),) = yield Query("task_horizon")
+    return due, until
+
+
+@operation(durable=False)
+def free_lapsed_tasks(requests: Sequence[None], now: Now) -> Op[list[Outcome[int]]]:
+    """Free what was held for too long, where no worker claims; the outcome says how many."""
+    rows = yield Query("task_lapsed", (now.awake,))
+    yield from free([HeldTask(*row) for row in rows], "its lease ran out", now)
+    return [len(rows)] * len(requests)
+
+
+@operation(durable=False)
+def renew_tasks(requests: Sequence[RenewTasksRequest], now: Now) -> Op[list[Outcome[list[tuple[int, int]]]]]:
+    """Hold tasks for longer; the outcome has the numbers and leases of those that are lost."""
+    refused = yield from fence(request.actor for request in requests)
+    outcomes: list[Outcome[list[tuple[int, int]]]] = []
+    for request in requests:
+        if request.actor in refused:
+            outcomes.append(refused[request.actor])
+            continue
+        errors, _ = yield from held([HeldRequest(request.actor, hold) for hold in request.holds])
+        until = now.awake + request.duration
+        yield Each(
+            "task_renew",
+            [(until, hold.number) for index, hold in enumerate(request.holds) if index not in errors],
+        )
+        outcomes.append([(hold.number, hold.lease) for index, hold in enumerate(request.holds) if index in errors])
+    return outcomes
+
+
+@operation(durable=True)
+def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[str]]]:
+    """Nothing more can be done for these tasks now. The outcome is what they are from here on: waiting; halted, if that
+    was asked for; pending, if what they wait for came meanwhile, or they wait for nobody."""
+    errors, tasks = yield from held(requests)
+    outcomes: list[Outcome[str]] = []
+    for index, request in enumerate(requests):
+        if index in errors:
+            outcomes.append(errors[index])
+            continue
+        task = tasks[request.hold.number]
+        status, due = yield from _standing(task, request)
+        waits = [f"{kind}:{name}" for kind, name in request.awaits] if status != "pending" or due else []
+        yield Each("step_interrupt", [(task.number,)])
+        yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
+        yield from record([
+            event(
+                now.wall, f"task_{status}", ("task", task.id), request.actor.agent,
+                before="running", **({"waits": waits} if waits else {}),
+            )
+        ])  # fmt: skip
+        yield Wake([READY] if status == "pending" else [])
+        outcomes.append(status)
+    return outcomes
+
+
+def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None]]:
+    """What a task is once it is let go, and when it is due."""
+    if task.halting:
+        return "halted", None
+    rows = yield Query("task_awaited", (task.number,))
+    present = {(kind, name) for kind, name in rows}
+    people = [one for one in request.awaits if one[0] != "retry"]
+    if not request.awaits or any(one not in present for one in people):
+        return "pending", 0
+    if not people:
+        return "pending", request.due or 0
+    return "waiting", request.due
+
+
+@operation(durable=True)
+def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Tasks are done; their results are kept."""
+    errors, tasks = yield from held(requests)
+    done = [request for index, request in enumerate(requests) if index not in errors]
+    yield Each("task_complete", [(*reversed(request.result), now.wall, request.hold.number) for request in done])
+    for request in done:
+        task = tasks[request.hold.number]
+        yield from record(task_events([task], "task_completed", request.actor.agent, now))
+    yield from tell_parents([tasks[request.hold.number] for request in done], now)
+    return [errors.get(index) for index in range(len(requests))]
+
+
+@operation(durable=True)
+def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]]]:
+    """Tasks have failed. One that may be restarted is pending again after a while, from the step that failed on; the
+    outcome says what it is."""
+    errors, tasks = yield from held(requests)
+    outcomes: list[Outcome[str]] = []
+    for index, request in enumerate(requests):
+        if index in errors:
+            outcomes.append(errors[index])
+            continue
+        task = tasks[request.hold.number]
+        again = not request.final and task.restarted < task.restarts
+        yield Each("step_interrupt", [(task.number,)])
+        if again:
+            delay = min(LONGEST_BACKOFF, task.backoff << min(task.restarted, 30))
+            yield from try_again(task, request.step, now)
+            yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
+        else:
+            delay = None
+            yield Query("task_fail", (request.problem, now.wall, task.number))
+        status = "halted" if again and task.halting else "pending" if again else "failed"
+        facts = {"error": request.summary, **({} if delay is None else {"delay": delay, "restart": task.restarted + 1})}
+        yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
+        if not again:
+            yield from tell_parents([task], now)
+        outcomes.append(status)
+    return outcomes
+
+
+def try_again(task: HeldTask, step: str | None, now: Now) -> Op[None]:
+    """Make void the step that a task failed at, so that it runs again. What is finished stays so."""
+    if step is not None:
+        yield Query("task_generation", (task.number,))
+        yield Query("step_supersede_one", (task.generation + 1, task.number, step))
+
+
+# What others need
+
+
+def problem_step(problem: str | None) -> str | None:
+    """The step that a task failed at, as far as it was one."""
+    if problem is None:
+        return None
+    found: object = msgspec.json.decode(problem).get("step")
+    return None if found is None else str(found)
+
+
+def refuse(task: HeldTask, action: str, advice: str) -> AgentBusError:
+    """A named error for what cannot be done with a task as it is."""
+    return WrongState(what="task", name=task.id, status=task.status, action=f"{action} it", advice=advice)

@@ -1,0 +1,48 @@
+"""What is kept of an exception: its type, its message and where it was raised; no values of variables."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+from agentbus.errors import StepFailed, TaskFailed
+from agentbus.limits import error_text
+from agentbus.records import TaskProblem
+
+_FRAMES = 8
+_MESSAGE = 2000
+
+
+def problem_of(error: BaseException, task: str, step: str | None = None) -> TaskProblem:
+    """What is kept of an exception; ``step``: the one that it comes from, found out if it is not said."""
+    cause = first_of(error)
+    name, _, message = error_text(cause).partition(": ")
+    frames = traceback.extract_tb(cause.__traceback__)[-_FRAMES:]
+    places = [f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
+    return TaskProblem(name, message[:_MESSAGE], places, step or _step(cause, task))
+
+
+def summary_of(problem: TaskProblem) -> str:
+    """The same in a line."""
+    return f"{problem.type}: {problem.message}"[:500]
+
+
+def first_of(error: BaseException) -> BaseException:
+    """Of several that came together the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _step(error: BaseException, task: str) -> str | None:
+    """The step of this task that an exception comes from, itself or what caused it."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, StepFailed) and found.facts.get("task") == task:
+            return str(found.facts["step"])
+        if isinstance(found, TaskFailed) and found.facts.get("parent") == task:
+            return str(found.facts["step"])
+        found = found.__cause__ or found.__context__
+    return None

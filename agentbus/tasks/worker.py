@@ -1,0 +1,298 @@
+"""A worker: takes tasks, runs their workflows, keeps what it holds, and hears what people want of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.abc
+
+from agentbus.agent import Agent
+from agentbus.engine.hub import Ear
+from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, TaskLost
+from agentbus.operations.holding import READY, worker_channel
+from agentbus.operations.task_reading import Replay, present_state, replay_of
+from agentbus.operations.tasks import (
+    ClaimedTask,
+    ClaimedTasks,
+    ClaimTasksRequest,
+    LetGoRequest,
+    RenewTasksRequest,
+    claim_tasks,
+    let_go_task,
+    renew_tasks,
+)
+from agentbus.parting import farewell, unheeded
+from agentbus.records import TaskChange
+from agentbus.services.callbacks import check_callback
+from agentbus.tasks.problems import first_of
+from agentbus.tasks.running import Run
+from agentbus.tasks.task import Task
+from agentbus.tasks.workflow import Workflow
+
+if TYPE_CHECKING:
+    from agentbus.bus import Bus
+
+log = logging.getLogger("agentbus")
+
+_PAUSE = 1.0
+
+Callback = Callable[[TaskChange], Any]
+
+
+async def run_worker(
+    bus: Bus,
+    workflows: Sequence[Workflow[..., Any]],
+    concurrency: int,
+    agent: Agent | str | None,
+    lease: int,
+    on_step: Callback | None,
+    on_phase: Callback | None,
+    until_idle: bool,
+) -> None:
+    """Work until cancelled, or until there is nothing to do."""
+    known = {workflow.name: workflow for workflow in _checked(workflows)}
+    if len(known) < len(workflows):
+        raise InvalidInput(reason="two workflows have the same name")
+    for callback, name in ((on_step, "on_step"), (on_phase, "on_phase")):
+        if callback is not None:
+            check_callback(callback, name, "change")
+    async with _as_agent(bus, agent) as handle:
+        worker = Worker(bus, handle, known, concurrency, lease, on_step, on_phase)
+        try:
+            await worker.work(until_idle)
+        except BaseExceptionGroup as group:
+            # What ends one part ends them all: a fenced agent, a closed bus.
+            raise first_of(group) from None
+
+
+def _checked(workflows: Sequence[object]) -> Sequence[Workflow[..., Any]]:
+    if not workflows:
+        raise InvalidInput(reason="a worker needs a workflow at least: run_worker(feature)")
+    checked: list[Workflow[..., Any]] = []
+    for workflow in workflows:
+        if not isinstance(workflow, Workflow):
+            raise InvalidInput(reason=f"{workflow!r} is not a workflow; make one with @agentbus.workflow('name')")
+        checked.append(workflow)
+    return checked
+
+
+@asynccontextmanager
+async def _as_agent(bus: Bus, agent: Agent | str | None) -> AsyncIterator[Agent]:
+    """The agent that works: the one that was given, or one for as long as this lasts."""
+    if isinstance(agent, Agent):
+        yield agent
+        return
+    id = f"worker-{secrets.token_hex(6)}" if agent is None else agent
+    async with bus.agent(id, type="worker") as registered:
+        yield registered
+
+
+class Worker:
+    """An agent that runs tasks."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        agent: Agent,
+        workflows: dict[str, Workflow[..., Any]],
+        concurrency: int,
+        lease: int,
+        on_step: Callback | None,
+        on_phase: Callback | None,
+    ) -> None:
+        self.bus = bus
+        self.agent = agent
+        self._engine = bus.engine
+        self._workflows = workflows
+        self._concurrency = concurrency
+        self._lease = lease
+        self._on_step = on_step
+        self._on_phase = on_phase
+        # By hand-out: a task may come back before the run that lost it has come to its end.
+        self._runs: dict[tuple[int, int], Run] = {}
+        self._more = False
+        """Whether there may be tasks that nobody has room for."""
+        self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
+
+    async def work(self, until_idle: bool) -> None:
+        """Take tasks and run them."""
+        # A worker whose loop turns is alive, however long the steps take that it runs.
+        self.agent.waiting += 1
+        try:
+            async with (
+                self.bus.listening.to(READY) as ready,
+                self.bus.listening.to(worker_channel(self.agent.id)) as news,
+                anyio.create_task_group() as background,
+            ):
+                background.start_soon(self._renew)
+                background.start_soon(self._hear, news)
+                background.start_soon(self._call_back)
+                async with anyio.create_task_group() as tasks:
+                    await self._take(ready, tasks, until_idle)
+                await self._changes.join()
+                background.cancel_scope.cancel()
+        finally:
+            self.agent.waiting -= 1
+
+    # Taking
+
+    async def _take(self, ready: Ear, tasks: anyio.abc.TaskGroup, until_idle: bool) -> None:
+        while True:
+            room = self._concurrency - len(self._runs)
+            if not room:
+                self._more = True
+                await ready.wait(None)
+                continue
+            found = await self._claim(room)
+            for claimed in found.tasks:
+                self._begin(claimed, ready, tasks)
+            self._more = found.more
+            if until_idle and not self._runs:
+                return
+            await ready.wait(self._until_next(found))
+
+    async def _claim(self, room: int) -> ClaimedTasks:
+        request = ClaimTasksRequest(self.agent.actor, tuple(self._workflows), room, self._lease)
+        while True:
+            try:
+                found: ClaimedTasks = await self.agent.write(claim_tasks, request, orphaned=self._give_back)
+                return found
+            except AgentBusError as error:
+                if not error.transient:
+                    raise
+                log.warning("%s, trying again: %s", self.agent.id, error)
+                await self._engine.hub.listen(()).wait(_PAUSE)
+
+    def _give_back(self, found: ClaimedTasks) -> None:
+        """The claim's caller was cancelled: the tasks go back at once."""
+        for claimed in found.tasks:
+            with suppress(AgentBusError):
+                unheeded(self._engine.write(let_go_task, LetGoRequest(self.agent.actor, claimed.hold)))
+
+    def _until_next(self, found: ClaimedTasks) -> float | None:
+        """Seconds until there is something to look for, as far as that is known."""
+        now = self._engine.clock.now()
+        waits = [
+            moment - present
+            for moment, present in ((found.next_wall, now.wall), (found.next_awake, now.awake))
+            if moment is not None
+        ]
+        return max(0.001, min(waits) / 1000) if waits else None
+
+    # Running
+
+    def _begin(self, claimed: ClaimedTask, ready: Ear, tasks: anyio.abc.TaskGroup) -> None:
+        # Known at once, so that it is renewed and can be lost; what is recorded of it comes before it runs.
+        run = Run(self, claimed, self._workflows[claimed.workflow])
+        self._runs[claimed.number, claimed.lease] = run
+        tasks.start_soon(self._run, run, ready)
+
+    async def _run(self, run: Run, ready: Ear) -> None:
+        try:
+            await self._execute(run)
+        except TaskLost as error:
+            log.warning("%s: %s", self.agent.id, error)
+        except AgentFenced:
+            raise
+        except AgentBusError as error:
+            # It could not be written down how far it is: another worker goes on with it, at the latest when its lease
+            # has run out.
+            log.warning("%s: what became of %s could not be written: %s", self.agent.id, run.claimed.id, error)
+            if error.transient:
+                await farewell(self._engine, self._part(run))
+        except BaseException:
+            await farewell(self._engine, self._part(run))
+            raise
+        finally:
+            self._runs.pop((run.claimed.number, run.claimed.lease), None)
+            if self._more or not self._runs:
+                ready.ring()
+
+    async def _execute(self, run: Run) -> None:
+        claimed = run.claimed
+        run.open(Replay() if claimed.fresh else await self._engine.read(replay_of, claimed.number))
+
+        async def call() -> Any:
+            arguments, keywords = run.arguments()
+            return await run.workflow.function(Task(run), *arguments, **keywords)
+
+        await run.run(call)
+
+    async def _part(self, run: Run) -> None:
+        """The worker goes: others may take the task at once."""
+        with suppress(AgentBusError):
+            run.forget_waits()
+            await run.let_go()
+
+    # Keeping, hearing, telling
+
+    async def _renew(self) -> None:
+        """Renew all leases after a third of their time."""
+        pulse = self._engine.hub.listen(())
+        while True:
+            await pulse.wait(self._lease / 3000)
+            holds = tuple(run.hold for run in self._runs.values() if not run.closing)
+            if not holds:
+                continue
+            try:
+                lost: list[tuple[int, int]] = await self.agent.write(
+                    renew_tasks, RenewTasksRequest(self.agent.actor, holds, self._lease)
+                )
+            except AgentFenced:
+                raise
+            except AgentBusError as error:
+                log.warning("%s: leases could not be renewed, trying again: %s", self.agent.id, error)
+                continue
+            for hold in holds:
+                if (hold.number, hold.lease) in lost:
+                    self._lose(hold.number, hold.lease)
+
+    async def _hear(self, news: Ear) -> None:
+        """People stop, redo and restart tasks; whoever is at one hears of it at once."""
+        while True:
+            await news.wait(None)
+            if not self._runs:
+                continue
+            expected = list(self._runs)
+            try:
+                present = await self._engine.look(present_state, [number for number, _ in expected])
+            except AgentBusError as error:
+                if not error.transient:
+                    raise
+                log.warning("%s: what became of its tasks could not be seen: %s", self.agent.id, error)
+                continue
+            for number, lease in expected:
+                task = present.get(number)
+                if task is None or (task.status, task.lease) != ("running", lease):
+                    self._lose(number, lease)
+
+    def _lose(self, number: int, lease: int) -> None:
+        run = self._runs.get((number, lease))
+        if run is not None:
+            reason = "it was given to somebody else, stopped, or is done again"
+            run.lose(TaskLost(task=run.claimed.id, agent=self.agent.id, lease=lease, reason=reason))
+
+    def changed(self, change: TaskChange) -> None:
+        """Tell whoever wants to know, one after the other, beside the work."""
+        callback = self._on_phase if change.kind == "phase" else self._on_step
+        if callback is not None:
+            self._changes.put_nowait((callback, change))
+
+    async def _call_back(self) -> None:
+        while True:
+            callback, change = await self._changes.get()
+            try:
+                answer = callback(change)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:
+                log.exception("a callback failed on %s", change)
+            finally:
+                self._changes.task_done()

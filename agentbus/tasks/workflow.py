@@ -1,0 +1,150 @@
+"""Workflows: functions whose steps are kept, and what their results are read as."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+
+from agentbus.codec import decode_as, plain
+from agentbus.errors import InvalidInput
+from agentbus.limits import check_name, check_names
+
+if TYPE_CHECKING:
+    from agentbus.tasks.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_UNTYPED = (None, type(None), Any)
+
+
+class Workflow(Generic[P, R]):
+    """A named function that tasks run. Made by ``workflow``; called itself, it runs without being kept.
+
+    >>> feature.name, feature.phases                                                  # doctest: +SKIP
+    ('feature', ('planning', 'building'))
+    """
+
+    def __init__(
+        self, name: str, function: Callable[Concatenate[Task, P], Coroutine[Any, Any, R]], phases: tuple[str, ...]
+    ) -> None:
+        self.name = name
+        self.function = function
+        self.phases = phases
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name}>"
+
+    def __call__(self, task: Task, /, *arguments: P.args, **keywords: P.kwargs) -> Coroutine[Any, Any, R]:
+        return self.function(task, *arguments, **keywords)
+
+    def check_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """A task whose arguments do not fit would fail as soon as it is taken."""
+        from inspect import signature
+
+        try:
+            signature(self.function).bind(None, *arguments, **keywords)
+        except TypeError as error:
+            raise InvalidInput(reason=f"workflow {self.name!r} does not take these arguments: {error}") from None
+
+    def converted(self, arguments: list[Any], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments that were stored as JSON, as the types that the function says it takes."""
+        from inspect import Parameter, signature
+
+        form = signature(self.function)
+        bound = form.bind(None, *arguments, **keywords)
+        for name, value in list(bound.arguments.items())[1:]:
+            kind = form.parameters[name].kind
+            as_ = _hint(self.function, name, f"what {name} of workflow {self.name} is")
+            if as_ in _UNTYPED:
+                continue
+            if kind is Parameter.VAR_POSITIONAL:
+                as_ = tuple[as_, ...]  # type: ignore[valid-type]
+            elif kind is Parameter.VAR_KEYWORD:
+                as_ = dict[str, as_]  # type: ignore[valid-type]
+            bound.arguments[name] = converted(value, as_, f"{name} of workflow {self.name}")
+        return list(bound.args[1:]), bound.kwargs
+
+
+def converted(value: Any, as_: Any, what: str) -> Any:
+    """JSON as a type of the caller's."""
+    return decode_as(plain(value), as_, what)
+
+
+def workflow(
+    name: str, *, phases: Iterable[str] = ()
+) -> Callable[[Callable[Concatenate[Task, P], Coroutine[Any, Any, R]]], Workflow[P, R]]:
+    """Make a workflow of a coroutine function, whose first argument is the task.
+
+    What it does between steps is done again whenever a task goes on after a crash or a wait: it must come to the same
+    steps with the same arguments. What takes time, or touches anything outside, belongs into a step. With ``phases``
+    it may be in these only.
+
+    >>> @agentbus.workflow("feature", phases=["planning", "building"])                # doctest: +SKIP
+    ... async def feature(task: agentbus.Task, request: str) -> Report:
+    ...     plan = await task.step("plan", make_plan, request)
+    ...     verdict = await task.approval("plan", show=plan)
+    ...     return await task.step("implement", implement, plan, retries=2, timeout=600)
+    """
+    check_name(name, "workflow")
+    allowed = check_names(phases, "phase")
+
+    def decorate(function: Callable[Concatenate[Task, P], Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+        # Imported only here: whoever looks at tasks needs no workflow.
+        from inspect import iscoroutinefunction, signature
+
+        if not iscoroutinefunction(function):
+            raise InvalidInput(reason=f"workflow {name!r} must be an async function: async def {name}(task, …)")
+        if not signature(function).parameters:
+            raise InvalidInput(reason=f"workflow {name!r} must take the task as its first argument")
+        return Workflow(name, function, allowed)
+
+    return decorate
+
+
+def result_type(function: Any) -> Any:
+    """What a function says that it returns; None if it does not say, or says anything."""
+    try:
+        return _result_type(function)
+    except TypeError:
+        return _result_type.__wrapped__(function)  # it has no hash
+
+
+@lru_cache(1024)
+def _result_type(function: Any) -> Any:
+    from inspect import isroutine
+
+    target = getattr(function, "__wrapped__", function)
+    target = getattr(target, "func", target)  # functools.partial
+    if not isroutine(target):
+        target = type(target).__call__
+    found = _hint(target, "return", f"what {getattr(target, '__qualname__', target)} returns")
+    return None if found in _UNTYPED else found
+
+
+def _hint(function: Any, name: str, what: str) -> Any:
+    """One annotation of a function. Only that one is looked up: others may be for type checkers alone."""
+    annotation = getattr(function, "__annotations__", {}).get(name)
+    if annotation is None:
+        return None
+    alone = type("Annotated", (), {"__annotations__": {name: annotation}})
+    scope = getattr(getattr(function, "__func__", function), "__globals__", {})
+    try:
+        return get_type_hints(alone, scope, include_extras=True)[name]
+    except Exception as error:
+        reason = f"{what} cannot be found ({error}): its type must be there at run time, in its module"
+        raise InvalidInput(reason=reason) from None
+
+
+def name_of(workflow: Workflow[..., Any] | str) -> str:
+    """The name of a workflow, or of one that only workers elsewhere have."""
+    if isinstance(workflow, Workflow):
+        return workflow.name
+    if not isinstance(workflow, str):
+        raise InvalidInput(reason=f"{workflow!r} is not a workflow; make one with @agentbus.workflow('name')")
+    return check_name(workflow, "workflow")

@@ -1,0 +1,175 @@
+"""``agentbus worker``: finds workflows, runs tasks, and lets go of them when it is told to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbus.blocking import open_bus
+from agentbus.records import TaskRecord
+from tests.cli.at_work import add_module, start
+from tests.cli.conftest import PATIENCE, Shell
+from tests.cli.test_watching import until
+
+
+@pytest.fixture
+def works(shell: Shell) -> Shell:
+    """A bus beside a module with workflows."""
+    add_module(shell)
+    return shell
+
+
+@contextmanager
+def working(shell: Shell, *words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    worker = shell.start("worker", *words, **options)
+    try:
+        yield worker
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+        worker.communicate()
+
+
+def task(shell: Shell, id: str) -> TaskRecord:
+    with open_bus(shell.directory / ".agentbus") as bus:
+        found = bus.do(bus.tasks.get(id))
+    assert found is not None
+    return found
+
+
+def test_a_worker_does_what_there_is_to_do_and_says_so(works: Shell) -> None:
+    start(works, "docs", id="d-1")
+    done = works.run("worker", "flows:docs", "flows:feature", "--until-idle", "--agent", "w", agent="somebody")
+    assert (done.code, done.err) == (0, "working on docs, feature; Ctrl-C ends it\n")
+    rows = [line.split("\t")[1:] for line in done.out.splitlines()]
+    assert rows == [["d-1", "step", "write", "running", "1"], ["d-1", "step", "write", "finished", "1"]]
+    assert task(works, "d-1").result == "written: None"
+    with open_bus(works.directory / ".agentbus") as bus:
+        agents = bus.do(bus.agents.list()).items
+    assert [(agent.id, agent.type, agent.status) for agent in agents] == [("w", "worker", "completed")]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_worker_that_is_told_to_end_lets_go_of_its_tasks(works: Shell, number: signal.Signals, code: int) -> None:
+    start(works, "order", "o", id="o-1")
+    with working(works, "flows", "--agent", "w", "--json", "--lease", "1h") as worker:
+        assert worker.stdout is not None
+        until((works.directory / "o-pack.begun").exists)
+        assert json.loads(worker.stdout.readline())["data"]["status"] == "running"
+        assert (task(works, "o-1").status, task(works, "o-1").holder) == ("running", "w")
+        worker.send_signal(number)
+        assert worker.wait(PATIENCE) == code
+        assert worker.stderr is not None
+        assert b"Traceback" not in worker.stderr.read()
+    # At once, not when its lease of an hour has run out.
+    assert (task(works, "o-1").status, task(works, "o-1").holder) == ("pending", None)
+    with open_bus(works.directory / ".agentbus") as bus:
+        agent = bus.do(bus.agents.get("w"))
+    assert agent is not None
+    assert agent.status == "stopped"
+    if number is signal.SIGTERM:
+        (works.directory / "o-pack.go").touch()
+        (works.directory / "o-charge.go").touch()
+        works.say("worker", "flows", "--until-idle", "--quiet")
+        assert task(works, "o-1").result == "o-charge"
+
+
+def test_a_step_that_must_run_only_once_is_settled_by_a_person(works: Shell) -> None:
+    start(works, "order", "o", id="o-1")
+    (works.directory / "o-pack.go").touch()
+    with working(works, "flows:order") as worker:
+        until((works.directory / "o-charge.begun").exists)
+        worker.kill()
+        worker.wait(PATIENCE)
+    assert [one["id"] for one in works.told("task", "resumable")] == ["o-1"]
+    works.say("worker", "flows", "--until-idle")
+    assert task(works, "o-1").waits == ["step:charge"]
+    (asked,) = works.told("task", "approvals")
+    assert (asked["kind"], asked["command"]) == ("step", "agentbus task settle o-1 charge --result JSON")
+    assert [one["about"] for one in works.told("task", "show", "o-1")["actions"]] == ["step:charge"] * 3
+    works.told("task", "settle", "o-1", "charge", "--result", "paid", "--text", "--by", "ada")
+    works.say("worker", "flows", "--until-idle")
+    assert works.say("task", "wait", "o-1") == "paid"
+
+
+def test_a_worker_whose_reader_is_gone_ends_quietly(works: Shell) -> None:
+    with working(works, "flows:docs") as worker:
+        assert worker.stderr is not None
+        assert worker.stdout is not None
+        assert b"working on docs" in worker.stderr.readline()
+        worker.stdout.close()
+        start(works, "docs", id="d-1")
+        assert worker.wait(PATIENCE) == 141
+        assert worker.stderr.read() == b""
+        worker.stdout = None
+
+
+def test_the_readme_can_be_played_as_it_is_written(shell: Shell) -> None:
+    """Only faster: its steps take a hundredth of a second. Whoever types waits until there is something to decide."""
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
+    section = readme.partition("## Durable tasks\n")[2].partition("\n## ")[0]
+    (module,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    (typed,) = re.findall(r"^```\n(\$ .*?)^```$", section, re.MULTILINE | re.DOTALL)
+    Path(shell.directory / "feature.py").write_text(re.sub(r"sleep\([\d.]+\)", "sleep(0.01)", module))
+    (worker,) = re.findall(r"`agentbus (worker \S+)`", section)
+    shell.environment["AGENTBUS_OPERATOR"] = "ada"
+    with working(shell, *worker.split()[1:]):
+        for part in typed.removeprefix("$ ").split("\n$ "):
+            command, _, shown = part.partition("\n")
+            words = shlex.split(command)[1:]
+            if words[1] in {"approve", "reject"}:
+                until(lambda: bool(shell.told("task", "approvals")))
+            if words[1] == "redo":
+                until(lambda: task(shell, "login-1").status == "completed")
+            said = shell.say(*words, "--quiet")
+            assert words[1] != "wait" or said == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "says"),
+    [
+        ((), "usage", "MODULE[:WORKFLOW]"),
+        (("nothing_here:feature",), "no_workflow", "there is no module 'nothing_here'"),
+        (("tests.cli.flows:nothing",), "no_workflow", "there is no 'nothing' in tests.cli.flows"),
+        (("tests.cli.flows:no_workflow",), "no_workflow", "no_workflow is no workflow"),
+        (("tests.cli.conftest",), "no_workflow", "there is no workflow in it"),
+        (("flows.py:feature",), "no_workflow", "'flows.py' is not the name of a module"),
+        (("./flows",), "no_workflow", "is not the name of a module"),
+        (("wrong_inside:feature",), "no_workflow", "ZeroDivisionError: division by zero"),
+        (("needs_more:feature",), "no_workflow", "No module named 'nothing_here'"),
+        (("twice",), "no_workflow", "there are two workflows 'feature'"),
+        (("tests.cli.flows", "--concurrency", "0"), "out_of_range", "concurrency"),
+        (("tests.cli.flows", "--lease", "0"), "out_of_range", "lease"),
+        (("tests.cli.flows", "--agent", "w#1"), "usage", "one life of an agent"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_worker_that_cannot_work_says_why(
+    shell: Shell, words: tuple[str, ...], error: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    made = "import agentbus\n@agentbus.workflow('feature')\nasync def {}(task): ...\n"
+    for name, text in {
+        "wrong_inside": "1 / 0\n",
+        "needs_more": "import nothing_here\n",
+        "twice": made.format("one") + made.format("two"),
+    }.items():
+        Path(shell.directory / f"{name}.py").write_text(text)
+    found = shell.refused("worker", *words, code=2)
+    assert found["code"] == error
+    assert says in found["message"]
+
+
+def test_a_worker_needs_a_bus(nowhere: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert nowhere.refused("worker", "tests.cli.flows:feature", code=1)["code"] == "no_bus"

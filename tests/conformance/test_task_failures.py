@@ -1,0 +1,401 @@
+"""What fails: attempts, time-outs, validation, restarts, and workflows that no longer fit what is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+
+import agentbus
+from agentbus import Bus, Task
+from agentbus.errors import StepFailed, TaskFailed
+from tests.conformance.at_work import (
+    Calls,
+    comes_to,
+    kinds_of,
+    statuses,
+    step_comes_to,
+    step_of,
+    task_of,
+    work_off,
+    working,
+)
+from tests.conformance.helpers import soon
+from tests.conftest import Engine
+from tests.support.clock import FakeClock
+
+
+async def test_a_step_that_raises_is_tried_again_after_a_while_that_doubles(bus: Bus, clock: FakeClock) -> None:
+    made: list[int] = []
+
+    @agentbus.workflow("flaky")
+    async def flaky(task: Task) -> str:
+        def work() -> str:
+            made.append(task.attempt)
+            if task.attempt < 4:
+                raise ValueError(f"no {task.attempt}")
+            return "done"
+
+        return await task.step("work", work, retries=3, backoff=1)
+
+    task = await bus.tasks.start(flaky)
+    async with working(bus, flaky):
+        for attempts, seconds in ((1, 1), (2, 2), (3, 4)):
+            step = await step_comes_to(bus, clock, task.id, "work", "retrying", attempts)
+            assert step.failures == attempts
+            assert step.error is not None
+            assert (step.error.type, step.error.message) == ("ValueError", f"no {attempts}")
+            assert any("in work" in place for place in step.error.traceback)
+            await clock.pass_time(seconds - 0.1)
+            assert len(made) == attempts
+            await clock.pass_time(0.1)
+        await comes_to(bus, clock, task.id, "completed")
+    step = await step_of(bus, task.id, "work")
+    assert (step.status, step.attempt, step.failures, step.result) == ("finished", 4, 3, "done")
+
+
+async def test_attempts_are_durable_and_count_on_with_another_worker(engine: Engine, clock: FakeClock) -> None:
+    made: list[int] = []
+
+    @agentbus.workflow("flaky")
+    async def flaky(task: Task) -> None:
+        def work() -> None:
+            made.append(task.attempt)
+            raise ValueError("no")
+
+        await task.step("work", work, retries=2, backoff=60)
+
+    async with engine.connect() as bus:
+        task = await bus.tasks.start(flaky)
+        await work_off(bus, flaky)
+        record = await task_of(bus, task.id)
+        assert (record.status, record.waits) == ("pending", ["retry:work"])
+        await work_off(bus, flaky)
+        assert made == [1]
+    clock.advance(60)
+    async with engine.connect() as bus:
+        await work_off(bus, flaky)
+        assert made == [1, 2]
+        clock.advance(120)
+        await work_off(bus, flaky)
+        assert made == [1, 2, 3]
+        assert (await task_of(bus, task.id)).status == "failed"
+
+
+async def test_a_step_that_takes_too_long_is_cancelled_and_fails(bus: Bus, clock: FakeClock) -> None:
+    begun = asyncio.Event()
+    ended: list[str] = []
+
+    @agentbus.workflow("slow")
+    async def slow(task: Task) -> str:
+        async def work() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("cancelled")
+
+        try:
+            await task.step("work", work, timeout=30)
+        except StepFailed as error:
+            return f"{error.type}: {error.message}"
+        return "?"
+
+    task = await bus.tasks.start(slow)
+    async with working(bus, slow):
+        await soon(begun.wait())
+        await clock.pass_time(29)
+        assert ended == []
+        await clock.pass_time(1)
+        record = await comes_to(bus, clock, task.id, "completed")
+    assert ended == ["cancelled"]
+    assert record.result == "TimeoutError: it took longer than 30 s"
+
+
+@pytest.mark.parametrize("how", ["says no", "raises"])
+async def test_a_result_that_is_found_invalid_is_a_failure_and_what_is_said_of_a_valid_one_is_kept(
+    how: str, bus: Bus, clock: FakeClock
+) -> None:
+    results = iter(["bad", "good"])
+
+    def validate(result: str) -> Any:
+        if result == "bad" and how == "raises":
+            raise ValueError("it is bad")
+        return False if result == "bad" else {"score": 1}
+
+    @agentbus.workflow("checked")
+    async def checked(task: Task) -> str:
+        return await task.step("work", lambda: next(results), retries=1, backoff=0, validate=validate)
+
+    task = await bus.tasks.start(checked)
+    await work_off(bus, checked)
+    step = await step_of(bus, task.id, "work")
+    assert (step.status, step.result, step.validation, step.failures) == ("finished", "good", {"score": 1}, 1)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), {1: 2}, object(), "x" * 2_000_000], ids=["nan", "keys", "object", "large"]
+)
+async def test_a_result_that_the_bus_does_not_take_fails_the_step(value: Any, bus: Bus) -> None:
+    @agentbus.workflow("odd")
+    async def odd(task: Task) -> None:
+        await task.step("work", lambda: value)
+
+    task = await bus.tasks.start(odd)
+    await work_off(bus, odd)
+    error = (await step_of(bus, task.id, "work")).error
+    assert error is not None
+    assert error.type in {"InvalidPayload", "PayloadTooLarge"}
+
+
+async def test_a_result_that_is_not_what_the_step_says_fails_it(bus: Bus) -> None:
+    def liar() -> int:
+        return "text"  # type: ignore[return-value]
+
+    @agentbus.workflow("liar")
+    async def lying(task: Task) -> None:
+        await task.step("work", liar)
+
+    task = await bus.tasks.start(lying)
+    await work_off(bus, lying)
+    error = (await step_of(bus, task.id, "work")).error
+    assert error is not None
+    assert error.type == "PayloadMismatch"
+
+
+async def test_a_workflow_finds_the_same_failure_whenever_it_comes_back(bus: Bus) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @agentbus.workflow("caught")
+    async def caught(task: Task) -> None:
+        def work() -> None:
+            raise KeyError("lost")
+
+        try:
+            await task.step("work", work)
+        except StepFailed as error:
+            seen.append((error.type, error.message))
+        await task.approval("go")
+
+    task = await bus.tasks.start(caught)
+    await work_off(bus, caught)
+    await bus.tasks.approve(task.id, by="ada")
+    await work_off(bus, caught)
+    assert seen == [("KeyError", "'lost'")] * 2
+    assert (await task_of(bus, task.id)).status == "completed"
+
+
+async def test_a_failed_task_says_why_and_resuming_runs_the_failed_step_again_and_no_finished_one(bus: Bus) -> None:
+    calls = Calls()
+    broken = True
+
+    @agentbus.workflow("broken")
+    async def workflow(task: Task) -> str:
+        await task.step("first", calls, "first")
+
+        async def second() -> str:
+            await calls("second")
+            if broken:
+                raise RuntimeError("the disk is full")
+            return "fine"
+
+        return await task.step("second", second)
+
+    task = await bus.tasks.start(workflow)
+    await work_off(bus, workflow)
+    record = await task_of(bus, task.id)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert (record.error.type, record.error.step) == ("StepFailed", "second")
+    assert "the disk is full" in record.error.message
+    assert [one.id for one in await bus.tasks.resumable()] == [task.id]
+    with pytest.raises(TaskFailed, match="disk is full"):
+        await bus.tasks.result(task.id)
+    broken = False
+    await bus.tasks.resume(task.id, by="ada")
+    await work_off(bus, workflow)
+    assert (await task_of(bus, task.id)).result == "fine"
+    assert calls.made == ["first", "second", "second"]
+    history = [(one.key, one.status, one.superseded) for one in await bus.tasks.steps(task.id, history=True)]
+    assert history == [("first", "finished", 0), ("second", "failed", 1), ("second", "finished", 0)]
+    assert await bus.tasks.resumable() == []
+
+
+async def test_a_task_is_restarted_by_itself_as_often_as_its_policy_says(bus: Bus, clock: FakeClock) -> None:
+    calls = Calls()
+
+    @agentbus.workflow("policy")
+    async def policy(task: Task) -> None:
+        await task.step("first", calls, "first")
+        await calls("between")
+        raise RuntimeError("never")
+
+    task = await bus.tasks.start(policy, restarts=2, backoff=10)
+    await work_off(bus, policy)
+    record = await task_of(bus, task.id)
+    assert (record.status, record.restarted) == ("pending", 1)
+    assert record.error is not None
+    await work_off(bus, policy)
+    assert calls.made == ["first", "between"]
+    clock.advance(10)
+    await work_off(bus, policy)
+    assert (await task_of(bus, task.id)).restarted == 2
+    clock.advance(19)
+    await work_off(bus, policy)
+    assert calls.made.count("between") == 2
+    clock.advance(1)
+    await work_off(bus, policy)
+    record = await task_of(bus, task.id)
+    assert (record.status, record.restarted) == ("failed", 2)
+    assert calls.made == ["first", "between", "between", "between"]
+    assert (await kinds_of(bus, task.id)).count("task_pending") == 2
+
+
+async def test_several_failures_at_once_are_told_by_the_first(bus: Bus) -> None:
+    @agentbus.workflow("group")
+    async def group(task: Task) -> None:
+        def work(name: str) -> None:
+            raise ValueError(name)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: task.step("a", work, "a"))
+            tasks.start_soon(lambda: task.step("b", work, "b"))
+
+    task = await bus.tasks.start(group)
+    await work_off(bus, group)
+    record = await task_of(bus, task.id)
+    assert record.error is not None
+    assert (record.error.type, record.error.step) == ("StepFailed", "a")
+
+
+# Workflows that have changed
+
+
+async def change(bus: Bus, *workflows: Any) -> tuple[str, str]:
+    """Run a task until it waits, then by another version of its workflow: the step that it names, and why."""
+    task = await bus.tasks.start(workflows[0])
+    await work_off(bus, workflows[0])
+    await bus.tasks.approve(task.id, by="ada")
+    await work_off(bus, workflows[1])
+    record = await task_of(bus, task.id)
+    assert record.status == "failed", record
+    assert record.error is not None
+    assert record.error.type == "WorkflowChanged"
+    return task.id, record.error.message
+
+
+@agentbus.workflow("changing")
+async def original(task: Task) -> None:
+    await task.step("plan", lambda text: text, "x")
+    await task.step("build", lambda: 1)
+    await task.approval("go")
+
+
+async def test_a_step_that_was_renamed_is_named_before_anything_is_executed(bus: Bus) -> None:
+    calls = Calls()
+
+    @agentbus.workflow("changing")
+    async def renamed(task: Task) -> None:
+        await task.step("design", calls, "design")
+        await task.approval("go")
+
+    _, message = await change(bus, original, renamed)
+    assert "step 'plan' was done where the workflow now comes to step 'design'" in message
+    assert calls.made == []
+
+
+async def test_a_step_that_the_workflow_ends_without_is_named(bus: Bus) -> None:
+    @agentbus.workflow("changing")
+    async def shorter(task: Task) -> None:
+        await task.step("plan", lambda text: text, "x")
+        await task.approval("go")
+
+    _, message = await change(bus, original, shorter)
+    assert "step 'build' was done, and the workflow ends without coming to it" in message
+
+
+async def test_a_step_that_is_asked_for_with_other_arguments_is_named_and_can_be_redone(bus: Bus) -> None:
+    calls = Calls()
+
+    @agentbus.workflow("changing")
+    async def other(task: Task) -> None:
+        await task.step("plan", calls, "y")
+        await task.step("build", lambda: 1)
+
+    task, message = await change(bus, original, other)
+    assert "step 'plan' was done with other arguments" in message
+    assert "random or read from a clock" in message
+    await bus.tasks.redo(task, "plan")
+    await work_off(bus, other)
+    assert (await task_of(bus, task)).status == "completed"
+    assert calls.made == ["y"]
+
+
+async def test_a_changed_workflow_is_not_restarted_by_itself(bus: Bus) -> None:
+    @agentbus.workflow("changing")
+    async def empty(task: Task) -> None:
+        return
+
+    task = await bus.tasks.start(original, restarts=5)
+    await work_off(bus, original)
+    await bus.tasks.approve(task.id, by="ada")
+    await work_off(bus, empty)
+    record = await task_of(bus, task.id)
+    assert (record.status, record.restarted) == ("failed", 0)
+
+
+async def test_steps_may_be_added_after_those_that_are_done(bus: Bus) -> None:
+    @agentbus.workflow("changing")
+    async def longer(task: Task) -> None:
+        await task.step("plan", lambda text: text, "x")
+        await task.step("build", lambda: 1)
+        await task.approval("go")
+        await task.step("test", lambda: 2)
+
+    task = await bus.tasks.start(original)
+    await work_off(bus, original)
+    await bus.tasks.approve(task.id, by="ada")
+    await work_off(bus, longer)
+    assert (await task_of(bus, task.id)).status == "completed"
+    assert await statuses(bus, task.id) == dict.fromkeys(("plan", "build", "test"), "finished")
+
+
+async def test_what_follows_a_failed_step_that_succeeds_now_may_be_another_way(bus: Bus) -> None:
+    broken = True
+
+    @agentbus.workflow("ways")
+    async def ways(task: Task) -> str:
+        def work() -> str:
+            if broken:
+                raise ValueError("no")
+            return "first way"
+
+        try:
+            return await task.step("work", work)
+        except StepFailed as error:
+            await task.step("other", lambda: 1)
+            raise RuntimeError("nothing helps") from error
+
+    task = await bus.tasks.start(ways)
+    await work_off(bus, ways)
+    assert (await task_of(bus, task.id)).status == "failed"
+    broken = False
+    await bus.tasks.resume(task.id)
+    await work_off(bus, ways)
+    record = await task_of(bus, task.id)
+    assert (record.status, record.result) == ("completed", "first way")
+
+
+async def test_damaged_steps_are_noticed(bus: Bus) -> None:
+    @agentbus.workflow("nothing")
+    async def nothing(task: Task, n: int) -> None:
+        await task.step("work", lambda: n)
+
+    task = await bus.tasks.start(nothing, "text")
+    await work_off(bus, nothing)
+    record = await task_of(bus, task.id)
+    assert record.error is not None
+    assert record.error.type == "PayloadMismatch"
+    await soon(bus.tasks.stop(task.id)) if record.status == "pending" else None

@@ -1,0 +1,79 @@
+"""An agent that sends as fast as it can: the quotas hold, and the others hardly notice."""
+
+import asyncio
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import pytest
+
+import agentbus
+from tests.faults.rows import integrity, value
+from tests.support.figures import Figure, Scale
+from tests.support.processes import Team
+
+EVERY = 0.025
+"""Seconds between two sends of the others."""
+WAITING = "SELECT count(*) FROM messages JOIN mailboxes ON mailboxes.id = mailbox WHERE kind = 'pool'"
+
+
+async def percentile(agent: agentbus.Agent, seconds: float) -> float:
+    """What 99 of 100 sends of an agent take at most that sends now and then, in milliseconds."""
+    times: list[float] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        begun = time.perf_counter()
+        await agent.send("other", "note")
+        times.append((time.perf_counter() - begun) * 1000)
+        await agent.ack(await agent.receive_many(10, timeout=0))
+        await asyncio.sleep(EVERY)
+    return quantiles(times, n=100)[98]
+
+
+@pytest.mark.slow
+@pytest.mark.fault(24)
+@pytest.mark.parametrize(
+    ("quotas", "code"),
+    [({"depth": 500}, "queue_full"), ({"rate": 50}, "sending_too_fast"), ({"size": 2_000_000}, "bus_full")],
+    ids=["depth", "rate", "size"],
+)
+async def test_a_runaway_is_held_by_the_quotas_and_the_others_go_on(
+    short: Path, team: Team, figure: Figure, scale: Scale, quotas: dict[str, Any], code: str
+) -> None:
+    path = short / "bus"
+    seconds = scale(1.5, 10.0)
+    async with agentbus.connect(path) as bus, bus.agent("other", type="worker") as other:
+        await bus.declare(agentbus.pool("jobs"))
+        await bus.quotas.change(**quotas)
+        await percentile(other, 0.5)
+        before = await percentile(other, seconds)
+        runaway = team.start("worker_runaway", path)
+        await asyncio.to_thread(runaway.expect, "running")
+        await asyncio.to_thread(runaway.expect, "refused")
+        begun = time.monotonic()
+        if code == "bus_full":
+            # Nobody may send any more, but all else goes on.
+            await other.state.set("phase", 1)
+            beside = 0.0
+            await asyncio.sleep(seconds)
+        else:
+            beside = await percentile(other, seconds)
+        took = time.monotonic() - begun
+        runaway.tell("stop")
+        outcomes = {word: int(times) for _, word, times in map(str.split, runaway.finish())}
+        size = value(path, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+    there = value(path, WAITING)
+    lost = outcomes["sent"] - there
+    told = f"p99 of others {before:.1f} ms before, {beside:.1f} beside it" if beside else "state goes on"
+    figure(f"quota {quotas}: {told}", faults=outcomes[code], acknowledged=outcomes["sent"], lost=lost)
+    assert outcomes[code] > 0
+    assert lost == 0
+    if code == "queue_full":
+        assert there == 500
+    elif code == "sending_too_fast":
+        assert there <= 50 * (10 + took + 5)
+    else:
+        assert size < quotas["size"] + 1_000_000
+    assert not scale.full or beside < 2 * before or beside < 5
+    assert integrity(path) == "ok"

@@ -1,0 +1,302 @@
+"""The rules of tasks without a database: transitions, fencing, letting go, failing, freeing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from agentbus.errors import AgentFenced, NotAnOperator, TaskExists, TaskLost, UnknownTask, WrongState
+from agentbus.operations import Op, Row
+from agentbus.operations.approvals import AskRequest, DecideRequest, ask_approval, decide_approval
+from agentbus.operations.controls import ControlRequest, control_task
+from agentbus.operations.holding import READY, HeldRequest, HeldTask, Hold, ended_channel, free, held, worker_channel
+from agentbus.operations.steps import (
+    BeginStepRequest,
+    FailStepRequest,
+    FinishStepRequest,
+    StepPlace,
+    begin_step,
+    fail_step,
+    finish_step,
+)
+from agentbus.operations.tasks import (
+    TRANSITIONS,
+    ClaimTasksRequest,
+    CompleteRequest,
+    FailRequest,
+    LetGoRequest,
+    RenewTasksRequest,
+    StartRequest,
+    claim_tasks,
+    complete_task,
+    fail_task,
+    let_go_task,
+    renew_tasks,
+    start_task,
+)
+from tests.operations.script import ALIVE, NOW, A, B, Played, play
+
+HOLD = Hold(7, "t", 3)
+PLACE = StepPlace("step", "plan", "plan", 1)
+STATES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
+
+
+def task(**changes: Any) -> Row:
+    found = HeldTask(
+        7, "t", "w", "T", None, None, "running", None, 0, 0, 0, "a", 3, 0, 1000, 0, None,
+    )  # fmt: skip
+    return msgspec.structs.astuple(msgspec.structs.replace(found, **changes))
+
+
+def held_as(**changes: Any) -> tuple[str, Sequence[Row]]:
+    return "task_held", [task(**changes)]
+
+
+def driven(operation: Op[Any], *answers: Any) -> Played[Any]:
+    return play(operation, ALIVE, *answers)
+
+
+# The table
+
+
+def test_every_state_can_be_left_and_come_to() -> None:
+    come_to = {after for table in TRANSITIONS.values() for after in table.values()}
+    left = {before for table in TRANSITIONS.values() for before in table}
+    assert come_to == set(STATES)
+    assert left == set(STATES)
+
+
+def test_what_has_ended_goes_on_only_by_resume_redo_and_restart() -> None:
+    for ended in ("completed", "failed", "stopped"):
+        allowed = {action for action, table in TRANSITIONS.items() if ended in table}
+        assert allowed <= {"resume", "redo", "restart"}
+    assert "completed" not in TRANSITIONS["resume"]
+
+
+# Who may write
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ([], "deleted"),
+        ([task(status="pending", holder=None)], "it is pending"),
+        ([task(status="stopped", holder=None)], "it is stopped"),
+        ([task(holder="b", lease=4)], "in the hands of b (hand-out 4)"),
+        ([task(lease=4)], "in the hands of a (hand-out 4)"),
+    ],
+)
+def test_whoever_does_not_hold_a_task_any_more_gets_a_named_error(found: list[Row], reason: str) -> None:
+    played = driven(held([HeldRequest(A, HOLD)]), ("task_held", found))
+    errors, _ = played.outcomes
+    assert isinstance(errors[0], TaskLost)
+    assert reason in str(errors[0])
+    assert (errors[0].task, errors[0].agent, errors[0].lease) == ("t", "a", 3)
+
+
+def test_a_fenced_agent_writes_nothing_even_for_a_task_that_seems_its_own() -> None:
+    gone = ("agent_standing", [("a", "failed", 1, 1, 2)])
+    played = play(finish_step.run([FinishStepRequest(A, HOLD, PLACE, ("1", 0))], NOW), gone, held_as())
+    assert isinstance(played.outcomes[0], AgentFenced)
+    assert played.written("step_finish") == []
+
+
+def test_of_many_that_finish_together_only_those_who_lost_their_task_hear_of_it() -> None:
+    other = Hold(8, "u", 1)
+    requests = [FinishStepRequest(A, HOLD, PLACE, ("1", 5)), FinishStepRequest(B, other, PLACE, ("2", 6), "true")]
+    rows = [task(lease=4), task(number=8, id="u", holder="b", lease=1)]
+    played = driven(finish_step.run(requests, NOW), ("task_held", rows))
+    assert isinstance(played.outcomes[0], TaskLost)
+    assert played.outcomes[1] is None
+    assert played.written("step_finish") == [(NOW.wall, 6, "true", "2", 8, "step", "plan")]
+
+
+# Steps
+
+
+def test_a_step_begins_as_a_new_row_or_as_another_attempt_of_one() -> None:
+    requests = [BeginStepRequest(A, HOLD, PLACE, 1, note="n"), BeginStepRequest(A, HOLD, PLACE, 3)]
+    played = driven(begin_step.run(requests, NOW), held_as())
+    assert played.outcomes == [True, True]
+    ((_, kind, key, _, position, status, *_),) = played.written("step_insert")
+    assert (kind, key, position, status) == ("step", "plan", 1, "running")
+    assert played.written("step_again") == [(3, NOW.wall, "", 7, "plan")]
+
+
+def test_no_step_begins_in_a_task_that_is_to_be_halted() -> None:
+    played = driven(begin_step.run([BeginStepRequest(A, HOLD, PLACE)], NOW), held_as(halting=1))
+    assert played.outcomes == [False]
+    assert played.statements == []
+
+
+@pytest.mark.parametrize(("delay", "status", "due"), [(None, "failed", None), (500, "retrying", NOW.wall + 500)])
+def test_a_failed_attempt_is_followed_by_another_or_by_none(delay: int | None, status: str, due: int | None) -> None:
+    played = driven(fail_step.run([FailStepRequest(A, HOLD, PLACE, "{}", 2, delay)], NOW), held_as())
+    assert played.outcomes == [due]
+    ((found, when, failures, *_),) = played.written("step_fail")
+    assert (found, when, failures) == (status, due, 2)
+
+
+# Letting go
+
+
+@pytest.mark.parametrize(
+    ("awaits", "there", "halting", "status", "due"),
+    [
+        ((), [], 0, "pending", 0),
+        ((("approval", "plan"),), [("approval", "plan")], 0, "waiting", None),
+        ((("approval", "plan"),), [], 0, "pending", 0),
+        ((("approval", "plan"), ("task", "c")), [("approval", "plan")], 0, "pending", 0),
+        ((("retry", "plan"),), [], 0, "pending", 99),
+        ((("retry", "plan"), ("step", "pay")), [("step", "pay")], 0, "waiting", 99),
+        ((("approval", "plan"),), [("approval", "plan")], 1, "halted", None),
+    ],
+)
+def test_what_a_task_is_once_it_is_let_go(
+    awaits: tuple[tuple[str, str], ...], there: list[Row], halting: int, status: str, due: int | None
+) -> None:
+    when = 99 if any(kind == "retry" for kind, _ in awaits) else None
+    answers = [] if halting else [("task_awaited", there)]
+    played = driven(let_go_task.run([LetGoRequest(A, HOLD, awaits, when)], NOW), held_as(halting=halting), *answers)
+    assert played.outcomes == [status]
+    ((found, found_due, *_),) = played.written("task_let_go")
+    assert (found, found_due) == (status, due)
+    assert (READY in played.woken) == (status == "pending")
+
+
+# Ends
+
+
+def test_a_task_that_completes_wakes_those_who_wait_and_its_parent() -> None:
+    parent = task(number=9, id="p", status="waiting", holder=None)
+    played = driven(
+        complete_task.run([CompleteRequest(A, HOLD, ("1", 5))], NOW), held_as(parent="p"), ("task_standing", [parent])
+    )
+    assert played.written("task_complete") == [(5, "1", NOW.wall, 7)]
+    assert played.written("task_ready_now") == [(NOW.wall, 9)]
+    assert {ended_channel("t"), READY} <= set(played.woken)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "restarted", "final", "status", "due"),
+    [
+        (0, 0, False, "failed", None),
+        (3, 0, False, "pending", NOW.wall + 1000),
+        (3, 2, False, "pending", NOW.wall + 4000),
+        (3, 3, False, "failed", None),
+        (3, 0, True, "failed", None),
+    ],
+)
+def test_a_task_that_fails_is_restarted_as_its_policy_says(
+    restarts: int, restarted: int, final: bool, status: str, due: int | None
+) -> None:
+    request = FailRequest(A, HOLD, "{}", "it broke", "plan", final)
+    played = driven(fail_task.run([request], NOW), held_as(restarts=restarts, restarted=restarted))
+    assert played.outcomes == [status]
+    if due is None:
+        assert played.written("task_fail") == [("{}", NOW.wall, 7)]
+    else:
+        assert played.written("task_restart_later") == [(due, "{}", NOW.wall, 7)]
+        assert played.written("step_supersede_one") == [(1, 7, "plan")]
+
+
+@pytest.mark.parametrize("halting", [0, 1])
+def test_a_task_whose_holder_is_gone_is_free_and_its_steps_are_interrupted(halting: int) -> None:
+    played = play(free([HeldTask(*task(halting=halting))], "it died", NOW))
+    assert played.written("step_interrupt") == [(7,)]
+    assert played.written("task_free") == [(NOW.wall, 7)]
+    assert (READY in played.woken) == (not halting)
+    assert worker_channel("a") in played.woken
+
+
+# Claims
+
+
+def test_a_claim_first_makes_ready_what_is_due_and_frees_what_was_held_too_long() -> None:
+    lapsed = task(number=9, id="u", holder="b")
+    played = driven(
+        claim_tasks.run([ClaimTasksRequest(A, ("w",), 1, 60_000)], NOW),
+        ("task_horizon", [(NOW.wall, NOW.awake)]),
+        ("task_waited", []),
+        ("task_lapsed", [lapsed]),
+        ("task_horizon", [(None, NOW.awake + 5)]),
+        ("task_ready", []),
+    )
+    (found,) = played.outcomes
+    assert (found.tasks, found.next_wall, found.next_awake) == ([], None, NOW.awake + 5)
+    assert played.written("task_promote") == [(NOW.wall,)]
+    assert played.written("task_free") == [(NOW.wall, 9)]
+
+
+def test_a_claim_takes_no_more_than_wanted_and_says_that_there_is_more() -> None:
+    ready = [(n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}") for n in (1, 2, 3)]
+    played = driven(
+        claim_tasks.run([ClaimTasksRequest(A, ("w",), 2, 60_000)], NOW),
+        ("task_horizon", [(None, None)]),
+        ("task_ready", ready),
+    )
+    (found,) = played.outcomes
+    assert ([one.number for one in found.tasks], found.more) == ([1, 2], True)
+    assert played.written("task_lease") == [("a", NOW.awake + 60_000, NOW.wall, n) for n in (1, 2)]
+
+
+def test_a_renewal_says_which_tasks_are_lost() -> None:
+    request = RenewTasksRequest(A, (HOLD, Hold(8, "u", 1)), 60_000)
+    played = driven(renew_tasks.run([request], NOW), ALIVE, held_as())
+    assert played.outcomes == [[(8, 1)]]
+    assert played.written("task_renew") == [(NOW.awake + 60_000, 7)]
+
+
+# Starting
+
+
+def test_two_who_start_the_same_id_at_once_make_one_task() -> None:
+    same = StartRequest("t", "w", "T", ('{"a":1,"b":2}', 5))
+    other_order = msgspec.structs.replace(same, arguments=('{"b":2,"a":1}', 6))
+    different = msgspec.structs.replace(same, arguments=("{}", 7))
+    played = play(start_task.run([same, other_order, different], NOW), ("task_known", []))
+    assert played.outcomes[:2] == [True, False]
+    assert isinstance(played.outcomes[2], TaskExists)
+    assert len(played.written("task_insert")) == 1
+
+
+# People
+
+
+def test_an_agent_s_name_is_refused_before_anything_else_is_looked_at() -> None:
+    request = DecideRequest("t", "plan", True, "planner-1")
+    agent = ("agent_status", [("planner-1", "running", None, None)])
+    played = play(decide_approval.run([request], NOW), ("task_standing", [task()]), agent)
+    assert isinstance(played.outcomes[0], NotAnOperator)
+    assert played.statements == []
+
+
+@pytest.mark.parametrize("auto", [0, 1])
+def test_a_question_is_open_or_passed_through(auto: int) -> None:
+    request = AskRequest(A, HOLD, "plan", "plan", 2, ("1", 5), expires=60)
+    played = driven(ask_approval.run([request], NOW), held_as(auto=auto))
+    (answer,) = played.outcomes
+    assert (answer.status, answer.auto, answer.expires) == ("approved" if auto else "open", auto, NOW.wall + 60)
+
+
+@pytest.mark.parametrize("action", ["halt", "continue", "resume", "stop"])
+@pytest.mark.parametrize("status", ["completed", "stopped", "waiting"])
+def test_a_wrong_transition_is_a_named_error_and_writes_nothing(action: str, status: str) -> None:
+    if status in TRANSITIONS[action]:
+        return
+    played = play(
+        control_task.run([ControlRequest("t", action)], NOW), ("task_standing", [task(status=status, holder=None)])
+    )
+    (error,) = played.outcomes
+    assert isinstance(error, WrongState)
+    assert (error.status, error.name) == (status, "t")
+    assert error.fix
+    assert played.statements == []
+
+
+def test_a_task_that_is_not_there_is_said_so() -> None:
+    played = play(control_task.run([ControlRequest("t", "halt")], NOW), ("task_standing", []))
+    assert isinstance(played.outcomes[0], UnknownTask)
