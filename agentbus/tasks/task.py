@@ -12,7 +12,7 @@ from agentbus.codec import decode, encode, open_value, plain
 from agentbus.errors import Misuse, TaskFailed
 from agentbus.limits import check_choice, check_range, check_seconds, check_text
 from agentbus.operations import Part
-from agentbus.operations.approvals import Answer, AskRequest, ask_approval, expire_approval, get_answer
+from agentbus.operations.approvals import Answer, AskRequest, ExpireRequest, ask_approval, expire_approval, get_answer
 from agentbus.operations.checkpoints import Owner
 from agentbus.operations.messages import SendRequest, send
 from agentbus.operations.steps import (
@@ -208,7 +208,7 @@ class Task:
                 found = await run.look(get_answer, wanted)
                 due = found is not None and found.expires is not None and found.expires <= run.engine.clock.now().wall
                 if found is not None and found.status == "open" and due:
-                    await run.write(expire_approval, wanted)
+                    await run.write(expire_approval, ExpireRequest(run.agent.actor, run.hold, key))
                     found = await run.look(get_answer, wanted)
                 return None if found is None or found.status == "open" else found
 
