@@ -161,7 +161,7 @@ class Task:
         return self._current("task.attempt").attempt
 
     async def progress(self, percent: int, note: str | None = None) -> None:
-        """Say how far the step is, from 0 to 100, or (outside of one) the task.
+        """Say how far the step is, from 0 to 100, or (outside of one) the task. The note is shown with the task.
 
         >>> await task.progress(40, "writing tests")                                  # doctest: +SKIP
         """
@@ -269,7 +269,9 @@ class Task:
             if known is not None:
                 return Child(self, str(known.child), place, known, as_)
             child = await self._free_id(place.position)
-            await run.write(start_child, ChildRequest(run.agent.actor, run.hold, place, checked.named(child)))
+            request = ChildRequest(run.agent.actor, run.hold, place, checked.named(child))
+            while not await run.write(start_child, request):
+                await run.wait_out_halt()
             run.tell("task", place.key, "running")
         return Child(self, child, place, None, as_)
 

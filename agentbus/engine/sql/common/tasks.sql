@@ -86,6 +86,10 @@ UPDATE tasks SET phase = $1, updated = $2 WHERE number = $3;
 -- How far a task is.
 UPDATE tasks SET progress = $1, note = coalesce(CAST($2 AS text), note), updated = $3 WHERE number = $4;
 
+-- name: task_note
+-- What a step of a task is at.
+UPDATE tasks SET note = $1, updated = $2 WHERE number = $3;
+
 -- name: task_halting
 -- Whether a running task is to be halted before its next step.
 UPDATE tasks SET halting = $1, updated = $2 WHERE number = $3;
