@@ -61,7 +61,7 @@ class ExpireRequest(HeldRequest, frozen=True):
     key: str
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def ask_approval(requests: Sequence[AskRequest], now: Now) -> Op[list[Outcome[Answer]]]:
     """Ask people. A task that passes approvals through gets its answer at once."""
     errors, tasks = yield from held(requests)

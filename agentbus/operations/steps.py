@@ -155,7 +155,7 @@ def _may_begin(requests: Sequence[H], errors: dict[int, AgentBusError], tasks: d
     ]
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def finish_step(requests: Sequence[FinishStepRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Keep the results of steps."""
     errors, _ = yield from held(requests)
@@ -194,7 +194,7 @@ def fail_step(requests: Sequence[FailStepRequest], now: Now) -> Op[list[Outcome[
     return outcomes
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Start sub-tasks, each with the step that it is of its parent. The outcome is False, and nothing is written, for a
     task that is to be halted."""
@@ -226,7 +226,7 @@ def enter_phase(requests: Sequence[PhaseRequest], now: Now) -> Op[list[Outcome[N
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def checkpoint_task(requests: Sequence[TaskCheckpointRequest], now: Now) -> Op[list[Outcome[int]]]:
     """Save checkpoints of tasks, each with the step that it is; the outcome is its number."""
     errors, _ = yield from held(requests)
