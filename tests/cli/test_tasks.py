@@ -133,13 +133,16 @@ def test_control_is_carried_out_and_recorded_with_its_author(shell: Shell) -> No
     reason = ("--by", "ada", "--reason", "later")
     assert shell.told("task", "halt", "f-1", *reason)["status"] == "halted"
     assert shell.told("task", "show", "f-1")["actions"][-1]["command"] == "agentbus task continue f-1"
+    assert "halted by ada: later" in on_terminal(shell, "task", "show", "f-1")[1]
     assert [task["id"] for task in shell.told("task", "resumable")] == ["f-1"]
     assert shell.told("task", "continue", "f-1", *reason)["status"] == "pending"
     assert shell.told("task", "stop", "f-1", *reason)["status"] == "stopped"
     assert shell.told("task", "show", "f-1")["actions"] == [
         {"task": "f-1", "about": "stopped", "command": "agentbus task resume f-1"}
     ]
+    assert "stopped by ada: later" in on_terminal(shell, "task", "show", "f-1")[1]
     assert shell.told("task", "resume", "f-1", agent=agent)["status"] == "pending"
+    assert "by ada" not in on_terminal(shell, "task", "show", "f-1")[1]
     edited = (
         "--name",
         "Log in",

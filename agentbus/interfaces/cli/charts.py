@@ -44,7 +44,7 @@ def chart(found: Unfolded, actions: Sequence[dict[str, str]], most: int | None =
     if most is not None:
         room = max(_AT_LEAST, most - _ROOM - 2 * len(actions))
         left_out = max(0, len(rows) - room)
-    parts: list[RenderableType] = [*_heading(found.task, now), Text()]
+    parts: list[RenderableType] = [*_heading(found.task, now), *_cause(found), Text()]
     if left_out:
         parts.append(Text(f"… {left_out} earlier", style="dim"))
     if rows:
@@ -89,6 +89,15 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
         yield Text(harmless(typed(f"{task.error.type}: {task.error.message}"))[:1000], style="red")
     if task.status == "completed":
         yield Text("result ", style="dim").append(_short(task.result, 1000), style="")
+
+
+def _cause(found: Unfolded) -> Iterator[Text]:
+    """By whom it was halted or stopped, and why."""
+    if found.halted_by is not None:
+        who, why = found.halted_by.actor, found.halted_by.facts.get("reason")
+        what = "stopped" if found.halted_by.kind == "task_stopped" else "halted"
+        said = f"{what} by {who or 'somebody'}" + (f": {why}" if why else "")
+        yield Text(_joined([said]), style="yellow")
 
 
 def _rows(found: Unfolded, indent: str, now: int) -> Iterator[list[Text]]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from agentbus.blocking import BlockingBus
-    from agentbus.records import ApprovalRecord, StepRecord, TaskRecord
+    from agentbus.records import ApprovalRecord, EventRecord, StepRecord, TaskRecord
 
 BRIEF = ("id", "name", "workflow", "status", "phase", "progress", "waits", "updated")
 STEP = (
@@ -25,6 +25,7 @@ _MOST = 50
 """Sub-tasks of a task whose own steps are looked at."""
 _PAGE = 1000
 _REASON = "--reason 'why'"
+_GOES_ON = frozenset({"task_continued", "task_resumed", "task_redone", "task_restarted"})
 
 
 class Unfolded(msgspec.Struct, frozen=True):
@@ -34,6 +35,8 @@ class Unfolded(msgspec.Struct, frozen=True):
     steps: Sequence[StepRecord]
     approvals: Sequence[ApprovalRecord]
     parts: dict[str, Unfolded]
+    halted_by: EventRecord | None = None
+    """What halted or stopped it, if it is."""
 
     def family(self) -> list[Unfolded]:
         """This one, and all that it has started."""
@@ -50,7 +53,23 @@ def unfold(bus: BlockingBus, task: TaskRecord, history: bool, depth: int = 0) ->
         child = bus.do(bus.tasks.get(id))
         if child is not None:
             parts[id] = unfold(bus, child, history, depth + 1)
-    return Unfolded(task, steps, approvals, parts)
+    return Unfolded(task, steps, approvals, parts, None if depth else _halted_by(bus, task))
+
+
+def _halted_by(bus: BlockingBus, task: TaskRecord) -> EventRecord | None:
+    """Who wanted that a task halts or stops, and why: the trail knows."""
+    if task.status not in {"halted", "stopped"} and not task.halting:
+        return None
+    found: EventRecord | None = None
+    for event in bus.events(subject=f"task:{task.id}"):
+        if event.kind in {"task_halting", "task_stopped"}:
+            found = event
+        elif event.kind == "task_halted":
+            # A worker carries out what somebody wanted before.
+            found = found or event
+        elif event.kind in _GOES_ON:
+            found = None
+    return found
 
 
 def actions(found: Unfolded) -> list[dict[str, str]]:
