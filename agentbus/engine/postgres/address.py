@@ -80,7 +80,7 @@ def parse(url: str) -> Address:
         raise InvalidUrl(url=scheme, reason="schema must be letters, digits and _, not beginning with a digit")
     if parts.fragment:
         raise InvalidUrl(url=scheme, reason="a # in a password must be written %23")
-    if "@" in parts.path or not _are_hosts(parts.netloc.rpartition("@")[2]):
+    if "@" in (parts.path or parts.query) or not _are_hosts(parts.netloc.rpartition("@")[2]):
         # What looks like a port or a database may be the rest of a password.
         raise InvalidUrl(url=scheme, reason=f"{_FORM}; in a password / must be written %2F, and ? %3F")
     rest = [(name, value) for name, value in options if name != "schema"]
