@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,10 @@ from agentbus.errors import AgentBusError, NotAnOperator, UnknownApproval, Unkno
 from agentbus.operations import Each, Op, Outcome, Query, operation
 from agentbus.operations.events import event, record
 from agentbus.operations.holding import HeldRequest, HeldTask, go_on, held
+from agentbus.operations.task_reading import approval_record
+
+if TYPE_CHECKING:
+    from agentbus.records import ApprovalRecord
 
 
 class AskRequest(HeldRequest, frozen=True):
@@ -50,14 +55,13 @@ class DecideRequest(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Decided(msgspec.Struct, frozen=True):
-    """The approval that was decided."""
+class ExpireRequest(HeldRequest, frozen=True):
+    """An approval that its worker finds expired."""
 
-    number: int
     key: str
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def ask_approval(requests: Sequence[AskRequest], now: Now) -> Op[list[Outcome[Answer]]]:
     """Ask people. A task that passes approvals through gets its answer at once."""
     errors, tasks = yield from held(requests)
@@ -87,9 +91,9 @@ def ask_approval(requests: Sequence[AskRequest], now: Now) -> Op[list[Outcome[An
 
 
 @operation(durable=True)
-def decide_approval(requests: Sequence[DecideRequest], now: Now) -> Op[list[Outcome[Decided]]]:
-    """Keep what people decided, and let their tasks go on."""
-    outcomes: list[Outcome[Decided]] = []
+def decide_approval(requests: Sequence[DecideRequest], now: Now) -> Op[list[Outcome[ApprovalRecord]]]:
+    """Keep what people decided, and let their tasks go on. The outcome is the approval as it is then."""
+    outcomes: list[Outcome[ApprovalRecord]] = []
     for request in requests:
         found = yield from _decidable(request, now)
         if isinstance(found, AgentBusError):
@@ -100,19 +104,22 @@ def decide_approval(requests: Sequence[DecideRequest], now: Now) -> Op[list[Outc
         yield Query("approval_decide", (status, 0, request.by, request.reason, now.wall, task.number, key))
         yield from record([decision(task.id, key, status, request.by, request.reason, now)])
         yield from go_on([task], now)
-        outcomes.append(Decided(task.number, key))
+        (row,) = yield Query("approval_get", (task.number, key))
+        outcomes.append(approval_record(row))
     return outcomes
 
 
 @operation(durable=True)
-def expire_approval(requests: Sequence[tuple[int, str]], now: Now) -> Op[list[Outcome[None]]]:
-    """Nobody decided in time: approvals by the numbers of their tasks and their keys."""
-    for task, key in requests:
-        rows = yield Query("approval_expire", (now.wall, task, key))
-        yield from record([
-            event(now.wall, "approval_decided", ("task", id), None, approval=key, verdict="expired") for (id,) in rows
-        ])  # fmt: skip
-    return [None] * len(requests)
+def expire_approval(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[None]]]:
+    """Nobody decided in time."""
+    errors, tasks = yield from held(requests)
+    for index, request in enumerate(requests):
+        if index in errors:
+            continue
+        task = tasks[request.hold.number]
+        rows = yield Query("approval_expire", (now.wall, task.number, request.key))
+        yield from record([decision(task.id, request.key, "expired", None, None, now) for _ in rows])
+    return [errors.get(index) for index in range(len(requests))]
 
 
 def pass_through(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
@@ -136,7 +143,8 @@ def decision(
 
 def operator_or_error(by: str) -> Op[NotAnOperator | None]:
     """Whoever decides has a person's name, not an agent's."""
-    rows = yield Query("agent_status", (by,))
+    # An agent may say which of its lives it is in: coord-001#7.
+    rows = yield Query("agent_status", (by.partition("#")[0],))
     return NotAnOperator(by=by) if rows else None
 
 

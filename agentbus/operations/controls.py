@@ -280,7 +280,7 @@ def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[TaskR
     return outcomes
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def edit_task(requests: Sequence[EditRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
     """Change what is known of tasks. A worker that has one sees it with the next hand-out."""
     outcomes: list[Outcome[TaskRecord]] = []

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain_payload
+from agentbus.errors import AgentBusError
 from agentbus.operations import Each, Op, Outcome, Query, Row, carry_out, operation
 from agentbus.operations.checkpoints import SaveRequest, save_checkpoint
 from agentbus.operations.events import event, record
-from agentbus.operations.holding import HeldRequest, held
+from agentbus.operations.holding import HeldRequest, HeldTask, held
 from agentbus.operations.tasks import StartRequest, insert
+
+H = TypeVar("H", bound=HeldRequest)
 
 
 class StepPlace(msgspec.Struct, frozen=True):
@@ -53,7 +56,6 @@ class BeginStepRequest(HeldRequest, frozen=True):
     touches: ClassVar[int] = 2
     place: StepPlace
     attempt: int = 1
-    failures: int = 0
     once: bool = False
     note: str | None = None
 
@@ -109,7 +111,7 @@ class TaskCheckpointRequest(HeldRequest, frozen=True):
 
 
 class TaskProgressRequest(HeldRequest, frozen=True):
-    """How far a task is, or (``key``) one of its steps."""
+    """How far a task is, or (``key``) one of its steps; the note is the task's."""
 
     touches: ClassVar[int] = 2
     percent: int
@@ -122,11 +124,7 @@ def begin_step(requests: Sequence[BeginStepRequest], now: Now) -> Op[list[Outcom
     """Note that steps are being executed. The outcome is False, and nothing is written, for a task that is to be
     halted."""
     errors, tasks = yield from held(requests)
-    begun = [
-        request
-        for index, request in enumerate(requests)
-        if index not in errors and not tasks[request.hold.number].halting
-    ]
+    begun = _may_begin(requests, errors, tasks)
     fresh = [request for request in begun if request.attempt == 1]
     if fresh:
         yield Each(
@@ -145,13 +143,19 @@ def begin_step(requests: Sequence[BeginStepRequest], now: Now) -> Op[list[Outcom
                 for request in again
             ],
         )
+    return [errors.get(index) or not tasks[request.hold.number].halting for index, request in enumerate(requests)]
+
+
+def _may_begin(requests: Sequence[H], errors: dict[int, AgentBusError], tasks: dict[int, HeldTask]) -> list[H]:
+    """Those whose task is theirs, and is not to be halted before its next step."""
     return [
-        errors[index] if index in errors else not tasks[request.hold.number].halting
+        request
         for index, request in enumerate(requests)
+        if index not in errors and not tasks[request.hold.number].halting
     ]
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def finish_step(requests: Sequence[FinishStepRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Keep the results of steps."""
     errors, _ = yield from held(requests)
@@ -190,11 +194,12 @@ def fail_step(requests: Sequence[FailStepRequest], now: Now) -> Op[list[Outcome[
     return outcomes
 
 
-@operation(durable=True)
-def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Start sub-tasks, each with the step that it is of its parent."""
+@operation(durable=True, grows=True)
+def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[bool]]]:
+    """Start sub-tasks, each with the step that it is of its parent. The outcome is False, and nothing is written, for a
+    task that is to be halted."""
     errors, tasks = yield from held(requests)
-    valid = [request for index, request in enumerate(requests) if index not in errors]
+    valid = _may_begin(requests, errors, tasks)
     yield Each(
         "step_insert",
         [request.place.row(request.hold.number, "running", now.wall, child=request.child.id) for request in valid],
@@ -204,7 +209,7 @@ def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[N
         [msgspec.structs.replace(request.child, auto=bool(tasks[request.hold.number].auto)) for request in valid],
         now,
     )
-    return [errors.get(index) for index in range(len(requests))]
+    return [errors.get(index) or not tasks[request.hold.number].halting for index, request in enumerate(requests)]
 
 
 @operation(durable=True)
@@ -221,7 +226,7 @@ def enter_phase(requests: Sequence[PhaseRequest], now: Now) -> Op[list[Outcome[N
     return [errors.get(index) for index in range(len(requests))]
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def checkpoint_task(requests: Sequence[TaskCheckpointRequest], now: Now) -> Op[list[Outcome[int]]]:
     """Save checkpoints of tasks, each with the step that it is; the outcome is its number."""
     errors, _ = yield from held(requests)
@@ -247,6 +252,8 @@ def progress_task(requests: Sequence[TaskProgressRequest], now: Now) -> Op[list[
             yield Query("task_progress", (request.percent, request.note, now.wall, request.hold.number))
         else:
             yield Query("step_progress", (request.percent, request.hold.number, request.key))
+            if request.note is not None:
+                yield Query("task_note", (request.note, now.wall, request.hold.number))
     return [errors.get(index) for index in range(len(requests))]
 
 

@@ -155,11 +155,6 @@ def present_state(numbers: Sequence[int], now: Now) -> Op[dict[int, HeldTask]]:
     return {row[0]: HeldTask(*row) for row in rows}
 
 
-def step_status(wanted: tuple[int, str], now: Now) -> Op[str | None]:
-    rows = yield Query("step_status", wanted)
-    return str(rows[0][0]) if rows else None
-
-
 def recorded_step(wanted: tuple[int, str, str], now: Now) -> Op[Recorded | None]:
     """One step as it is recorded: by the number of its task, its kind and its key."""
     rows = yield Query("step_recorded", wanted)

@@ -161,7 +161,7 @@ class FailRequest(HeldRequest, frozen=True):
     final: bool = False
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Make tasks. The same id with the same workflow and arguments is the same task: the outcome says whether it is
     new."""
@@ -325,7 +325,7 @@ def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None
     return "waiting", request.due
 
 
-@operation(durable=True)
+@operation(durable=True, grows=True)
 def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Tasks are done; their results are kept."""
     errors, tasks = yield from held(requests)

@@ -20,7 +20,6 @@ from agentbus.operations.controls import (
     set_auto,
     settle_step,
 )
-from agentbus.operations.task_reading import ApprovalFilter, list_approvals
 from agentbus.records import ApprovalRecord, TaskProblem, TaskRecord
 from agentbus.tasks.starting import MAX_NAME, MAX_RESTARTS, check_switch, encode_notes
 
@@ -184,9 +183,7 @@ class Control:
             _operator(by),
             None if reason is None else check_text(reason, "reason"),
         )
-        decided = await self._engine.write(decide_approval, request)
-        found = await self._engine.read(list_approvals, ApprovalFilter(task))
-        return next(record for record in found if record.key == decided.key)
+        return await self._engine.write(decide_approval, request)
 
 
 def _check_key(key: object) -> str:

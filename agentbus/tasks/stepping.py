@@ -118,7 +118,7 @@ async def take_step(
             await _after_failure(run, place, how, attempt, failures, RuntimeError(reason))
         while True:
             attempt += 1
-            await _begin(run, place, how, attempt, failures, note)
+            await _begin(run, place, how, attempt, note)
             try:
                 return await _attempt(run, place, how, attempt, note, as_, lambda: function(*arguments, **keywords))
             except Exception as error:
@@ -133,9 +133,9 @@ async def take_step(
             await _after_failure(run, place, how, attempt, failures, problem_found)
 
 
-async def _begin(run: Run, place: StepPlace, how: Options, attempt: int, failures: int, note: str | None) -> None:
+async def _begin(run: Run, place: StepPlace, how: Options, attempt: int, note: str | None) -> None:
     """Note that it is being executed. What must run only once is known to have begun even after a power cut."""
-    request = BeginStepRequest(run.agent.actor, run.hold, place, attempt, failures, how.once, note)
+    request = BeginStepRequest(run.agent.actor, run.hold, place, attempt, how.once, note)
     while not await run.write(begin_step, request, durable=True if how.once else None):
         await run.wait_out_halt()
     run.tell("step", place.key, "running", attempt)

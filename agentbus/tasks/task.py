@@ -12,7 +12,7 @@ from agentbus.codec import decode, encode, open_value, plain
 from agentbus.errors import Misuse, TaskFailed
 from agentbus.limits import check_choice, check_range, check_seconds, check_text
 from agentbus.operations import Part
-from agentbus.operations.approvals import Answer, AskRequest, ask_approval, expire_approval, get_answer
+from agentbus.operations.approvals import Answer, AskRequest, ExpireRequest, ask_approval, expire_approval, get_answer
 from agentbus.operations.checkpoints import Owner
 from agentbus.operations.messages import SendRequest, send
 from agentbus.operations.steps import (
@@ -161,7 +161,7 @@ class Task:
         return self._current("task.attempt").attempt
 
     async def progress(self, percent: int, note: str | None = None) -> None:
-        """Say how far the step is, from 0 to 100, or (outside of one) the task.
+        """Say how far the step is, from 0 to 100, or (outside of one) the task. The note is shown with the task.
 
         >>> await task.progress(40, "writing tests")                                  # doctest: +SKIP
         """
@@ -208,7 +208,7 @@ class Task:
                 found = await run.look(get_answer, wanted)
                 due = found is not None and found.expires is not None and found.expires <= run.engine.clock.now().wall
                 if found is not None and found.status == "open" and due:
-                    await run.write(expire_approval, wanted)
+                    await run.write(expire_approval, ExpireRequest(run.agent.actor, run.hold, key))
                     found = await run.look(get_answer, wanted)
                 return None if found is None or found.status == "open" else found
 
@@ -269,7 +269,9 @@ class Task:
             if known is not None:
                 return Child(self, str(known.child), place, known, as_)
             child = await self._free_id(place.position)
-            await run.write(start_child, ChildRequest(run.agent.actor, run.hold, place, checked.named(child)))
+            request = ChildRequest(run.agent.actor, run.hold, place, checked.named(child))
+            while not await run.write(start_child, request):
+                await run.wait_out_halt()
             run.tell("task", place.key, "running")
         return Child(self, child, place, None, as_)
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 TASK_STATUSES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
 APPROVAL_STATUSES = ("open", "approved", "rejected", "expired")
-ENDED = frozenset({"completed", "failed", "stopped"})
 
 
 class Tasks(Control):

@@ -75,6 +75,24 @@ async def test_a_task_that_had_not_ended_waits_for_a_person_and_goes_on_where_it
     assert called == ["code"], "what was planned is not planned again"
 
 
+async def test_a_decision_that_came_in_without_a_step_is_not_asked_for_again(bus: Bus, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "decided.db", isolation_level=None)
+    connection.executescript("""
+        CREATE TABLE tasks (id, status, approvals, description, workflow);
+        INSERT INTO tasks VALUES ('t-9', 'running', '{"budget": "yes"}', 'build it', 'budgeted');
+    """)
+    connection.close()
+    await bus.import_path(tmp_path)
+
+    @agentbus.workflow("budgeted")
+    async def budgeted(task: agentbus.Task, request: str) -> bool:
+        return (await task.approval("budget")).approved
+
+    await bus.tasks.resume("t-9", by="ada")
+    await work_off(bus, budgeted)
+    assert (await task_of(bus, "t-9")).result is True
+
+
 async def test_tasks_of_any_shape_are_taken_or_told_of(bus: Bus, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "odd.db", isolation_level=None)
     connection.executescript("""

@@ -95,7 +95,7 @@ async def test_agents_cannot_decide(bus: Bus) -> None:
     task = await bus.tasks.start(asking, {})
     await work_off(bus, asking, agent="worker-1")
     await bus.expect("planner-1", type="planner")
-    for by in ("planner-1", "worker-1"):
+    for by in ("planner-1", "worker-1", "planner-1#7"):
         with pytest.raises(NotAnOperator):
             await bus.tasks.approve(task.id, "plan", by=by)
         with pytest.raises(NotAnOperator):

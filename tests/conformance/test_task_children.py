@@ -115,6 +115,26 @@ async def test_control_of_a_task_is_control_of_its_sub_tasks(bus: Bus, clock: Fa
     assert [(await task_of(bus, one)).status for one in (task, child)] == ["stopped", "stopped"]
 
 
+async def test_a_task_that_is_to_be_halted_starts_no_sub_task(bus: Bus, clock: FakeClock) -> None:
+    calls = Calls()
+    gate = calls.gate("plan")
+
+    @agentbus.workflow("planned")
+    async def planned(task: Task) -> Part:
+        await task.step("plan", calls, "plan")
+        return await (await task.start(build, "a"))
+
+    task = (await bus.tasks.start(planned)).id
+    async with working(bus, planned, build):
+        await soon(calls.begun["plan"].wait())
+        await bus.tasks.halt(task)
+        gate.set()
+        await comes_to(bus, clock, task, "halted")
+        assert (await bus.tasks.list(parent=task)).items == []
+        await bus.tasks.continue_(task)
+        await comes_to(bus, clock, task, "completed")
+
+
 async def test_a_sub_task_that_is_stopped_ends_the_waiting_of_its_parent(bus: Bus, clock: FakeClock) -> None:
     task = (await bus.tasks.start(whole, ["a"])).id
     async with working(bus, whole):

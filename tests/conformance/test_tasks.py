@@ -251,17 +251,20 @@ async def test_progress_is_the_step_s_or_the_task_s(bus: Bus, clock: FakeClock) 
     @agentbus.workflow("slow")
     async def slow(task: Task) -> None:
         async def work() -> None:
-            await task.progress(40)
+            await task.progress(40, "writing tests")
             await calls("slow")
 
         await task.progress(10, "beginning")
+        found = await bus.tasks.get(task.id)
+        assert found is not None
+        assert found.note == "beginning"
         await task.step("work", work)
 
     task = await bus.tasks.start(slow)
     async with working(bus, slow):
         await soon(calls.begun["slow"].wait())
         record = await task_of(bus, task.id)
-        assert (record.progress, record.note, record.status) == (10, "beginning", "running")
+        assert (record.progress, record.note, record.status) == (10, "writing tests", "running")
         assert (await step_of(bus, task.id, "work")).progress == 40
         gate.set()
         await soon(bus.tasks.wait(task.id))

@@ -10,7 +10,14 @@ import pytest
 
 from agentbus.errors import AgentFenced, NotAnOperator, TaskExists, TaskLost, UnknownTask, WrongState
 from agentbus.operations import Op, Row
-from agentbus.operations.approvals import AskRequest, DecideRequest, ask_approval, decide_approval
+from agentbus.operations.approvals import (
+    AskRequest,
+    DecideRequest,
+    ExpireRequest,
+    ask_approval,
+    decide_approval,
+    expire_approval,
+)
 from agentbus.operations.controls import ControlRequest, control_task
 from agentbus.operations.holding import READY, HeldRequest, HeldTask, Hold, ended_channel, free, held, worker_channel
 from agentbus.operations.steps import (
@@ -280,6 +287,12 @@ def test_a_question_is_open_or_passed_through(auto: int) -> None:
     played = driven(ask_approval.run([request], NOW), held_as(auto=auto))
     (answer,) = played.outcomes
     assert (answer.status, answer.auto, answer.expires) == ("approved" if auto else "open", auto, NOW.wall + 60)
+
+
+def test_whoever_lost_a_task_does_not_say_that_its_approval_expired() -> None:
+    played = driven(expire_approval.run([ExpireRequest(A, HOLD, "plan")], NOW), held_as(lease=HOLD.lease + 1))
+    assert isinstance(played.outcomes[0], TaskLost)
+    assert played.statements == []
 
 
 @pytest.mark.parametrize("action", ["halt", "continue", "resume", "stop"])

@@ -145,6 +145,7 @@ async def test_a_bus_of_a_newer_agentbus_is_refused(schemas: Any) -> None:
         (f"postgresql://u:a/{SECRET}@h/d", "%2F"),
         (f"postgresql://u:1/{SECRET}@h/d", "%2F"),
         (f"postgresql://u:{SECRET}?a=b@h/d", "%3F"),
+        (f"postgresql://u:1?{SECRET}=b@h/d", "%3F"),
         ("postgresql://u@h:port/d", "port"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -14,12 +14,13 @@ import pytest
 import agentbus
 from agentbus import Agent, Bus, Receipt, pool
 from agentbus.blocking import open_bus
+from agentbus.clock import Now
 from agentbus.codec import digest
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import Connection, connect
 from agentbus.engine.postgres.statements import ask
 from agentbus.errors import AgentBusError, AgentExists, AgentFenced, MessageIdConflict, SessionExists, VersionConflict
-from agentbus.operations import Query
+from agentbus.operations import Op, Query, operation
 from agentbus.operations.documents import SaveRequest, save_document
 from tests.support.postgres import Schemas, at_schema
 
@@ -364,3 +365,35 @@ async def test_what_the_server_refuses_only_at_the_commit_is_not_acknowledged(sc
         assert (await bus.stats()).messages == {}
         if waiting is not None:
             assert await waiting is None
+
+
+async def test_a_transaction_that_loses_a_deadlock_is_done_again_as_a_whole(buses: list[Bus], url: str) -> None:
+    begun: list[Any] = []
+
+    @operation(durable=True, beside=True)
+    def lock_one_after_the_other(requests: Sequence[list[int]], now: Now) -> Op[list[Any]]:
+        begun.append(now)
+        for id in requests[0]:
+            yield Query("message_held", ([id],))
+        yield Query("meta_set", ("twice", str(len(begun))))
+        return [None]
+
+    agent = await buses[0].register("a", type="worker")
+    first, second = [receipt.id or 0 for receipt in await agent.send_many([("a", "note", 1), ("a", "note", 2)])]
+    other, observer = await connect(parse(url)), await connect(parse(url))
+    try:
+        # This one looks for deadlocks later than the bus, which therefore is the one that is undone.
+        await other.execute("BEGIN; SET LOCAL deadlock_timeout = '30s'")
+        await ask(other, Query("message_held", ([second],)))
+        writing = asyncio.ensure_future(buses[0].engine.write(lock_one_after_the_other, [first, second]))
+        with anyio.fail_after(20):
+            while not await observer.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await ask(other, Query("message_held", ([first],)))
+            await other.execute("ROLLBACK")
+            await writing
+        assert len(begun) == 2
+        assert await observer.fetchval("SELECT value FROM meta WHERE key = 'twice'") == "2"
+    finally:
+        other.terminate()
+        observer.terminate()

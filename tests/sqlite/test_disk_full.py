@@ -114,6 +114,7 @@ async def main():
         told["acknowledged"] = await attempt(a.ack(held))
         told["given up"] = os.stat(ballast).st_size
         told["meanwhile"] = await attempt(a.send("a", "note", "small"))
+        told["task meanwhile"] = await attempt(bus.tasks.start("build", "small"))
         told["forgotten"] = await attempt(a.state.delete("nothing"))
         report = await bus.retention.apply(policy=agentbus.RetentionPolicy(messages=0))
         told["removed"] = report.removed["message"]
@@ -142,6 +143,7 @@ def test_a_full_bus_can_be_cleaned_up_with_the_room_that_was_kept_for_that(tmp_p
     assert told["opened"] == 1
     assert told["acknowledged"] == "sent"
     assert told["meanwhile"] == "disk_full", "the room is not for what makes the bus larger"
+    assert told["task meanwhile"] == "disk_full"
     assert told["forgotten"] == "sent"
     assert told["removed"] == 35
     assert told["with room"] == "sent"

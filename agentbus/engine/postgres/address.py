@@ -73,7 +73,7 @@ def parse(url: str) -> Address:
     try:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        if not url.startswith(f"{parts.scheme}://") or parts.fragment or "@" in parts.path:
+        if not url.startswith(f"{parts.scheme}://") or parts.fragment or "@" in (parts.path or parts.query):
             raise ValueError
         _check_hosts(parts.netloc.rpartition("@")[2], dict(options).get("port", ""))
     except ValueError:

@@ -43,6 +43,12 @@ class Listeners:
             for channel, bell in rows.fetchall():
                 self._bells[channel].append(bell)
 
+    def hint(self, channels: Sequence[str]) -> None:
+        """Before a commit that takes time: ring those who are likely to sleep deeply, so that they wake up while the
+        disk is busy. That there is something for them is rung afterwards."""
+        if channels and self._ringer.rested:
+            self.ring(channels)
+
     def ring(self, channels: Sequence[str]) -> bool:
         """Ring the other processes that listen. What is committed stays so if that fails; they look now and then."""
         bells: dict[str, set[str]] = {}
@@ -55,11 +61,6 @@ class Listeners:
             if (log := engine_log()) is not None:
                 log.warning("nobody was rung: %s", error)
             return True
-
-    @property
-    def rested(self) -> bool:
-        """Whether nobody was rung for a while."""
-        return self._ringer.rested
 
     def ring_again(self) -> bool:
         return self._ringer.ring_again()

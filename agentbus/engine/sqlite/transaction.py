@@ -284,9 +284,8 @@ class Transactor:
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
             self._listeners.look(channels, self.process)
-            if channels and self._synchronous and self._listeners.rested:
-                # A hint, which wakes them up while the disk is busy; that there is something is rung afterwards.
-                self._listeners.ring(channels)
+            if self._synchronous:
+                self._listeners.hint(channels)
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             self._rollback()

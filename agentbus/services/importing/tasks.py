@@ -109,7 +109,7 @@ class _Task:
                 phase=phase, auto=0, progress=100 if done else progress or 0, note=None, generation=0, lease=0,
                 restarts=0, backoff=1000, restarted=took if isinstance(took, int) and 0 <= took < 10**6 else 0,
                 error=self._problem(error, status), created=self._created,
-                started=self._created if steps or ended else None, updated=self._updated,
+                started=self._created if steps or approvals or ended else None, updated=self._updated,
                 ended=self._updated if ended else None, notes="{}", settings=self._notes(settings),
                 context=self._notes(self._context()), waits="[]", checksum=checksum, arguments=arguments,
                 result_sum=outcome[1] if done else None, result=outcome[0] if done else None, steps=steps,

@@ -86,6 +86,10 @@ UPDATE tasks SET phase = $1, updated = $2 WHERE number = $3;
 -- How far a task is.
 UPDATE tasks SET progress = $1, note = coalesce(CAST($2 AS text), note), updated = $3 WHERE number = $4;
 
+-- name: task_note
+-- What a step of a task is at.
+UPDATE tasks SET note = $1, updated = $2 WHERE number = $3;
+
 -- name: task_halting
 -- Whether a running task is to be halted before its next step.
 UPDATE tasks SET halting = $1, updated = $2 WHERE number = $3;
@@ -343,10 +347,10 @@ UPDATE approvals SET status = $1, auto = $2, decided_by = $3, reason = $4, decid
 WHERE task = $6 AND key = $7 AND superseded = 0 AND status = 'open';
 
 -- name: approval_expire
--- Nobody decided in time; says of which task it is.
+-- Nobody decided in time; says whether that is so.
 UPDATE approvals SET status = 'expired', decided = $1
 WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'open' AND expires <= $1
-RETURNING (SELECT tasks.id FROM tasks WHERE tasks.number = approvals.task);
+RETURNING id;
 
 -- name: approval_supersede
 -- What a task asked for from a position on is void; nobody need decide it any more.
@@ -368,6 +372,14 @@ SELECT key, position FROM approvals WHERE task = $1 AND superseded = 0 ORDER BY 
 -- How an approval stands.
 SELECT status, decided_by, reason, decided, auto, expires FROM approvals
 WHERE task = $1 AND key = $2 AND superseded = 0;
+
+-- name: approval_get
+-- All of one approval that counts.
+SELECT tasks.id, approvals.key, approvals.name, approvals.status, approvals.position, approvals.checksum,
+    approvals.shown, approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
+    approvals.reason, approvals.auto, approvals.superseded
+FROM approvals JOIN tasks ON tasks.number = approvals.task
+WHERE approvals.task = $1 AND approvals.key = $2 AND approvals.superseded = 0;
 
 -- name: approval_list_of
 -- The approvals of a task in their order; NULL takes every status, $3 = 1 also what is void.
