@@ -30,8 +30,8 @@ CREATE TABLE counters (
 INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
 
 -- An operating-system process that has the bus open. One beat serves all its agents. A `watched` one has not: a visiting
--- agent named its pid, and it never beats. `every`: how long it is between its beats. `silent`: when (awake) a sweep
--- found it so since its last beat; 0 if none did.
+-- agent named its pid, and it never beats. `every`: how long
+-- it is between its beats. `silent`: a sweep found it so since its last beat.
 CREATE TABLE processes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     host    TEXT    NOT NULL CHECK (host <> ''),
@@ -43,7 +43,7 @@ CREATE TABLE processes (
     status  TEXT    NOT NULL DEFAULT 'live' CHECK (status IN ('live', 'ended', 'dead')),
     beat    INTEGER NOT NULL CHECK (beat >= 0),
     every   INTEGER NOT NULL DEFAULT 5000 CHECK (every > 0),
-    silent  INTEGER NOT NULL DEFAULT 0 CHECK (silent >= 0),
+    silent  INTEGER NOT NULL DEFAULT 0 CHECK (silent IN (0, 1)),
     created INTEGER NOT NULL CHECK (created >= 0),
     ended   INTEGER CHECK (ended >= 0),
     CHECK ((status = 'live') = (ended IS NULL))

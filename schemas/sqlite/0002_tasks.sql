@@ -137,3 +137,7 @@ CREATE TABLE approvals (
 ) STRICT;
 
 CREATE INDEX approvals_open ON approvals (task) WHERE status = 'open' AND superseded = 0;
+
+-- `silent` of a process was whether a sweep found it so since its last beat; it is when (awake) it did, 0 if none did.
+ALTER TABLE processes DROP COLUMN silent;
+ALTER TABLE processes ADD COLUMN silent INTEGER NOT NULL DEFAULT 0 CHECK (silent >= 0);
