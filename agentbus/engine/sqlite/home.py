@@ -241,12 +241,13 @@ def _is_directory(path: str) -> bool:
 def _make_lasting(directory: str, mode: int = 0o700) -> None:
     """A directory, and those above it, whose names are on the disk: a power cut would take away all that is in it."""
     try:
-        os.mkdir(directory, mode)
+        try:
+            os.mkdir(directory, mode)
+        except FileNotFoundError:
+            # Once: there are places that have nothing in them but what they make themselves, like /proc.
+            _make_lasting(os.path.dirname(directory), 0o777)
+            os.mkdir(directory, mode)
     except FileExistsError:
-        return
-    except FileNotFoundError:
-        _make_lasting(os.path.dirname(directory), 0o777)
-        _make_lasting(directory, mode)
         return
     try:
         above = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_CLOEXEC)
