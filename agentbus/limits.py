@@ -28,6 +28,8 @@ MAX_ID = 2**62
 """Above the number of any row."""
 KEEP_VERSIONS = 10
 """Versions of a document that are kept, unless said otherwise."""
+TASK_STATUSES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
+TASK_ENDED = frozenset({"completed", "failed", "stopped"})
 AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
 SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
 STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")

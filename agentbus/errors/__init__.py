@@ -96,6 +96,7 @@
         ├── LockTimeout               transient: another process holds the write lock
         │   └── LockedElsewhere       a program that is not agentbus does
         ├── DiskFull
+        ├── LogNotSynced              transient: what an I/O error undid is not on the disk yet
         ├── FormatRefused             a CHECK constraint or a trigger refused the row
         └── OutcomeUnknown            an I/O error or a lost connection at commit: call again with the same message_id
 
@@ -178,6 +179,7 @@ from agentbus.errors.store import (
     FormatRefused,
     LockedElsewhere,
     LockTimeout,
+    LogNotSynced,
     NoBus,
     NoDriver,
     NotADatabase,
@@ -245,6 +247,7 @@ __all__ = [
     "LeaseLost",
     "LockTimeout",
     "LockedElsewhere",
+    "LogNotSynced",
     "MessageIdConflict",
     "Misuse",
     "NoBus",

@@ -264,6 +264,16 @@ class DiskFull(StoreError):
     transient = True
 
 
+class LogNotSynced(StoreError):
+    """After an I/O error the log is written again before anything is promised, and that failed too. Nothing was
+    written."""
+
+    code = "log_not_synced"
+    text = "{path}: after an I/O error the log could not be synced again yet"
+    fix_text = "try again; if that does not help, see what is wrong with the disk"
+    transient = True
+
+
 class FormatRefused(StoreError):
     """A constraint of the tables refused the row. Nothing was written."""
 

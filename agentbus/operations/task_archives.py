@@ -11,11 +11,10 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import ArchiveDiffers
+from agentbus.limits import TASK_ENDED
 from agentbus.operations import Each, Op, Outcome, Query
 from agentbus.operations.archives import ArchivedApproval, ArchivedStep, ArchivedTask, Line
 from agentbus.operations.events import event, record
-
-ENDED = frozenset({"completed", "failed", "stopped"})
 
 
 def load_tasks(ids: Sequence[str], now: Now) -> Op[list[Line]]:
@@ -43,7 +42,7 @@ def restore_task(line: ArchivedTask, now: Now) -> Op[Outcome[bool]]:
         return False if same else ArchiveDiffers(what="task", id=line.id)
     if line.session is not None and not (yield Query("session_status", (line.session,))):
         line = msgspec.structs.replace(line, session=None)
-    open_ = line.status not in ENDED
+    open_ = line.status not in TASK_ENDED
     if open_:
         line = msgspec.structs.replace(line, status="halted")
     ((number,),) = yield Query("task_restore", line.row()[:-2])

@@ -9,6 +9,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import canonical, plain
 from agentbus.errors import AgentBusError, TaskExists, WrongState
+from agentbus.limits import TASK_STATUSES
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Wake, operation
 from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
@@ -24,7 +25,7 @@ from agentbus.operations.holding import (
     tell_parents,
 )
 
-LONGEST_BACKOFF = 3600 * 1000
+_LONGEST_BACKOFF = 3600 * 1000
 
 TRANSITIONS: dict[str, dict[str, str]] = {
     "claim": {"pending": "running"},
@@ -37,13 +38,9 @@ TRANSITIONS: dict[str, dict[str, str]] = {
     "continue": {"halted": "pending", "running": "running"},
     "resume": {"pending": "pending", "halted": "pending", "failed": "pending", "stopped": "pending"},
     "stop": dict.fromkeys(("pending", "running", "waiting", "halted"), "stopped"),
-    "redo": dict.fromkeys(
-        ("pending", "running", "waiting", "halted", "completed", "failed", "stopped"), "pending"
-    ),
-    "restart": dict.fromkeys(
-        ("pending", "running", "waiting", "halted", "completed", "failed", "stopped"), "pending"
-    ),
-}  # fmt: skip
+    "redo": dict.fromkeys(TASK_STATUSES, "pending"),
+    "restart": dict.fromkeys(TASK_STATUSES, "pending"),
+}
 """What may be done with a task, and what becomes of it, by the status that it has. A running one that is to be halted
 is so before its next step; one that fails and may be restarted is pending, and so is one that nobody holds any
 more."""
@@ -352,7 +349,7 @@ def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]
         again = not request.final and task.restarted < task.restarts
         yield Each("step_interrupt", [(task.number,)])
         if again:
-            delay = min(LONGEST_BACKOFF, task.backoff << min(task.restarted, 30))
+            delay = backoff(task.backoff, task.restarted + 1)
             yield from try_again(task, request.step, now)
             yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
         else:
@@ -375,6 +372,11 @@ def try_again(task: HeldTask, step: str | None, now: Now) -> Op[None]:
 
 
 # What others need
+
+
+def backoff(first: int, failures: int) -> int:
+    """How long to wait after so many failures, in milliseconds: at first so long, then ever longer."""
+    return min(_LONGEST_BACKOFF, first << min(failures - 1, 30))
 
 
 def problem_step(problem: str | None) -> str | None:

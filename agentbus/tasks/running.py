@@ -76,6 +76,8 @@ class Run:
         self.notes: dict[str, str] = decode(claimed.notes)
         self.recorded: dict[tuple[str, str], Recorded] = {}
         self.approvals: dict[str, int] = {}
+        self.unrepeatable: set[str] = set()
+        """Failed steps that only a person has run again: whether they happened nobody knows."""
         self._unasked: dict[tuple[str, str], None] = {}
         self._in_order: dict[tuple[str, str], None] = {}
         self._last = 0
@@ -151,7 +153,7 @@ class Run:
         problem = problem_of(error, self.claimed.id)
         request = FailRequest(
             self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
-            problem.type == WorkflowChanged.__name__,
+            problem.type == WorkflowChanged.__name__ or problem.step in self.unrepeatable,
         )  # fmt: skip
         await self.write(fail_task, request)
 

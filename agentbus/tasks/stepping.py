@@ -26,6 +26,7 @@ from agentbus.operations.steps import (
     finish_step,
 )
 from agentbus.operations.task_reading import Recorded, problem, recorded_step
+from agentbus.operations.tasks import backoff
 from agentbus.parting import is_stray
 from agentbus.records import TaskProblem
 from agentbus.tasks.problems import problem_of
@@ -36,7 +37,6 @@ from agentbus.unit import Unit
 MAX_RETRIES = 1000
 MAX_INTERRUPTIONS = 100
 """So many workers may go away in the middle of a step before it counts as the reason."""
-LONGEST_BACKOFF = 3600 * 1000
 _DIGEST = 32
 
 
@@ -52,9 +52,7 @@ class Options(msgspec.Struct, frozen=True):
 
     def delay(self, failures: int) -> int | None:
         """How long to wait after so many failures; None if there is no further attempt."""
-        if failures > self.retries:
-            return None
-        return min(LONGEST_BACKOFF, self.backoff << min(failures - 1, 30))
+        return None if failures > self.retries else backoff(self.backoff, failures)
 
 
 class Current(msgspec.Struct, frozen=True, eq=False):
@@ -103,7 +101,7 @@ async def take_step(
             if known.status == "finished":
                 return run.stored(known, as_)
             if known.status == "failed":
-                raise _failed(run, place, known.failures, problem(known.error))
+                raise _failed(run, place, how, known.failures, problem(known.error))
             if known.status == "retrying":
                 await run.wait_until(place.key, known.due or 0)
                 break
@@ -202,7 +200,7 @@ async def _after_failure(
     due = await run.write(fail_step, request, durable=None if delay is None else False)
     run.tell("step", place.key, "failed" if due is None else "retrying", attempt)
     if due is None:
-        raise _failed(run, place, failures, kept) from error
+        raise _failed(run, place, how, failures, kept) from error
     await run.wait_until(place.key, due)
 
 
@@ -216,8 +214,10 @@ async def _settled(run: Run, place: StepPlace) -> Recorded:
     return await run.wait(Wait("step", place.key), settled)
 
 
-def _failed(run: Run, place: StepPlace, failures: int, kept: TaskProblem | None) -> StepFailed:
+def _failed(run: Run, place: StepPlace, how: Options, failures: int, kept: TaskProblem | None) -> StepFailed:
     name, message = ("?", "?") if kept is None else (kept.type, kept.message)
+    if how.once and name == TimeoutError.__name__:
+        run.unrepeatable.add(place.key)
     return StepFailed(task=run.claimed.id, step=place.key, failures=failures, type=name, message=message)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from agentbus.addresses import Address, address
 from agentbus.codec import decode, encode, open_value, plain
 from agentbus.errors import Misuse, TaskFailed
-from agentbus.limits import check_choice, check_range, check_seconds, check_text
+from agentbus.limits import TASK_ENDED, check_choice, check_range, check_seconds, check_text
 from agentbus.operations import Part
 from agentbus.operations.approvals import Answer, AskRequest, ExpireRequest, ask_approval, expire_approval, get_answer
 from agentbus.operations.checkpoints import Owner
@@ -297,7 +297,7 @@ class Task:
 
             async def ended() -> Ending | None:
                 found = await run.look(ending_of, child.id)
-                gone = found is None or found.status in {"completed", "failed", "stopped"}
+                gone = found is None or found.status in TASK_ENDED
                 return (found or Ending("deleted", None, None, None)) if gone else None
 
             ending = await run.wait(Wait("task", child.id), ended)

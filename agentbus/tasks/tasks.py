@@ -9,6 +9,7 @@ from agentbus.codec import decode_as, plain
 from agentbus.errors import TaskFailed, TaskTimedOut, UnknownTask
 from agentbus.limits import (
     MAX_PAGE,
+    TASK_STATUSES,
     check_choice,
     check_choices,
     check_name,
@@ -36,7 +37,6 @@ from agentbus.tasks.workflow import Workflow
 if TYPE_CHECKING:
     from agentbus.agent import Agent
 
-TASK_STATUSES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
 APPROVAL_STATUSES = ("open", "approved", "rejected", "expired")
 
 

@@ -319,9 +319,10 @@ async def test_what_must_run_only_once_and_raises_has_failed_and_runs_out_of_tim
     async def late(task: Task) -> None:
         await task.step("charge", calls, "charge", once=True, timeout=5, retries=3)
 
-    task = (await bus.tasks.start(late)).id
+    task = (await bus.tasks.start(late, restarts=3, backoff=1)).id
     async with working(bus, late):
         await soon(calls.begun["charge"].wait())
         await clock.pass_time(5)
         await comes_to(bus, clock, task, "failed")
+        await clock.pass_time(60)
     assert calls.made == ["charge"]

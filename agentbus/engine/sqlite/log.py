@@ -12,7 +12,7 @@ import os
 import sqlite3
 from contextlib import suppress
 
-from agentbus.errors import StoreError
+from agentbus.errors import LogNotSynced
 
 _PORTION = 1024 * 1024
 
@@ -47,7 +47,7 @@ class Log:
         if self._doubtful:
             self._write_again()
             if self._doubtful:
-                raise StoreError(path=self._path, reason="after an I/O error the log could not be synced again yet")
+                raise LogNotSynced(path=self._path)
 
     def _write_again(self) -> None:
         with suppress(sqlite3.Error, OSError):

@@ -13,6 +13,7 @@ from agentbus.interfaces.cli.output import Result, Rows, Said, bare
 from agentbus.interfaces.cli.unfolding import Shown, asked, unfold
 from agentbus.interfaces.cli.values import paging, seconds, watch_options
 from agentbus.interfaces.cli.watching import looked
+from agentbus.limits import TASK_ENDED
 
 if TYPE_CHECKING:
     from agentbus.records import TaskRecord
@@ -22,7 +23,6 @@ COLUMNS = (
 )  # fmt: skip
 ASKED = ("task", "kind", "name", "since:time", "expires:time", "command:command")
 _PLAIN = "plain output: id, workflow, status, phase, progress, waits (JSON), session, updated, name"
-_ENDED = frozenset({"completed", "failed", "stopped"})
 
 
 def listed(call: Call) -> Result | int:
@@ -78,7 +78,7 @@ def show(call: Call) -> Result | int:
         call.bus.notice_deaths()
         return Shown(unfold(call.bus, _task(call), call.arguments.history))
 
-    return looked(call, look, lambda shown: shown.found.task.status in _ENDED)
+    return looked(call, look, lambda shown: shown.found.task.status in TASK_ENDED)
 
 
 def _task(call: Call) -> TaskRecord:
@@ -94,7 +94,7 @@ def wait(call: Call) -> Result:
     task = _task(call)
     with ending_cleanly():
         ended = call.bus.do(_ended(call, task))
-    if ended.status not in _ENDED:
+    if ended.status not in TASK_ENDED:
         call.note(f"{ended.id} is {ended.status}; agentbus task show {ended.id}")
         return Said(ended, code=NOTHING)
     if ended.status == "completed":
@@ -113,12 +113,12 @@ async def _ended(call: Call, task: TaskRecord) -> TaskRecord:
     deadline = None if patience is None else clock.now().awake + check_seconds(patience, "timeout", zero=True)
     # Listen first, then look: what comes in between rings.
     async with call.bus.listening.to(ENDED) as ear:
-        while task.status not in _ENDED:
+        while task.status not in TASK_ENDED:
             left = None if deadline is None else deadline - clock.now().awake
             if left is not None and left <= 0:
                 break
             task = _task(call)
-            if task.status not in _ENDED:
+            if task.status not in TASK_ENDED:
                 await ear.wait(None if left is None else left / 1000)
                 task = _task(call)
     return task

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentbus.codec import encode, plain
 from agentbus.errors import InvalidInput
+from agentbus.limits import TASK_ENDED
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedApproval, ArchivedStep, ArchivedTask
 from agentbus.records import TaskProblem
@@ -102,7 +103,7 @@ class _Task:
         settings = self._take("settings", "config")
         progress = percent(self._take("progress", "progress_percentage"))
         session = name_of(self._take("session_id", "session"))
-        ended = status in {"completed", "failed", "stopped"}
+        ended = status in TASK_ENDED
         return Adopted(
             ArchivedTask(
                 id=self._id, workflow=workflow, name=title[:_MOST_NAME], session=session, parent=None, status=status,
