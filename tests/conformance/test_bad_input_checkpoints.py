@@ -18,6 +18,7 @@ from agentbus.errors import (
     SnapshotTooLarge,
     UnknownAgent,
     UnknownSession,
+    UnknownTask,
 )
 from tests.conformance.helpers import refusing, worker
 from tests.conftest import Engine
@@ -150,8 +151,8 @@ async def test_the_number_to_keep_has_a_range(bus: Bus, a: Agent, keep: Any) -> 
     assert await a.restore() is None
 
 
-@pytest.mark.parametrize("kind", ["task", "bus", "", None, 5])
-async def test_only_agents_and_sessions_have_checkpoints(bus: Bus, a: Agent, kind: Any) -> None:
+@pytest.mark.parametrize("kind", ["tasks", "bus", "", None, 5])
+async def test_only_agents_sessions_and_tasks_have_checkpoints(bus: Bus, a: Agent, kind: Any) -> None:
     async with refusing(bus, a, OutOfRange):
         await bus.checkpoints.save("a", "n", 1, kind=kind)
     with pytest.raises(OutOfRange):
@@ -166,6 +167,8 @@ async def test_whoever_is_not_there_has_no_checkpoints(bus: Bus, a: Agent) -> No
         await bus.checkpoints.save("nobody", "n", 1)
     async with refusing(bus, a, UnknownSession):
         await bus.checkpoints.save("nowhere", "n", 1, kind="session")
+    async with refusing(bus, a, UnknownTask):
+        await bus.checkpoints.save("nothing", "n", 1, kind="task")
     assert (await bus.checkpoints.list()).items == []
 
 

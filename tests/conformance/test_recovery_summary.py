@@ -458,6 +458,7 @@ async def test_that_an_agent_is_suspected_or_judged_is_nothing_that_it_did(bus: 
             await bus.sweep()
             assert [(await known(bus, agent)).status for agent in "ab"] == statuses
             assert await stale(bus) == ["s"]
+            clock.stall(10)
 
 
 async def test_an_agent_that_waits_for_a_message_is_no_silence(bus: Bus, clock: FakeClock) -> None:

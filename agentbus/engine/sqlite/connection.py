@@ -81,7 +81,7 @@ def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
 
 
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
-    """Bring the schema up to date: each step one exclusive transaction, so that a kill leaves the old or the new."""
+    """Bring the schema up to date: all steps in one exclusive transaction: a kill leaves the old or the new."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     newest = newest_schema()
     if found > newest:
@@ -91,13 +91,13 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
     if not found:
         _warn_of_relics(home)
     steps = migrations()
-    for version in range(found + 1, newest + 1):
-        try:
-            connection.executescript(f"BEGIN EXCLUSIVE;\n{steps[version]}\nPRAGMA user_version = {version:d};\nCOMMIT;")
-        except sqlite3.Error:
-            if connection.in_transaction:
-                connection.rollback()
-            raise
+    script = "\n".join(steps[version] for version in range(found + 1, newest + 1))
+    try:
+        connection.executescript(f"BEGIN EXCLUSIVE;\n{script}\nPRAGMA user_version = {newest:d};\nCOMMIT;")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.rollback()
+        raise
 
 
 @cache
