@@ -327,6 +327,8 @@ def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outc
     """Tasks are done; their results are kept."""
     errors, tasks = yield from held(requests)
     done = [request for index, request in enumerate(requests) if index not in errors]
+    # What the workflow itself has given up.
+    yield Each("step_cancel", [(now.wall, request.hold.number) for request in done])
     yield Each("task_complete", [(*reversed(request.result), now.wall, request.hold.number) for request in done])
     for request in done:
         task = tasks[request.hold.number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from agentbus.errors import StepFailed, TaskFailed, TaskFailure
+from agentbus.errors import StepAbandoned, StepFailed, TaskFailed, TaskFailure
 from agentbus.limits import error_text
 from agentbus.records import TaskProblem
 
@@ -43,7 +43,7 @@ def _step(error: BaseException, task: str) -> str | None:
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if isinstance(found, StepFailed) and found.facts.get("task") == task:
+        if isinstance(found, StepFailed | StepAbandoned) and found.facts.get("task") == task:
             return str(found.facts["step"])
         if isinstance(found, TaskFailed) and found.facts.get("parent") == task:
             return str(found.facts["step"])

@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from agentbus.codec import check, decode, encode, open_value, plain
-from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, TaskLost, WorkflowChanged
+from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, StepAbandoned, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
 from agentbus.operations import Op, Operation, Part
 from agentbus.operations.holding import worker_channel
@@ -52,6 +52,9 @@ LINGER = 5000
 _TURNS = 5
 """Turns of the event loop that the branches of a workflow have, to come to their next step, before it is let go."""
 
+_FINAL = frozenset({WorkflowChanged.__name__, StepAbandoned.__name__})
+"""What is the same each time that a workflow runs: it has to be mended."""
+
 
 class Wait(msgspec.Struct, eq=False):
     """Something that a branch of a workflow waits for. ``due`` is when it need not any longer (wall)."""
@@ -83,6 +86,8 @@ class Run:
         self._last = 0
         self._counts: Counter[tuple[str, str]] = Counter()
         self._busy = 0
+        self._executing: dict[str, asyncio.Task[Any] | None] = {}
+        """The steps that the workflow is at, and the branch of it that is at each."""
         self._waits: set[Wait] = set()
         self._loss: AgentBusError | None = None
         self._letting_go = False
@@ -111,6 +116,7 @@ class Run:
         with self._scope:
             try:
                 value = await call()
+                self._check_none_abandoned()
                 self._check_all_asked()
             except Exception as error:
                 problem = error
@@ -119,6 +125,7 @@ class Run:
                     raise
                 problem = error
         self.closing = True
+        self._cancel_branches()
         if self._loss is not None:
             raise self._loss
         # Whatever a workflow makes of being let go (it may answer with a result): it waits for something.
@@ -153,7 +160,7 @@ class Run:
         problem = problem_of(error, self.claimed.id)
         request = FailRequest(
             self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
-            problem.type == WorkflowChanged.__name__ or problem.step in self.unrepeatable,
+            problem.type in _FINAL or problem.step in self.unrepeatable,
         )  # fmt: skip
         await self.write(fail_task, request)
 
@@ -197,6 +204,18 @@ class Run:
     def _check_all_asked(self) -> None:
         for _, key in self._unasked:
             self._changed(key, "was done, and the workflow ends without coming to it")
+
+    def _check_none_abandoned(self) -> None:
+        for step, branch in self._executing.items():
+            # One that the workflow has cancelled ends with it.
+            if branch is None or not branch.cancelling():
+                raise StepAbandoned(task=self.claimed.id, step=step)
+
+    def _cancel_branches(self) -> None:
+        """What the workflow has left behind would go on beside the next run, and could write nothing."""
+        for branch in set(self._executing.values()):
+            if branch is not None and branch is not self._main:
+                branch.cancel()
 
     def _changed(self, step: str, reason: str) -> None:
         raise WorkflowChanged(task=self.claimed.id, step=step, reason=reason)
@@ -253,6 +272,15 @@ class Run:
         finally:
             self._busy -= 1
             self._look_whether_all_wait()
+
+    @contextmanager
+    def executing(self, step: str) -> Iterator[None]:
+        """A step is being executed, or waits to be."""
+        self._executing[step] = asyncio.current_task()
+        try:
+            yield
+        finally:
+            del self._executing[step]
 
     async def wait(self, wait: Wait, found: Callable[[], Awaitable[T | None]]) -> T:
         """Wait until ``found`` gives something, as long as others are busy; else the task is let go."""

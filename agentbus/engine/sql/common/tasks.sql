@@ -263,7 +263,7 @@ UPDATE steps SET status = CASE once WHEN 1 THEN 'unknown' ELSE 'interrupted' END
 WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running';
 
 -- name: step_cancel
--- The steps that a worker was at when its task was stopped.
+-- The steps that a worker was at when its task was stopped, or that its workflow gave up before it ended.
 UPDATE steps SET
     status = CASE once WHEN 1 THEN 'unknown' ELSE 'cancelled' END,
     finished = CASE once WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END
