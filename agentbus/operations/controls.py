@@ -26,7 +26,7 @@ from agentbus.operations.holding import (
     worker_channel,
 )
 from agentbus.operations.task_reading import record_of
-from agentbus.operations.tasks import TRANSITIONS, problem_step, refuse, try_again
+from agentbus.operations.tasks import TRANSITIONS, problem_steps, refuse, try_again
 
 if TYPE_CHECKING:
     from agentbus.records import TaskRecord
@@ -145,7 +145,7 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
 
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
-        yield from try_again(task, problem_step(task.error), now)
+        yield from try_again(task, problem_steps(task.error), now)
     # What was halted or stopped with it goes on with it.
     for one in [task, *(yield from _kept_with(task))]:
         yield from record(task_events([one], "task_resumed", request.by, now, **_facts(request)))

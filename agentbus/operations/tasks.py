@@ -149,12 +149,12 @@ class CompleteRequest(HeldRequest, frozen=True):
 
 
 class FailRequest(HeldRequest, frozen=True):
-    """A task whose workflow raised: the problem as JSON. ``step`` is the one that it comes from, ``final``: trying
+    """A task whose workflow raised: the problem as JSON. ``steps`` are those that it comes from, ``final``: trying
     again would not help."""
 
     problem: str = "{}"
     summary: str = ""
-    step: str | None = None
+    steps: tuple[str, ...] = ()
     final: bool = False
 
 
@@ -352,7 +352,7 @@ def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]
         yield Each("step_interrupt", [(task.number,)])
         if again:
             delay = backoff(task.backoff, task.restarted + 1)
-            yield from try_again(task, request.step, now)
+            yield from try_again(task, request.steps, now)
             yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
         else:
             delay = None
@@ -366,11 +366,11 @@ def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]
     return outcomes
 
 
-def try_again(task: HeldTask, step: str | None, now: Now) -> Op[None]:
-    """Make void the step that a task failed at, so that it runs again. What is finished stays so."""
-    if step is not None:
+def try_again(task: HeldTask, steps: Sequence[str], now: Now) -> Op[None]:
+    """Make void the steps that a task failed at, so that they run again. What is finished stays so."""
+    if steps:
         yield Query("task_generation", (task.number,))
-        yield Query("step_supersede_one", (task.generation + 1, task.number, step))
+        yield Each("step_supersede_one", [(task.generation + 1, task.number, step) for step in steps])
 
 
 # What others need
@@ -381,12 +381,10 @@ def backoff(first: int, failures: int) -> int:
     return min(_LONGEST_BACKOFF, first << min(failures - 1, 30))
 
 
-def problem_step(problem: str | None) -> str | None:
-    """The step that a task failed at, as far as it was one."""
-    if problem is None:
-        return None
-    found: object = msgspec.json.decode(problem).get("step")
-    return None if found is None else str(found)
+def problem_steps(problem: str | None) -> list[str]:
+    """The steps that a task failed at, as far as it was any."""
+    found = {} if problem is None else msgspec.json.decode(problem)
+    return [str(step) for step in (found.get("step"), *found.get("others", ())) if step is not None]
 
 
 def refuse(task: HeldTask, action: str, advice: str) -> AgentBusError:

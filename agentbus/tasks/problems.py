@@ -25,6 +25,14 @@ def problem_of(error: BaseException, task: str, step: str | None = None) -> Task
     return TaskProblem(name, message[:_MESSAGE], places, step or _step(cause, task))
 
 
+def steps_of(error: BaseException, task: str) -> list[str]:
+    """The steps of this task that an exception comes from; several, if it is of several that came together."""
+    if isinstance(error, BaseExceptionGroup):
+        return [step for one in error.exceptions for step in steps_of(one, task)]
+    step = _step(error, task)
+    return [] if step is None else [step]
+
+
 def summary_of(problem: TaskProblem) -> str:
     """The same in a line."""
     return f"{problem.type}: {problem.message}"[:500]

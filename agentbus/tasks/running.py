@@ -35,7 +35,7 @@ from agentbus.operations.tasks import (
 from agentbus.parting import is_stray
 from agentbus.records import TaskChange
 from agentbus.tasks.patience import patiently
-from agentbus.tasks.problems import problem_of, summary_of
+from agentbus.tasks.problems import problem_of, steps_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ class Run:
         self.approvals: dict[str, int] = {}
         self.unrepeatable: set[str] = set()
         """Failed steps that only a person has run again: whether they happened nobody knows."""
+        self.unheard: dict[str, None] = {}
+        """Steps that have failed since the workflow last came to something: it has done nothing about them yet."""
         self._unasked: dict[tuple[str, str], None] = {}
         self._in_order: dict[tuple[str, str], None] = {}
         self._last = 0
@@ -158,9 +160,16 @@ class Run:
 
     async def _fail(self, error: BaseException) -> None:
         problem = problem_of(error, self.claimed.id)
+        step = problem.step
+        steps: tuple[str, ...] = ()
+        if step is not None:
+            beside = dict.fromkeys([*steps_of(error, self.claimed.id), *self.unheard])
+            others = [one for one in beside if one != step and one not in self.unrepeatable]
+            problem = msgspec.structs.replace(problem, others=others)
+            steps = (step, *others)
         request = FailRequest(
-            self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
-            problem.type in _FINAL or problem.step in self.unrepeatable,
+            self.agent.actor, self.hold, plain(problem), summary_of(problem), steps,
+            problem.type in _FINAL or step in self.unrepeatable,
         )  # fmt: skip
         await self.write(fail_task, request)
 
@@ -192,6 +201,7 @@ class Run:
     def key(self, kind: str, name: str) -> str:
         """The name, with a number if it was asked for before."""
         check_name(name, kind)
+        self.unheard.clear()
         self._counts[kind, name] += 1
         count = self._counts[kind, name]
         return name if count == 1 else f"{name}#{count}"

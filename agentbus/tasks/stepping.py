@@ -205,6 +205,9 @@ async def _after_failure(
     # Whether something that ran out of time has happened nobody knows: what must happen only once is not tried again.
     delay = None if how.once and isinstance(error, TimeoutError) else how.delay(failures)
     request = FailStepRequest(run.agent.actor, run.hold, place, plain(kept), failures, delay)
+    if delay is None:
+        # Before it is written: a branch that is cancelled meanwhile does not raise what is recorded then.
+        run.unheard[place.key] = None
     due = await run.write(fail_step, request, durable=None if delay is None else False)
     run.tell("step", place.key, "failed" if due is None else "retrying", attempt)
     if due is None:

@@ -200,7 +200,7 @@ def test_a_task_that_completes_wakes_those_who_wait_and_its_parent() -> None:
 def test_a_task_that_fails_is_restarted_as_its_policy_says(
     restarts: int, restarted: int, final: bool, status: str, due: int | None
 ) -> None:
-    request = FailRequest(A, HOLD, "{}", "it broke", "plan", final)
+    request = FailRequest(A, HOLD, "{}", "it broke", ("plan",), final)
     played = driven(fail_task.run([request], NOW), held_as(restarts=restarts, restarted=restarted))
     assert played.outcomes == [status]
     if due is None:
