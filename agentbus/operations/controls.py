@@ -23,6 +23,7 @@ from agentbus.operations.holding import (
     go_on,
     task_events,
     tell_parents,
+    unsettled,
     worker_channel,
 )
 from agentbus.operations.task_reading import record_of
@@ -341,5 +342,9 @@ def _settle(request: SettleRequest, now: Now) -> Op[AgentBusError | None]:
     yield from record([
         event(now.wall, "step_settled", ("task", task.id), request.by, step=request.step, outcome=outcome)
     ])  # fmt: skip
+    if task.status == "pending":
+        rows = yield Query("task_awaited", (task.number,))
+        yield Query("task_let_go", ("pending", 0, plain(unsettled(rows)), now.wall, task.number))
+        yield Wake([READY])
     yield from go_on([task], now)
     return None

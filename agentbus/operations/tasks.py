@@ -23,6 +23,7 @@ from agentbus.operations.holding import (
     held,
     task_events,
     tell_parents,
+    unsettled,
 )
 
 _LONGEST_BACKOFF = 3600 * 1000
@@ -293,9 +294,8 @@ def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[s
             outcomes.append(errors[index])
             continue
         task = tasks[request.hold.number]
-        status, due = yield from _standing(task, request)
-        waits = [f"{kind}:{name}" for kind, name in request.awaits] if status != "pending" or due else []
         yield Each("step_interrupt", [(task.number,)])
+        status, due, waits = yield from _standing(task, request)
         yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
         yield from record([
             event(
@@ -308,18 +308,20 @@ def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[s
     return outcomes
 
 
-def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None]]:
-    """What a task is once it is let go, and when it is due."""
+def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None, list[str]]]:
+    """What a task is once it is let go, when it is due, and what it waits for."""
+    waits = [f"{kind}:{name}" for kind, name in request.awaits]
     if task.halting:
-        return "halted", None
+        return "halted", None, waits
     rows = yield Query("task_awaited", (task.number,))
     present = {(kind, name) for kind, name in rows}
     people = [one for one in request.awaits if one[0] != "retry"]
     if not request.awaits or any(one not in present for one in people):
-        return "pending", 0
+        # Whoever takes it finds out how it goes on; until then a person is told what nobody else can say.
+        return "pending", 0, unsettled(rows)
     if not people:
-        return "pending", request.due or 0
-    return "waiting", request.due
+        return "pending", request.due or 0, waits if request.due else []
+    return "waiting", request.due, waits
 
 
 @operation(durable=True, grows=True)

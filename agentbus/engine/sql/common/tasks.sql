@@ -215,6 +215,15 @@ WHERE number IN (
 ORDER BY number DESC
 LIMIT $1;
 
+-- name: step_unsettled
+-- Steps of which only a person can say what became, of tasks that nobody is at.
+SELECT tasks.id, steps.key, tasks.updated
+FROM tasks JOIN steps ON steps.task = tasks.number
+WHERE (tasks.status = 'waiting' OR tasks.status = 'pending') AND tasks.waits LIKE '%"step:%'
+    AND steps.kind = 'step' AND steps.superseded = 0 AND steps.status = 'unknown'
+ORDER BY tasks.number, steps.position
+LIMIT $1;
+
 -- name: task_counts
 -- How many tasks there are, by workflow and status; NULL takes all workflows.
 SELECT workflow, status, count(*) FROM tasks
