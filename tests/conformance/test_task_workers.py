@@ -256,6 +256,7 @@ async def interrupted_once(bus: Bus, calls: Calls) -> tuple[str, agentbus.tasks.
         ({"result": "was paid"}, "was paid", 1),
         ({"error": "the bank says no"}, "failed: the bank says no", 1),
         ({"redo": True}, "paid", 2),
+        ({"step": "step:charge", "result": "was paid"}, "was paid", 1),
     ],
 )
 async def test_a_person_says_what_became_of_a_step_that_must_run_only_once(
@@ -267,7 +268,7 @@ async def test_a_person_says_what_became_of_a_step_that_must_run_only_once(
     record = await task_of(bus, task)
     assert (record.status, record.waits) == ("waiting", ["step:charge"])
     assert calls.made.count("charge") == 1
-    await bus.tasks.settle(task, "charge", by="ada", **settling)  # type: ignore[arg-type]
+    await bus.tasks.settle(task, **{"step": "charge", "by": "ada", **settling})  # type: ignore[arg-type]
     await work_off(bus, paying)
     assert (await task_of(bus, task)).result == result
     assert calls.made.count("charge") == made
