@@ -51,6 +51,7 @@
     │   ├── PlanOutdated              the session changed since its recovery was planned
     │   ├── TaskExists                another task has this id
     │   ├── TaskLost                  the task is no longer in these hands
+    │   ├── StepAbandoned             the workflow ended while a step of it was running
     │   ├── WorkflowChanged           it no longer comes to the steps that are recorded
     │   ├── UnreadableFile            no permission, or it changed while it was read
     │   └── WrongState                this transition is not allowed
@@ -201,6 +202,7 @@ from agentbus.errors.store import (
 )
 from agentbus.errors.tasks import (
     NotAnOperator,
+    StepAbandoned,
     StepFailed,
     TaskExists,
     TaskFailed,
@@ -284,6 +286,7 @@ __all__ = [
     "SessionLost",
     "SnapshotTooLarge",
     "StatementTimeout",
+    "StepAbandoned",
     "StepFailed",
     "StoreError",
     "TaskExists",

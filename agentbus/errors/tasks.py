@@ -65,6 +65,14 @@ class WorkflowChanged(Conflict):
     )
 
 
+class StepAbandoned(Conflict):
+    """The workflow returned while a step of it was still being executed."""
+
+    code = "step_abandoned"
+    text = "the workflow of task {task!r} ended while step {step!r} was still running"
+    fix_text = "let the workflow wait for each of its steps (await, asyncio.TaskGroup), or cancel those it gives up"
+
+
 class TaskFailure(AgentBusError):
     """What was asked for was tried, and failed."""
 

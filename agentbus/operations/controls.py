@@ -23,10 +23,11 @@ from agentbus.operations.holding import (
     go_on,
     task_events,
     tell_parents,
+    unsettled,
     worker_channel,
 )
 from agentbus.operations.task_reading import record_of
-from agentbus.operations.tasks import TRANSITIONS, problem_step, refuse, try_again
+from agentbus.operations.tasks import TRANSITIONS, problem_steps, refuse, try_again
 
 if TYPE_CHECKING:
     from agentbus.records import TaskRecord
@@ -145,7 +146,7 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
 
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
-        yield from try_again(task, problem_step(task.error), now)
+        yield from try_again(task, problem_steps(task.error), now)
     # What was halted or stopped with it goes on with it.
     for one in [task, *(yield from _kept_with(task))]:
         yield from record(task_events([one], "task_resumed", request.by, now, **_facts(request)))
@@ -341,5 +342,9 @@ def _settle(request: SettleRequest, now: Now) -> Op[AgentBusError | None]:
     yield from record([
         event(now.wall, "step_settled", ("task", task.id), request.by, step=request.step, outcome=outcome)
     ])  # fmt: skip
+    if task.status == "pending":
+        rows = yield Query("task_awaited", (task.number,))
+        yield Query("task_let_go", ("pending", 0, plain(unsettled(rows)), now.wall, task.number))
+        yield Wake([READY])
     yield from go_on([task], now)
     return None

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from agentbus.clock import Now
+from agentbus.codec import plain
 from agentbus.errors import AgentBusError, TaskLost
 from agentbus.operations import Actor, Each, Op, Query, Row, Wake
 from agentbus.operations.events import event, record
@@ -99,16 +100,28 @@ def _lost(request: HeldRequest, task: HeldTask | None) -> TaskLost | None:
 
 
 def free(tasks: Sequence[HeldTask], reason: str, now: Now) -> Op[None]:
-    """Tasks whose holder is gone: another worker may take them; one that was to be halted is."""
+    """Tasks whose holder is gone: another worker may take them; one that was to be halted is. What only a
+    person can say of one, what became of a step, is named, though no worker may come to ask."""
     if not tasks:
         return
     yield Each("step_interrupt", [(task.number,) for task in tasks])
-    yield Each("task_free", [(now.wall, task.number) for task in tasks])
     for task in tasks:
-        facts = {"holder": task.holder, "reason": reason}
-        yield from record(task_events([task], f"task_{after(task)}", None, now, **facts))
+        facts: dict[str, Any] = {"holder": task.holder, "reason": reason}
+        rows = [] if task.halting else (yield Query("task_awaited", (task.number,)))
+        waits = unsettled(rows)
+        if waits:
+            yield Query("task_let_go", ("pending", 0, plain(waits), now.wall, task.number))
+            yield from record(task_events([task], "task_pending", None, now, waits=waits, **facts))
+        else:
+            yield Query("task_free", (now.wall, task.number))
+            yield from record(task_events([task], f"task_{after(task)}", None, now, **facts))
     yield Wake([READY for task in tasks if not task.halting])
     yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
+
+
+def unsettled(awaited: Sequence[Row]) -> list[str]:
+    """Of what a task may wait for, the steps of which nobody knows what became."""
+    return [f"step:{key}" for kind, key in awaited if kind == "step"]
 
 
 def after(task: HeldTask) -> str:

@@ -155,6 +155,12 @@ def present_state(numbers: Sequence[int], now: Now) -> Op[dict[int, HeldTask]]:
     return {row[0]: HeldTask(*row) for row in rows}
 
 
+def unsettled_steps(limit: int, now: Now) -> Op[list[tuple[str, str, int]]]:
+    """Steps of which only a person can say what became: their tasks, their keys, and since when."""
+    rows = yield Query("step_unsettled", (limit,))
+    return [(task, key, since) for task, key, since in rows]
+
+
 def recorded_step(wanted: tuple[int, str, str], now: Now) -> Op[Recorded | None]:
     """One step as it is recorded: by the number of its task, its kind and its key."""
     rows = yield Query("step_recorded", wanted)

@@ -23,6 +23,7 @@ from agentbus.operations.holding import (
     held,
     task_events,
     tell_parents,
+    unsettled,
 )
 
 _LONGEST_BACKOFF = 3600 * 1000
@@ -149,12 +150,12 @@ class CompleteRequest(HeldRequest, frozen=True):
 
 
 class FailRequest(HeldRequest, frozen=True):
-    """A task whose workflow raised: the problem as JSON. ``step`` is the one that it comes from, ``final``: trying
+    """A task whose workflow raised: the problem as JSON. ``steps`` are those that it comes from, ``final``: trying
     again would not help."""
 
     problem: str = "{}"
     summary: str = ""
-    step: str | None = None
+    steps: tuple[str, ...] = ()
     final: bool = False
 
 
@@ -293,9 +294,8 @@ def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[s
             outcomes.append(errors[index])
             continue
         task = tasks[request.hold.number]
-        status, due = yield from _standing(task, request)
-        waits = [f"{kind}:{name}" for kind, name in request.awaits] if status != "pending" or due else []
         yield Each("step_interrupt", [(task.number,)])
+        status, due, waits = yield from _standing(task, request)
         yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
         yield from record([
             event(
@@ -308,18 +308,20 @@ def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[s
     return outcomes
 
 
-def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None]]:
-    """What a task is once it is let go, and when it is due."""
+def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None, list[str]]]:
+    """What a task is once it is let go, when it is due, and what it waits for."""
+    waits = [f"{kind}:{name}" for kind, name in request.awaits]
     if task.halting:
-        return "halted", None
+        return "halted", None, waits
     rows = yield Query("task_awaited", (task.number,))
     present = {(kind, name) for kind, name in rows}
     people = [one for one in request.awaits if one[0] != "retry"]
     if not request.awaits or any(one not in present for one in people):
-        return "pending", 0
+        # Whoever takes it finds out how it goes on; until then a person is told what nobody else can say.
+        return "pending", 0, unsettled(rows)
     if not people:
-        return "pending", request.due or 0
-    return "waiting", request.due
+        return "pending", request.due or 0, waits if request.due else []
+    return "waiting", request.due, waits
 
 
 @operation(durable=True, grows=True)
@@ -327,6 +329,8 @@ def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outc
     """Tasks are done; their results are kept."""
     errors, tasks = yield from held(requests)
     done = [request for index, request in enumerate(requests) if index not in errors]
+    # What the workflow itself has given up.
+    yield Each("step_cancel", [(now.wall, request.hold.number) for request in done])
     yield Each("task_complete", [(*reversed(request.result), now.wall, request.hold.number) for request in done])
     for request in done:
         task = tasks[request.hold.number]
@@ -350,7 +354,7 @@ def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]
         yield Each("step_interrupt", [(task.number,)])
         if again:
             delay = backoff(task.backoff, task.restarted + 1)
-            yield from try_again(task, request.step, now)
+            yield from try_again(task, request.steps, now)
             yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
         else:
             delay = None
@@ -364,11 +368,11 @@ def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]
     return outcomes
 
 
-def try_again(task: HeldTask, step: str | None, now: Now) -> Op[None]:
-    """Make void the step that a task failed at, so that it runs again. What is finished stays so."""
-    if step is not None:
+def try_again(task: HeldTask, steps: Sequence[str], now: Now) -> Op[None]:
+    """Make void the steps that a task failed at, so that they run again. What is finished stays so."""
+    if steps:
         yield Query("task_generation", (task.number,))
-        yield Query("step_supersede_one", (task.generation + 1, task.number, step))
+        yield Each("step_supersede_one", [(task.generation + 1, task.number, step) for step in steps])
 
 
 # What others need
@@ -379,12 +383,10 @@ def backoff(first: int, failures: int) -> int:
     return min(_LONGEST_BACKOFF, first << min(failures - 1, 30))
 
 
-def problem_step(problem: str | None) -> str | None:
-    """The step that a task failed at, as far as it was one."""
-    if problem is None:
-        return None
-    found: object = msgspec.json.decode(problem).get("step")
-    return None if found is None else str(found)
+def problem_steps(problem: str | None) -> list[str]:
+    """The steps that a task failed at, as far as it was any."""
+    found = {} if problem is None else msgspec.json.decode(problem)
+    return [str(step) for step in (found.get("step"), *found.get("others", ())) if step is not None]
 
 
 def refuse(task: HeldTask, action: str, advice: str) -> AgentBusError:

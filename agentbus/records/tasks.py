@@ -9,6 +9,7 @@ import msgspec
 
 class TaskProblem(msgspec.Struct, frozen=True):
     """What went wrong: the exception's type and message, where it was raised, and the step that it comes from.
+    ``others`` are steps that failed beside it; what tries the one again tries them too.
 
     >>> TaskProblem("ValueError", "no such file", ["plan.py:12 in read"], "plan").type
     'ValueError'
@@ -18,6 +19,7 @@ class TaskProblem(msgspec.Struct, frozen=True):
     message: str
     traceback: list[str] = []
     step: str | None = None
+    others: list[str] = []
 
 
 class TaskRecord(msgspec.Struct, frozen=True):

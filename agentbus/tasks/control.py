@@ -67,9 +67,10 @@ class Control:
         """
         if (result is not _UNSET) + (error is not None) + bool(redo) != 1:
             raise InvalidInput(reason="settle() takes one of result=, error= and redo=True")
+        step = _check_key(step).removeprefix("step:")
         request = SettleRequest(
             check_name(task, "task"),
-            _check_key(step),
+            step,
             _operator(by),
             None if result is _UNSET else encode(result, self._bus.max_payload),
             None if error is None else plain(TaskProblem("Settled", check_text(error, "error", 10_000), [], step)),
@@ -150,6 +151,8 @@ class Control:
 
         >>> await bus.tasks.edit("feature-1", settings={"model": "small"})            # doctest: +SKIP
         """
+        if all(one is None for one in (name, context, settings, restarts, backoff)):
+            raise InvalidInput(reason="edit() takes what is to be changed: name, context, settings, restarts, backoff")
         limit = self._bus.max_payload
         request = EditRequest(
             check_name(task, "task"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from agentbus.errors import StepFailed, TaskFailed, TaskFailure
+from agentbus.errors import StepAbandoned, StepFailed, TaskFailed, TaskFailure
 from agentbus.limits import error_text
 from agentbus.records import TaskProblem
 
@@ -23,6 +23,14 @@ def problem_of(error: BaseException, task: str, step: str | None = None) -> Task
     frames = traceback.extract_tb(cause.__traceback__)[-_FRAMES:]
     places = [f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
     return TaskProblem(name, message[:_MESSAGE], places, step or _step(cause, task))
+
+
+def steps_of(error: BaseException, task: str) -> list[str]:
+    """The steps of this task that an exception comes from; several, if it is of several that came together."""
+    if isinstance(error, BaseExceptionGroup):
+        return [step for one in error.exceptions for step in steps_of(one, task)]
+    step = _step(error, task)
+    return [] if step is None else [step]
 
 
 def summary_of(problem: TaskProblem) -> str:
@@ -43,7 +51,7 @@ def _step(error: BaseException, task: str) -> str | None:
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if isinstance(found, StepFailed) and found.facts.get("task") == task:
+        if isinstance(found, StepFailed | StepAbandoned) and found.facts.get("task") == task:
             return str(found.facts["step"])
         if isinstance(found, TaskFailed) and found.facts.get("parent") == task:
             return str(found.facts["step"])

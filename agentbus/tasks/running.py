@@ -17,7 +17,7 @@ import anyio
 import msgspec
 
 from agentbus.codec import check, decode, encode, open_value, plain
-from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, TaskLost, WorkflowChanged
+from agentbus.errors import AgentBusError, AgentFenced, OutcomeUnknown, StepAbandoned, TaskLost, WorkflowChanged
 from agentbus.limits import check_name
 from agentbus.operations import Op, Operation, Part
 from agentbus.operations.holding import worker_channel
@@ -35,7 +35,7 @@ from agentbus.operations.tasks import (
 from agentbus.parting import is_stray
 from agentbus.records import TaskChange
 from agentbus.tasks.patience import patiently
-from agentbus.tasks.problems import problem_of, summary_of
+from agentbus.tasks.problems import problem_of, steps_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ LINGER = 5000
 """Milliseconds for which a task is kept in hand when all it waits for is another attempt."""
 _TURNS = 5
 """Turns of the event loop that the branches of a workflow have, to come to their next step, before it is let go."""
+
+_FINAL = frozenset({WorkflowChanged.__name__, StepAbandoned.__name__})
+"""What is the same each time that a workflow runs: it has to be mended."""
 
 
 class Wait(msgspec.Struct, eq=False):
@@ -78,11 +81,15 @@ class Run:
         self.approvals: dict[str, int] = {}
         self.unrepeatable: set[str] = set()
         """Failed steps that only a person has run again: whether they happened nobody knows."""
+        self.unheard: dict[str, None] = {}
+        """Steps that have failed since the workflow last came to something: it has done nothing about them yet."""
         self._unasked: dict[tuple[str, str], None] = {}
         self._in_order: dict[tuple[str, str], None] = {}
         self._last = 0
         self._counts: Counter[tuple[str, str]] = Counter()
         self._busy = 0
+        self._executing: dict[str, asyncio.Task[Any] | None] = {}
+        """The steps that the workflow is at, and the branch of it that is at each."""
         self._waits: set[Wait] = set()
         self._loss: AgentBusError | None = None
         self._letting_go = False
@@ -111,6 +118,7 @@ class Run:
         with self._scope:
             try:
                 value = await call()
+                self._check_none_abandoned()
                 self._check_all_asked()
             except Exception as error:
                 problem = error
@@ -119,6 +127,7 @@ class Run:
                     raise
                 problem = error
         self.closing = True
+        self._cancel_branches()
         if self._loss is not None:
             raise self._loss
         # Whatever a workflow makes of being let go (it may answer with a result): it waits for something.
@@ -151,9 +160,16 @@ class Run:
 
     async def _fail(self, error: BaseException) -> None:
         problem = problem_of(error, self.claimed.id)
+        step = problem.step
+        steps: tuple[str, ...] = ()
+        if step is not None:
+            beside = dict.fromkeys([*steps_of(error, self.claimed.id), *self.unheard])
+            others = [one for one in beside if one != step and one not in self.unrepeatable]
+            problem = msgspec.structs.replace(problem, others=others)
+            steps = (step, *others)
         request = FailRequest(
-            self.agent.actor, self.hold, plain(problem), summary_of(problem), problem.step,
-            problem.type == WorkflowChanged.__name__ or problem.step in self.unrepeatable,
+            self.agent.actor, self.hold, plain(problem), summary_of(problem), steps,
+            problem.type in _FINAL or step in self.unrepeatable,
         )  # fmt: skip
         await self.write(fail_task, request)
 
@@ -185,6 +201,7 @@ class Run:
     def key(self, kind: str, name: str) -> str:
         """The name, with a number if it was asked for before."""
         check_name(name, kind)
+        self.unheard.clear()
         self._counts[kind, name] += 1
         count = self._counts[kind, name]
         return name if count == 1 else f"{name}#{count}"
@@ -197,6 +214,18 @@ class Run:
     def _check_all_asked(self) -> None:
         for _, key in self._unasked:
             self._changed(key, "was done, and the workflow ends without coming to it")
+
+    def _check_none_abandoned(self) -> None:
+        for step, branch in self._executing.items():
+            # One that the workflow has cancelled ends with it.
+            if branch is None or not branch.cancelling():
+                raise StepAbandoned(task=self.claimed.id, step=step)
+
+    def _cancel_branches(self) -> None:
+        """What the workflow has left behind would go on beside the next run, and could write nothing."""
+        for branch in set(self._executing.values()):
+            if branch is not None and branch is not self._main:
+                branch.cancel()
 
     def _changed(self, step: str, reason: str) -> None:
         raise WorkflowChanged(task=self.claimed.id, step=step, reason=reason)
@@ -253,6 +282,15 @@ class Run:
         finally:
             self._busy -= 1
             self._look_whether_all_wait()
+
+    @contextmanager
+    def executing(self, step: str) -> Iterator[None]:
+        """A step is being executed, or waits to be."""
+        self._executing[step] = asyncio.current_task()
+        try:
+            yield
+        finally:
+            del self._executing[step]
 
     async def wait(self, wait: Wait, found: Callable[[], Awaitable[T | None]]) -> T:
         """Wait until ``found`` gives something, as long as others are busy; else the task is let go."""

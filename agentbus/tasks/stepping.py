@@ -97,38 +97,46 @@ async def take_step(
     as_ = result_type(function) if how.returns is None else how.returns
     with run.busy():
         place, known = run.ask("step", name, digest(arguments, keywords))
-        while known is not None:
-            if known.status == "finished":
-                return run.stored(known, as_)
-            if known.status == "failed":
-                raise _failed(run, place, how, known.failures, problem(known.error))
-            if known.status == "retrying":
-                await run.wait_until(place.key, known.due or 0)
-                break
-            if known.status != "unknown":
-                break
-            known = await _settled(run, place)
-        attempt, failures, note = (0, 0, None) if known is None else (known.attempt, known.failures, known.note)
-        note = run.notes.get(place.key) if known is None else note
-        if attempt - failures >= MAX_INTERRUPTIONS:
-            failures += 1
-            reason = f"{MAX_INTERRUPTIONS} workers went away in the middle of it"
-            await _after_failure(run, place, how, attempt, failures, RuntimeError(reason))
-        while True:
-            attempt += 1
-            await _begin(run, place, how, attempt, note)
-            try:
-                return await _attempt(run, place, how, attempt, note, as_, lambda: function(*arguments, **keywords))
-            except Exception as error:
-                if run.lost:
-                    raise
-                problem_found: BaseException = error
-            except asyncio.CancelledError as error:
-                if not is_stray(error):
-                    raise
-                problem_found = error
-            failures += 1
-            await _after_failure(run, place, how, attempt, failures, problem_found)
+        with run.executing(place.key):
+            while known is not None:
+                if known.status == "finished":
+                    return run.stored(known, as_)
+                if known.status == "failed":
+                    raise _failed(run, place, how, known.failures, problem(known.error))
+                if known.status == "retrying":
+                    await run.wait_until(place.key, known.due or 0)
+                    break
+                if known.status != "unknown":
+                    break
+                known = await _settled(run, place)
+            return await _execute(run, place, known, how, as_, lambda: function(*arguments, **keywords))
+
+
+async def _execute(
+    run: Run, place: StepPlace, known: Recorded | None, how: Options, as_: Any, call: Callable[[], Any]
+) -> Any:
+    """Execute a step until it has a result, or no attempt is left."""
+    attempt, failures, note = (0, 0, None) if known is None else (known.attempt, known.failures, known.note)
+    note = run.notes.get(place.key) if known is None else note
+    if attempt - failures >= MAX_INTERRUPTIONS:
+        failures += 1
+        reason = f"{MAX_INTERRUPTIONS} workers went away in the middle of it"
+        await _after_failure(run, place, how, attempt, failures, RuntimeError(reason))
+    while True:
+        attempt += 1
+        await _begin(run, place, how, attempt, note)
+        try:
+            return await _attempt(run, place, how, attempt, note, as_, call)
+        except Exception as error:
+            if run.lost:
+                raise
+            problem_found: BaseException = error
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            problem_found = error
+        failures += 1
+        await _after_failure(run, place, how, attempt, failures, problem_found)
 
 
 async def _begin(run: Run, place: StepPlace, how: Options, attempt: int, note: str | None) -> None:
@@ -197,6 +205,9 @@ async def _after_failure(
     # Whether something that ran out of time has happened nobody knows: what must happen only once is not tried again.
     delay = None if how.once and isinstance(error, TimeoutError) else how.delay(failures)
     request = FailStepRequest(run.agent.actor, run.hold, place, plain(kept), failures, delay)
+    if delay is None:
+        # Before it is written: a branch that is cancelled meanwhile does not raise what is recorded then.
+        run.unheard[place.key] = None
     due = await run.write(fail_step, request, durable=None if delay is None else False)
     run.tell("step", place.key, "failed" if due is None else "retrying", attempt)
     if due is None:

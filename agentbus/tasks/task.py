@@ -310,6 +310,7 @@ class Task:
             cause = problem(ending.error) if ending.status == "failed" else None
             text = f"it was {ending.status}" if cause is None else f"{cause.type}: {cause.message}"
             told = TaskProblem("TaskFailed", text, [], child.place.key)
+            run.unheard[child.place.key] = None
             await run.write(fail_step, FailStepRequest(run.agent.actor, run.hold, child.place, plain(told), 1))
             run.tell("task", child.place.key, "failed")
             raise self._child_failed(child, told)

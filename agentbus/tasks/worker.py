@@ -47,6 +47,9 @@ T = TypeVar("T")
 
 Callback = Callable[[TaskChange], Any]
 
+LOOK_AGAIN = 1.0
+"""Seconds after which a worker that has tasks looks for what it was not rung for."""
+
 
 async def run_worker(
     bus: Bus,
@@ -121,6 +124,9 @@ class Worker:
         self._runs: dict[tuple[int, int], Run] = {}
         self._more = False
         """Whether there may be tasks that nobody has room for."""
+        self._pulse = self._engine.hub.listen(())
+        self._dozing = False
+        """Whether it has no tasks, and looks for no news of them."""
         self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
 
     async def work(self, until_idle: bool) -> None:
@@ -135,6 +141,7 @@ class Worker:
             ):
                 background.start_soon(self._renew)
                 background.start_soon(self._hear, news)
+                background.start_soon(self._listen_again)
                 background.start_soon(self._call_back)
                 async with anyio.create_task_group() as tasks:
                     await self._take(ready, tasks, until_idle)
@@ -187,6 +194,8 @@ class Worker:
         # Known at once, so that it is renewed and can be lost; what is recorded of it comes before it runs.
         run = Run(self, claimed, self._workflows[claimed.workflow])
         self._runs[claimed.number, claimed.lease] = run
+        if self._dozing:
+            self._pulse.ring()
         tasks.start_soon(self._run, run, ready)
 
     async def _run(self, run: Run, ready: Ear) -> None:
@@ -253,6 +262,15 @@ class Worker:
                 task = present.get(number)
                 if task is None or (task.status, task.lease) != ("running", lease):
                     self._lose(number, lease)
+
+    async def _listen_again(self) -> None:
+        """Whoever is killed between a commit and its bell rings nobody: as long as there are tasks, look every second,
+        for them and for what they wait for."""
+        while True:
+            self._dozing = not self._runs
+            await self._pulse.wait(None if self._dozing else LOOK_AGAIN)
+            if not self._dozing:
+                self._engine.hub.ring((worker_channel(self.agent.id),))
 
     async def _patiently(self, asking: Callable[[], Awaitable[T]]) -> T:
         return await patiently(self._engine.hub, self.agent.id, asking, repeatable=True)

@@ -332,6 +332,9 @@ async def test_a_task_is_edited_and_its_workflow_finds_what_was_changed(bus: Bus
     assert (event.actor, event.facts["changed"]) == ("ada", ["name", "context", "settings", "restarts", "backoff"])
     with pytest.raises(InvalidInput):
         await bus.tasks.edit(task, context=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="what is to be changed"):
+        await bus.tasks.edit(task, by="ada")
+    assert len([event async for event in bus.events(kind="task_edited")]) == 1
 
 
 async def test_a_task_that_waits_for_its_time_is_resumed_at_once(bus: Bus, clock: FakeClock, stage: Stage) -> None:

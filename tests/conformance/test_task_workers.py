@@ -256,6 +256,7 @@ async def interrupted_once(bus: Bus, calls: Calls) -> tuple[str, agentbus.tasks.
         ({"result": "was paid"}, "was paid", 1),
         ({"error": "the bank says no"}, "failed: the bank says no", 1),
         ({"redo": True}, "paid", 2),
+        ({"step": "step:charge", "result": "was paid"}, "was paid", 1),
     ],
 )
 async def test_a_person_says_what_became_of_a_step_that_must_run_only_once(
@@ -267,12 +268,51 @@ async def test_a_person_says_what_became_of_a_step_that_must_run_only_once(
     record = await task_of(bus, task)
     assert (record.status, record.waits) == ("waiting", ["step:charge"])
     assert calls.made.count("charge") == 1
-    await bus.tasks.settle(task, "charge", by="ada", **settling)  # type: ignore[arg-type]
+    await bus.tasks.settle(task, **{"step": "charge", "by": "ada", **settling})  # type: ignore[arg-type]
     await work_off(bus, paying)
     assert (await task_of(bus, task)).result == result
     assert calls.made.count("charge") == made
     (event,) = [event async for event in bus.events(kind="step_settled")]
     assert event.actor == "ada"
+
+
+@pytest.mark.parametrize("how", ["it left", "it was taken over"])
+async def test_a_person_is_asked_at_once_what_became_of_it_though_no_worker_is_there(
+    how: str, engine: Engine, clock: FakeClock
+) -> None:
+    calls = Calls()
+    calls.gate("charge")
+    gate = calls.gate("beside")
+
+    @agentbus.workflow("paying")
+    async def paying(task: Task) -> list[str]:
+        async def beside() -> str:
+            await task.step("beside", calls, "beside")
+            return str(await task.step("after", calls, "after", "done"))
+
+        charge = task.step("charge", calls, "charge", "paid", once=True)
+        return list(await asyncio.gather(charge, beside()))
+
+    async with engine.connect() as bus:
+        task = (await bus.tasks.start(paying)).id
+        async with working(bus, paying, agent="w-1", lease=60) as worker:
+            for name in ("charge", "beside"):
+                await soon(calls.begun[name].wait())
+            if how == "it was taken over":
+                async with engine.connect() as other, other.agent("w-1", type="worker", takeover=True):
+                    assert (await task_of(other, task)).waits == ["step:charge"]
+                with pytest.raises(AgentFenced):
+                    await soon(worker)
+        record = await task_of(bus, task)
+        assert (record.status, record.waits) == ("pending", ["step:charge"])
+        # A worker that comes goes on with all that does not need the person.
+        gate.set()
+        await work_off(bus, paying)
+        assert await statuses(bus, task) == {"charge": "unknown", "beside": "finished", "after": "finished"}
+        assert (await task_of(bus, task)).waits == ["step:charge"]
+        await bus.tasks.settle(task, "charge", by="ada", result="paid")
+        await work_off(bus, paying)
+        assert (await task_of(bus, task)).result == ["paid", "done"]
 
 
 async def test_only_a_person_settles_and_only_what_is_unknown(bus: Bus, clock: FakeClock) -> None:

@@ -200,7 +200,7 @@ def test_a_task_that_completes_wakes_those_who_wait_and_its_parent() -> None:
 def test_a_task_that_fails_is_restarted_as_its_policy_says(
     restarts: int, restarted: int, final: bool, status: str, due: int | None
 ) -> None:
-    request = FailRequest(A, HOLD, "{}", "it broke", "plan", final)
+    request = FailRequest(A, HOLD, "{}", "it broke", ("plan",), final)
     played = driven(fail_task.run([request], NOW), held_as(restarts=restarts, restarted=restarted))
     assert played.outcomes == [status]
     if due is None:
@@ -212,11 +212,20 @@ def test_a_task_that_fails_is_restarted_as_its_policy_says(
 
 @pytest.mark.parametrize("halting", [0, 1])
 def test_a_task_whose_holder_is_gone_is_free_and_its_steps_are_interrupted(halting: int) -> None:
-    played = play(free([HeldTask(*task(halting=halting))], "it died", NOW))
+    present = [] if halting else [("task_awaited", [("approval", "plan")])]
+    played = play(free([HeldTask(*task(halting=halting))], "it died", NOW), *present)
     assert played.written("step_interrupt") == [(7,)]
     assert played.written("task_free") == [(NOW.wall, 7)]
     assert (READY in played.woken) == (not halting)
     assert worker_channel("a") in played.woken
+
+
+def test_of_a_task_whose_holder_is_gone_it_is_named_what_only_a_person_can_say() -> None:
+    present = ("task_awaited", [("approval", "plan"), ("step", "charge")])
+    played = play(free([HeldTask(*task())], "it died", NOW), present)
+    assert played.written("task_free") == []
+    assert played.written("task_let_go") == [("pending", 0, '["step:charge"]', NOW.wall, 7)]
+    assert READY in played.woken, "other branches of it may be able to go on"
 
 
 # Claims
@@ -229,6 +238,7 @@ def test_a_claim_first_makes_ready_what_is_due_and_frees_what_was_held_too_long(
         ("task_horizon", [(NOW.wall, NOW.awake)]),
         ("task_waited", []),
         ("task_lapsed", [lapsed]),
+        ("task_awaited", []),
         ("task_horizon", [(None, NOW.awake + 5)]),
         ("task_ready", []),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentbus.interfaces.cli.output import Result, plain
+from agentbus.operations.task_reading import unsettled_steps
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -99,11 +100,10 @@ def actions(found: Unfolded) -> list[dict[str, str]]:
 
 def asked(bus: BlockingBus) -> list[dict[str, Any]]:
     """What tasks wait for people for: decisions, and what became of steps that must run only once."""
+    bus.notice_deaths()
     found = [_question(one.task, "approval", one.key, one.created, one.expires) for one in _open(bus)]
-    for task in bus.do(bus.tasks.list(status="waiting", limit=_PAGE)).items:
-        waits = [wait.partition(":") for wait in task.waits]
-        found += [_question(task.id, kind, step, task.updated, None) for kind, _, step in waits if kind == "step"]
-    return found
+    unsettled = bus.read(unsettled_steps, _PAGE)
+    return found + [_question(task, "step", step, since, None) for task, step, since in unsettled]
 
 
 def _open(bus: BlockingBus) -> Sequence[ApprovalRecord]:

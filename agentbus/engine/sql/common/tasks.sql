@@ -215,6 +215,15 @@ WHERE number IN (
 ORDER BY number DESC
 LIMIT $1;
 
+-- name: step_unsettled
+-- Steps of which only a person can say what became, of tasks that nobody is at.
+SELECT tasks.id, steps.key, tasks.updated
+FROM tasks JOIN steps ON steps.task = tasks.number
+WHERE (tasks.status = 'waiting' OR tasks.status = 'pending') AND tasks.waits LIKE '%"step:%'
+    AND steps.kind = 'step' AND steps.superseded = 0 AND steps.status = 'unknown'
+ORDER BY tasks.number, steps.position
+LIMIT $1;
+
 -- name: task_counts
 -- How many tasks there are, by workflow and status; NULL takes all workflows.
 SELECT workflow, status, count(*) FROM tasks
@@ -263,7 +272,7 @@ UPDATE steps SET status = CASE once WHEN 1 THEN 'unknown' ELSE 'interrupted' END
 WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running';
 
 -- name: step_cancel
--- The steps that a worker was at when its task was stopped.
+-- The steps that a worker was at when its task was stopped, or that its workflow gave up before it ended.
 UPDATE steps SET
     status = CASE once WHEN 1 THEN 'unknown' ELSE 'cancelled' END,
     finished = CASE once WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END
