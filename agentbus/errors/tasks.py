@@ -70,7 +70,7 @@ class StepAbandoned(Conflict):
 
     code = "step_abandoned"
     text = "the workflow of task {task!r} ended while step {step!r} was still running"
-    fix_text = "let the workflow wait for each of its steps (await, asyncio.TaskGroup), or cancel those it gives up"
+    fix_text = "let the workflow wait for each of its steps, or cancel those it gives up"
 
 
 class TaskFailure(AgentBusError):
