@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -17,3 +19,28 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def postponed(stop: Callable[[], object]) -> Iterator[None]:
+    """What a signal does is done after the block, which ``stop`` is asked to end: an exception that a handler raised in
+    the middle of a driver written in C has torn down the whole process."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        stop()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: handler for number in _INTERRUPTING if callable(handler := signal.getsignal(number))}
+    try:
+        for number in before:
+            signal.signal(number, hear)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in heard:
+            signal.raise_signal(late)

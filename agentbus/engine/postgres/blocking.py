@@ -20,7 +20,7 @@ from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
-from agentbus.engine.signals import undisturbed
+from agentbus.engine.signals import postponed, undisturbed
 from agentbus.errors import AgentBusError, BusClosed, BusForked, Misuse
 from agentbus.operations import Op, Operation
 from agentbus.operations.processes import (
@@ -76,8 +76,21 @@ class BlockingPostgres:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Let the loop run until this is done. What interrupts it ends it: nothing goes on at the next call."""
         task = self._loop.create_task(work)
+
+        def stop() -> None:
+            if not task.done():
+                self._loop.stop()
+
         try:
-            return self._loop.run_until_complete(task)
+            while True:
+                # From the handler of a signal: the loop may be asleep.
+                with postponed(lambda: self._loop.call_soon_threadsafe(stop)):
+                    try:
+                        return self._loop.run_until_complete(task)
+                    except RuntimeError:
+                        if task.done():
+                            raise
+                # It was stopped by a signal, and whoever handles that has let it go on.
         except BaseException:
             if not task.done():
                 if self._transactor is not None:
@@ -180,8 +193,10 @@ class Attending:
         self._bell = self._engine.run(self._hung_up())
         pid = os.getpid()
         request = EnterRequest(presence.host_key(), pid, presence.start_time(pid), self._bell.name)
-        self.process = self._engine.write(enter, request).process
-        self._engine.entered(self.process)
+        # Whoever is interrupted between the two could not leave: nobody would know its number.
+        with undisturbed():
+            self.process = self._engine.write(enter, request).process
+            self._engine.entered(self.process)
         self._beaten = time.monotonic()
 
     def leave(self) -> None:
