@@ -88,13 +88,21 @@ class Operation(Generic[R, T]):
     so that a claim sees what was sent beside it. ``beside``: on an engine with several transactions at once it may run
     beside others that may too; all that it relies on is either locked by its own queries, or changed only by operations
     that run alone. ``grows``: it stores what its caller gives it, and so gets none of the room that is kept for
-    cleaning up a full disk (a request may know better, by a property of this name).
+    cleaning up a full disk (a request may know better, by a property of this name). ``single``: if it asks ``Several``
+    and then writes one ``Numbered`` row, it asks for and writes nothing else; that row may commit by itself.
     """
 
-    __slots__ = ("beside", "durable", "grows", "last", "name", "run")
+    __slots__ = ("beside", "durable", "grows", "last", "name", "run", "single")
 
     def __init__(
-        self, run: Run[R, T], *, durable: bool, last: bool = False, beside: bool = False, grows: bool = False
+        self,
+        run: Run[R, T],
+        *,
+        durable: bool,
+        last: bool = False,
+        beside: bool = False,
+        grows: bool = False,
+        single: bool = False,
     ) -> None:
         self.name = run.__name__
         self.run = run
@@ -102,16 +110,17 @@ class Operation(Generic[R, T]):
         self.last = last
         self.beside = beside
         self.grows = grows
+        self.single = single
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"
 
 
 def operation(
-    *, durable: bool, last: bool = False, beside: bool = False, grows: bool = False
+    *, durable: bool, last: bool = False, beside: bool = False, grows: bool = False, single: bool = False
 ) -> Callable[[Run[R, T]], Operation[R, T]]:
     """Make an operation of a generator function."""
-    return lambda run: Operation(run, durable=durable, last=last, beside=beside, grows=grows)
+    return lambda run: Operation(run, durable=durable, last=last, beside=beside, grows=grows, single=single)
 
 
 class Actor(msgspec.Struct, frozen=True):

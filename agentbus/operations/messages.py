@@ -107,7 +107,7 @@ class _Directory(msgspec.Struct):
     """Ids that this batch is about to use for the first time, and by whom."""
 
 
-@operation(durable=True, beside=True, grows=True)
+@operation(durable=True, beside=True, grows=True, single=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailbox, or say which draft of a request cannot be sent."""
     directory = yield from _look_up(requests)

@@ -9,9 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import asyncpg
@@ -21,7 +19,7 @@ import agentbus
 from agentbus import Agent, Bus
 from agentbus.errors import AgentBusError, OutcomeUnknown, ServerUnreachable
 from tests.support.postgres import Schemas, Server, at_schema
-from tests.support.proxy import proxied
+from tests.support.proxy import proxied, socket_and_schema
 
 pytestmark = pytest.mark.slow
 
@@ -160,11 +158,6 @@ async def test_backends_that_are_killed_are_replaced(url: str) -> None:
         with anyio.fail_after(60):
             await load.run(trouble)
         await all_there(load, bus)
-
-
-def socket_and_schema(url: str) -> tuple[Path, str]:
-    options = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-    return Path(options["host"]) / f".s.PGSQL.{options['port']}", options["schema"]
 
 
 @pytest.mark.parametrize("how", ["before", "after"])

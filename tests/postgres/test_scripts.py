@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import asyncpg
 import pytest
 
 import agentbus
 from agentbus.engine.postgres.address import parse
-from agentbus.engine.postgres.scripts import _literal, _Unwritable, deferred, ringing
+from agentbus.engine.postgres.connection import connect
+from agentbus.engine.postgres.scripts import Scripts, _literal, _Unwritable
 from agentbus.operations import Each, Query
 
 NASTY = (
@@ -69,29 +72,57 @@ def test_what_cannot_be_written_as_a_literal_is_left_to_the_driver(value: object
         _literal(value)
 
 
-def test_only_what_gives_nothing_back_waits_for_the_commit() -> None:
-    assert deferred(Query("message_ack", (1, [1]))) is None
-    assert deferred(Query("message_held", ([1],))) is None
-    assert deferred(Query("document_insert", ("s", "n", "c", None, 1, "1"))) is None
-    assert deferred(Each("message_begin", [(1, 2)])) == "UPDATE messages SET attempts = (1) WHERE id = (2)"
-    assert deferred(Each("message_begin", [])) == ""
-    assert deferred(Each("message_begin", [(1, 2)] * 5)) is None, "many go faster by a prepared statement"
+async def deferred(step: Query | Each) -> str | None:
+    """As of a connection that has run nothing yet."""
+    return await Scripts(cast(Any, None)).deferred(step)
 
 
-def test_what_people_wrote_is_never_in_the_text_of_a_statement() -> None:
-    assert deferred(Query("agent_called", (1, "agent-1", 2))) is not None
-    assert deferred(Query("message_bury", ('{"secret": 1}', 2, 3))) is None
-    assert deferred(Query("message_bury", ("secret", 2, 3))) is None, "one word of it looks like a name"
-    assert deferred(Query("message_release", ("queued", None, 1, "secret", 2))) is None
-    assert deferred(Query("message_release", ("queued", None, 1, None, 2))) is not None
-    assert deferred(Query("agent_progress", (1, "secret", 2, 3, "a"))) is None
-    assert deferred(Each("event_insert", [(1, "k", "bus", "s", None, "{}")])) is None, "nor is any new row"
+async def ringing(channels: list[str]) -> str | None:
+    return await Scripts(cast(Any, None)).ringing(channels, 7)
 
 
-def test_channels_that_are_too_many_or_not_plain_are_rung_apart() -> None:
-    assert ringing(["mailbox/1", "mailbox/2"], 7) is not None
-    assert ringing(["mailbox/1", "it's"], 7) is None
-    assert ringing([f"mailbox/{number}" for number in range(65)], 7) is None
+async def test_only_what_gives_nothing_back_waits_for_the_commit() -> None:
+    assert await deferred(Query("message_ack", (1, [1]))) is None
+    assert await deferred(Query("message_held", ([1],))) is None
+    assert await deferred(Query("document_insert", ("s", "n", "c", None, 1, "1"))) is None
+    assert await deferred(Each("message_begin", [(1, 2)])) == "UPDATE messages SET attempts = (1) WHERE id = (2)"
+    assert await deferred(Each("message_begin", [])) == ""
+    assert await deferred(Each("message_begin", [(1, 2)] * 5)) is None, "many go faster by a prepared statement"
+
+
+async def test_what_is_run_again_is_prepared(url: str) -> None:
+    async with agentbus.connect(url) as bus:
+        agent = await bus.register("a", type="worker")
+        await agent.send("a", "note", 1)
+        message = await agent.receive(timeout=5)
+        assert message is not None
+        connection = await connect(parse(url))
+        try:
+            scripts = Scripts(connection)
+            for attempts in (3, 2, 1, 4):
+                script = await scripts.deferred(Each("message_begin", [(attempts, message.id)]))
+                assert script is not None
+                assert script.startswith("UPDATE" if attempts == 3 else "EXECUTE agentbus_message_begin")
+                await connection.execute(script)
+                assert await connection.fetchval("SELECT attempts FROM messages") == attempts
+        finally:
+            await connection.close()
+
+
+async def test_what_people_wrote_is_never_in_the_text_of_a_statement() -> None:
+    assert await deferred(Query("agent_called", (1, "agent-1", 2))) is not None
+    assert await deferred(Query("message_bury", ('{"secret": 1}', 2, 3))) is None
+    assert await deferred(Query("message_bury", ("secret", 2, 3))) is None, "one word of it looks like a name"
+    assert await deferred(Query("message_release", ("queued", None, 1, "secret", 2))) is None
+    assert await deferred(Query("message_release", ("queued", None, 1, None, 2))) is not None
+    assert await deferred(Query("agent_progress", (1, "secret", 2, 3, "a"))) is None
+    assert await deferred(Each("event_insert", [(1, "k", "bus", "s", None, "{}")])) is None, "nor is any new row"
+
+
+async def test_channels_that_are_too_many_or_not_plain_are_rung_apart() -> None:
+    assert await ringing(["mailbox/1", "mailbox/2"]) is not None
+    assert await ringing(["mailbox/1", "it's"]) is None
+    assert await ringing([f"mailbox/{number}" for number in range(65)]) is None
 
 
 async def test_a_refusal_at_the_commit_is_told_and_nothing_is_written(url: str) -> None:
@@ -103,11 +134,10 @@ async def test_a_refusal_at_the_commit_is_told_and_nothing_is_written(url: str) 
     def break_a_rule_at_last(requests, now):  # type: ignore[no-untyped-def]
         yield Query("meta_get", ("x",))
         yield Query("meta_set", ("fine", "1"))
-        last = Query("process_beat", (None, requests[0]))
-        assert deferred(last) is not None
-        yield last
+        yield Query("process_beat", (None, requests[0]))
         return [None] * len(requests)
 
+    assert await deferred(Query("process_beat", (None, 1))) is not None
     async with agentbus.connect(url) as bus:
         with pytest.raises(FormatRefused):
             await bus.engine.write(break_a_rule_at_last, bus.engine.process)

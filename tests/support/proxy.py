@@ -1,4 +1,5 @@
-"""A small TCP proxy in front of a server, which can cut connections where it hurts: around a COMMIT."""
+"""A small TCP proxy in front of a server, which can cut connections where it hurts: around a COMMIT, or a
+statement that commits by itself."""
 
 from __future__ import annotations
 
@@ -6,42 +7,59 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
-_COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"
-"""The server's word that it has committed."""
+_AT_COMMIT = frozenset({"before", "after"})
+_UNSENT = frozenset({"before", "unsent"})
+_READY = b"Z\x00\x00\x00\x05I"
+"""The server's word that it has ended a transaction."""
 
 
 class Proxy:
     """Passes on what it gets. ``cut`` says what becomes of the next COMMIT: ``before``, it does not reach the server;
-    ``after``, the server's answer does not reach the client."""
+    ``after``, the server's answer does not reach the client. Or of the next statement with parameters: ``unsent`` and
+    ``unheard`` are the same for that, and with ``late`` it reaches the server only when the proxy is closed."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
         self.cut: str | None = None
         self.cuts = 0
         self.port = 0
+        self.refuses = False
+        """It lets nobody in any more."""
+        self.answers: list[bytes] = []
+        """What the client never heard."""
+        self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self.refuses:
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         server_reader, server_writer = await asyncio.open_unix_connection(self._target)
         back = asyncio.create_task(_pass(server_reader, writer))
         try:
             while data := await reader.read(65536):
-                # A simple query, alone or as the last of a script.
-                if self.cut and data[:1] == b"Q" and b"COMMIT" in data:
+                # A simple query, alone or as the last of a script; or a statement with parameters.
+                commits = data[:1] == b"Q" and b"COMMIT" in data if self.cut in _AT_COMMIT else data[:1] == b"B"
+                if self.cut and commits:
                     how, self.cut = self.cut, None
                     self.cuts += 1
                     back.cancel()
                     with suppress(asyncio.CancelledError):
                         await back
-                    if how == "after":
+                    if how == "late":
+                        writer.transport.abort()
+                        await self._closing.wait()
+                    if how not in _UNSENT:
                         server_writer.write(data)
                         answer = b""
-                        while _COMMITTED not in answer:
+                        while not answer.endswith(_READY):
                             answer += await server_reader.read(65536)
+                        self.answers.append(answer)
                     return
                 server_writer.write(data)
                 await server_writer.drain()
@@ -54,6 +72,9 @@ class Proxy:
             self._tasks.discard(task)
 
     async def close(self) -> None:
+        self._closing.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=0.5)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -65,6 +86,12 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
     writer.transport.abort()
+
+
+def socket_and_schema(url: str) -> tuple[Path, str]:
+    """Where the server of a test listens, and the schema of the test."""
+    options = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    return Path(options["host"]) / f".s.PGSQL.{options['port']}", options["schema"]
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 """Serialization failure, deadlock: undone, and right when tried again."""
 _DENIED = frozenset({"28000", "28P01", "42501", "3F000"})
 """Also: the schema is there, but this user does not see it."""
+_LOCKED = "55P03"
 _GOING = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25P03"})
 """The server shuts down, has crashed, is starting; has no connection left; has cut off one that stood still."""
 
@@ -54,6 +55,11 @@ def is_conflict(error: BaseException) -> bool:
     return isinstance(error, asyncpg.PostgresError) and error.sqlstate in _CONFLICTS
 
 
+def is_lock_timeout(error: BaseException) -> bool:
+    """Whether a lock was not to be had in time."""
+    return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _LOCKED
+
+
 def translated(error: BaseException, address: Address, *, waited: float = 0) -> AgentBusError:
     """The driver's error in the bus's words."""
     path = address.shown
@@ -69,7 +75,7 @@ def translated(error: BaseException, address: Address, *, waited: float = 0) -> 
         return AccessDenied(path=path, reason=reason)
     if code == "3D000":
         return UnknownDatabase(path=path, reason=reason)
-    if code == "55P03":
+    if code == _LOCKED:
         return LockTimeout(path=path, pid="of another client", waited=waited)
     if code == "57014":
         return StatementTimeout(path=path, reason=reason)

@@ -3,50 +3,74 @@
 The driver takes parameters for one statement at a time only, so that they are written into the text here. That is for
 numbers and plain names, which need no quoting. What people wrote (payloads, values, errors) always goes as a parameter:
 a server may keep the text of a statement in its log.
+
+What a connection runs again and again is prepared there once: planning it anew took longer than running it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from agentbus.engine.postgres.connection import Connection
 from agentbus.engine.postgres.statements import statements
 from agentbus.operations import Each, Query
 
 _MOST_ROWS = 4
 _MOST_CHANNELS = 64
+_PREPARED_AT = 2
 _parameter = re.compile(r"\$(\d+)")
 _by_people = re.compile(r"\b(?:error|evidence|expected|metadata|note|result|value) = (?:coalesce\()?\$(\d+)")
 _is_name = re.compile(r"[A-Za-z][A-Za-z0-9._/:#@-]{0,255}").fullmatch
 
 
-def deferred(step: Query | Each) -> str | None:
-    """The statements of a step that gives nothing back, if it may wait for the COMMIT; None if it must be run now."""
-    if not _is_silent(step.name):
-        return None
-    rows: Sequence[Sequence[Any]] = step.rows if isinstance(step, Each) else [step.parameters]
-    if len(rows) > _MOST_ROWS or any(row[place] is not None for row in rows for place in _written(step.name)):
-        return None
-    try:
-        *locks, last = statements()[step.name]
-        texts = [lock.sql for lock in locks] if rows else []
-        texts += [_parameter.sub(_Values(row), last.sql) for row in rows]
-    except _Unwritable:
-        return None
-    return "; ".join(texts)
+class Scripts:
+    """Writes the scripts of one connection."""
 
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._used: Counter[str] = Counter()
 
-def ringing(channels: Sequence[str], process: int) -> str | None:
-    """The statement that rings whoever else listens to these channels; None if they do not go into a script."""
-    if len(channels) > _MOST_CHANNELS:
-        return None
-    (statement,) = statements()["listeners_of"]
-    try:
-        return _parameter.sub(_Values((list(channels), process)), statement.sql)
-    except _Unwritable:
-        return None
+    async def deferred(self, step: Query | Each) -> str | None:
+        """The statements of a step that gives nothing back, if it may wait for the COMMIT; None if it must be run
+        now."""
+        if not _is_silent(step.name):
+            return None
+        rows: Sequence[Sequence[Any]] = step.rows if isinstance(step, Each) else [step.parameters]
+        if len(rows) > _MOST_ROWS or any(row[place] is not None for row in rows for place in _written(step.name)):
+            return None
+        if not rows:
+            return ""
+        try:
+            literals = [[_literal(value) for value in row] for row in rows]
+        except _Unwritable:
+            return None
+        *locks, _ = statements()[step.name]
+        return "; ".join([*(lock.sql for lock in locks), *[await self._run(step.name, values) for values in literals]])
+
+    async def ringing(self, channels: Sequence[str], process: int) -> str | None:
+        """The statement that rings whoever else listens to these channels; None if they do not go into a script."""
+        if len(channels) > _MOST_CHANNELS:
+            return None
+        try:
+            literals = [_literal(list(channels)), _literal(process)]
+        except _Unwritable:
+            return None
+        return await self._run("listeners_of", literals)
+
+    async def _run(self, name: str, literals: Sequence[str]) -> str:
+        """The last statement of a query with these parameters. Prepared at its second use: many connections, those of
+        the command line, never come to one."""
+        sql = statements()[name][-1].sql
+        self._used[name] += 1
+        if self._used[name] < _PREPARED_AT or not literals:
+            return _parameter.sub(lambda match: literals[int(match[1]) - 1], sql)
+        if self._used[name] == _PREPARED_AT:
+            await self.connection.execute(f"PREPARE agentbus_{name} AS {sql}")
+        return f"EXECUTE agentbus_{name} ({', '.join(literals)})"
 
 
 @cache
@@ -61,16 +85,6 @@ def _is_silent(name: str) -> bool:
 def _written(name: str) -> frozenset[int]:
     """Which parameters of a query hold what people wrote: one word of it may look like a name."""
     return frozenset(int(number) - 1 for number in _by_people.findall(statements()[name][-1].sql))
-
-
-class _Values:
-    """Parameters of a statement, as literals."""
-
-    def __init__(self, parameters: Sequence[Any]) -> None:
-        self._parameters = parameters
-
-    def __call__(self, match: re.Match[str]) -> str:
-        return _literal(self._parameters[int(match[1]) - 1])
 
 
 def _literal(value: Any) -> str:

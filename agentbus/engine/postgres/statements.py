@@ -78,16 +78,32 @@ async def _widened(connection: Connection, name: str, sql: str, match: re.Match[
 
 async def write_numbered(connection: Connection, step: Numbered) -> Rows:
     """Insert rows that the server numbers, all in one statement; the first of the numbers."""
+    if len(step.rows) == 1:
+        sql = _numbering_one(step.name, "server_numbered_one")
+        return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter)]
     sql = _numbered.get(step.name) or await _numbering(connection, step.name)
     parameters = (*_columns(step.rows), step.counter, len(step.rows))
     return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
 
+async def write_if_current(connection: Connection, step: Numbered, version: int) -> Rows:
+    """Insert the only row of this step, unless the directory has another version by now; its number."""
+    sql = _numbering_one(step.name, "server_numbered_if_current")
+    return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter, version)]
+
+
+async def find_written(connection: Connection, step: Numbered, newest: int) -> Rows:
+    """See that the only row of this step is not inserted any more; its number, if it was: one after ``newest``."""
+    _, match = _inserting(step.name)
+    _, *columns = (name.strip() for name in match[1].partition("(")[2].strip(" )\n").split(","))
+    row = dict(zip(columns, step.rows[0], strict=True))
+    sql = server_queries()["server_written"]
+    marks = [row[name] for name in ("mailbox", "sender", "type", "checksum", "created")]
+    return [tuple(found) for found in await connection.fetch(sql, newest, *marks)]
+
+
 async def _numbering(connection: Connection, name: str) -> str:
-    (statement,) = statements()[name]
-    match = _plain_insert(statement.sql)
-    if match is None:
-        raise ValueError(f"{name} does not insert one row")
+    statement, match = _inserting(name)
     prepared = await connection.prepare(statement.sql)
     kinds = [kind.name for kind in prepared.get_parameters()[1:]]
     _numbered[name] = server_queries()["server_numbered"].format(
@@ -98,6 +114,24 @@ async def _numbering(connection: Connection, name: str) -> str:
         amount=f"CAST(${len(kinds) + 2} AS bigint)",
     )
     return _numbered[name]
+
+
+@cache
+def _numbering_one(name: str, template: str) -> str:
+    statement, match = _inserting(name)
+    values = [f"${place}" for place in range(1, statement.width + 2)]
+    *others, counter, version = values
+    return server_queries()[template].format(
+        insert=match[1], values=", ".join(others), counter=counter, version=version
+    )
+
+
+def _inserting(name: str) -> tuple[Statement, re.Match[str]]:
+    (statement,) = statements()[name]
+    match = _plain_insert(statement.sql)
+    if match is None:
+        raise ValueError(f"{name} does not insert one row")
+    return statement, match
 
 
 _numbered: dict[str, str] = {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 from agentbus.clock import Clock, Now
 from agentbus.engine.calls import Call, grouped
@@ -17,13 +17,17 @@ from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
+from agentbus.engine.postgres.directory import Directory, Planned
 from agentbus.engine.postgres.merging import ask_several
-from agentbus.engine.postgres.scripts import deferred, ringing
+from agentbus.engine.postgres.scripts import Scripts
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from agentbus.operations import Again, Each, Numbered, Op, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
+
+Questions: TypeAlias = Callable[[Connection, Sequence[Query]], Awaitable[list[Rows]]]
+"""How several questions are asked."""
 
 
 class Bells:
@@ -51,6 +55,9 @@ class Transactor:
         self._patience = patience
         self.process = 0
         self._connection = connection
+        self._scripts: Scripts | None = None
+        self._directory = Directory()
+        self._doubted: Planned | None = None
         self._hurried = False
         queries = server_queries()
         self._beside, self._alone = queries["server_lock_beside"], queries["server_lock_alone"]
@@ -59,6 +66,7 @@ class Transactor:
     async def run(self, calls: Sequence[Call]) -> Bells:
         """Commit the calls and note each one's outcome; the bells to ring."""
         begun = time.perf_counter()
+        self._doubted = None
         try:
             try:
                 bells = await self._attempt(calls)
@@ -91,7 +99,8 @@ class Transactor:
         let_go(self._connection)
 
     async def _patiently(self, calls: Sequence[Call]) -> Bells:
-        """Nothing was written: the connection was lost, or another transaction was in the way. Try for a while."""
+        """Nothing was written (or one message, perhaps): the connection was lost, or another transaction was in the
+        way. Try for a while."""
         # Imported only here, on the slow path.
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
@@ -114,7 +123,8 @@ class Transactor:
                 self._connection = await connect(self._address, writing(self._patience))
             connection = self._connection
             try:
-                return await self._together(connection, calls)
+                bells = await self._by_itself(connection, calls[0]) if len(calls) == 1 else None
+                return bells or await self._together(connection, calls)
             except _Undone:
                 return await self._one_by_one(connection, calls)
         except problems.DRIVER as error:
@@ -125,15 +135,63 @@ class Transactor:
                 raise _Conflict(error) from error
             raise
 
+    async def _by_itself(self, connection: Connection, call: Call) -> Bells | None:
+        """One statement instead of a transaction, if it is that kind of call. None if not: nothing was written."""
+        if self._doubted is not None:
+            return await self._settled(connection, call, self._doubted)
+        clock = self._clock
+        if not call.operation.single or not call.durable or (isinstance(clock, ServerClock) and not clock.is_fresh):
+            return None
+        if (planned := self._directory.plan(call, clock.now())) is None:
+            return None
+        try:
+            number = await planned.write(connection)
+        except problems.DRIVER as error:
+            if problems.is_lost(error):
+                self._doubted = planned
+                raise
+            if problems.is_lock_timeout(error):
+                raise
+            self._directory.forget()
+            await connection.execute(self._unlock)
+            return None
+        return await self._written(connection, call, planned, number)
+
+    async def _settled(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
+        """The answer to the one statement was lost. None if it was not carried out, and will not be."""
+        await connection.execute(f"BEGIN; {self._alone}")
+        number = await doubted.look(connection)
+        await connection.execute("COMMIT")
+        self._doubted = None
+        self._directory.forget()
+        return await self._written(connection, call, doubted, number) if number else None
+
+    async def _written(self, connection: Connection, call: Call, planned: Planned, number: Rows) -> Bells:
+        bells = Bells()
+        call.outcome, bells.channels = planned.end(number)
+        self._directory.numbered(number[0][0])
+        bells.told = await self._ring(connection, bells.channels)
+        return bells
+
+    async def _ring(self, connection: Connection, channels: Sequence[str]) -> bool:
+        """Ring the other processes; whether that was possible: if not, the bell does it."""
+        try:
+            await ask(connection, Query("listeners_of", (list(dict.fromkeys(channels)), self.process)))
+        except problems.DRIVER:
+            let_go(connection)
+            return False
+        return True
+
     async def _together(self, connection: Connection, calls: Sequence[Call]) -> Bells:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
         bells = Bells()
         last: list[str] = []
+        alone = len(calls) == 1
         now = await self._begin(connection, calls)
         try:
             for operation, group in grouped(calls):
                 op = operation.run([call.request for call in group], now)
-                results = await self._drive(connection, op, bells, last)
+                results = await self._drive(connection, op, bells, last, self._directory.ask if alone else ask_several)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
             return await self._commit(connection, calls, bells, last)
@@ -184,7 +242,8 @@ class Transactor:
     async def _commit(self, connection: Connection, calls: Sequence[Call], bells: Bells, last: list[str]) -> Bells:
         """Write what is left, commit, and ring the other processes: one round trip, of which the ringing is not in the
         transaction any more."""
-        ring = ringing(list(dict.fromkeys(bells.channels)), self.process) if bells.channels else None
+        scripts = self._scripts_of(connection)
+        ring = await scripts.ringing(list(dict.fromkeys(bells.channels)), self.process) if bells.channels else None
         script = "; ".join([*last, "COMMIT", *([ring] if ring else [])])
         try:
             await connection.execute(script)
@@ -194,10 +253,7 @@ class Transactor:
                 # Something before the COMMIT was refused, or the COMMIT itself.
                 raise
             # The server may have committed before the connection went; or it was only the ringing that it refused.
-            reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
-            for call in calls:
-                if not isinstance(call.outcome, BaseException):
-                    call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
+            self._unknown(calls, error)
             if lost:
                 # If it was committed, the server has rung too.
                 let_go(connection)
@@ -207,6 +263,12 @@ class Transactor:
         bells.told = ring is not None
         return bells
 
+    def _unknown(self, calls: Sequence[Call], error: Exception) -> None:
+        reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
+        for call in calls:
+            if not isinstance(call.outcome, BaseException):
+                call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
+
     async def _rollback(self, connection: Connection, error: Exception) -> None:
         """Undo a transaction that failed. One that was lost needs none, and whoever drives it must hear of that."""
         if problems.is_lost(error):
@@ -215,7 +277,14 @@ class Transactor:
         if problems.is_conflict(error):
             raise error
 
-    async def _drive(self, connection: Connection, op: Op[Any], bells: Bells, last: list[str] | None = None) -> Any:
+    async def _drive(
+        self,
+        connection: Connection,
+        op: Op[Any],
+        bells: Bells,
+        last: list[str] | None = None,
+        several: Questions = ask_several,
+    ) -> Any:
         """With ``last``, what gives nothing back waits there, until something is asked for or all is committed."""
         try:
             step = next(op)
@@ -226,16 +295,17 @@ class Transactor:
                 elif type(step) is Again:
                     bells.again.extend(step.channels)
                 else:
-                    rows = await self._do(connection, step, last)
+                    rows = await self._do(connection, step, last, several)
                 step = op.send(rows)
         except StopIteration as stop:
             return stop.value
 
-    async def _do(self, connection: Connection, step: Any, last: list[str] | None) -> Any:
-        if last is not None and isinstance(step, Query | Each) and (script := deferred(step)) is not None:
-            if script:
-                last.append(script)
-            return []
+    async def _do(self, connection: Connection, step: Any, last: list[str] | None, several: Questions) -> Any:
+        if last is not None and isinstance(step, Query | Each):
+            script = await self._scripts_of(connection).deferred(step)
+            if script is not None:
+                last += [script] if script else []
+                return []
         if last:
             await connection.execute("; ".join(last))
             last.clear()
@@ -243,14 +313,26 @@ class Transactor:
             case Query():
                 return await ask(connection, step)
             case Several():
-                return await ask_several(connection, step.queries)
+                return await several(connection, step.queries)
             case Numbered():
-                return await write_numbered(connection, step)
+                ((first,),) = rows = await write_numbered(connection, step)
+                self._directory.numbered(first + len(step.rows) - 1)
+                return rows
         await write_each(connection, step)
         return []
 
+    def _scripts_of(self, connection: Connection) -> Scripts:
+        if self._scripts is None or self._scripts.connection is not connection:
+            self._scripts = Scripts(connection)
+        return self._scripts
+
     def _failed(self, calls: Sequence[Call], error: Exception) -> Bells:
         """Whatever it is, every caller must hear of it."""
+        if self._doubted is not None:
+            bells = Bells()
+            _, bells.channels = self._doubted.end([(0,)])
+            self._unknown(calls, error)
+            return bells
         for call in calls:
             call.outcome = self._problem(error)
         return Bells()

@@ -1,14 +1,15 @@
 -- name: copy_read_counters
--- The next counters. Differs: message ids come from a sequence, and nobody caches whom to ring.
+-- The next counters. Differs: message ids come from a sequence, nobody caches whom to ring, and only here changes of the
+-- directory are counted.
 SELECT name, value FROM (
-    SELECT name, value FROM counters WHERE name <> 'message'
+    SELECT name, value FROM counters WHERE name NOT IN ('message', 'directory')
     UNION ALL SELECT 'message', CASE WHEN is_called THEN last_value ELSE 0 END FROM message_ids
 ) AS numbers
 WHERE name > $1 ORDER BY name LIMIT $2;
 
 -- name: copy_write_counters
 -- A counter goes on from where it was. Differs: message ids come from a sequence.
-WITH changed AS (UPDATE counters SET value = $2 WHERE name = $1 AND name <> 'message')
+WITH changed AS (UPDATE counters SET value = $2 WHERE name = $1 AND name NOT IN ('message', 'directory'))
 SELECT setval('message_ids', greatest(CAST($2 AS bigint), 1), $2 > 0) WHERE CAST($1 AS text) = 'message';
 
 -- name: copy_read_sequences

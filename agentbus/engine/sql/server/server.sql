@@ -103,3 +103,18 @@ inserted AS (
     FROM taken, unnest({lists}) WITH ORDINALITY AS item ({columns}, number)
 )
 SELECT before + 1 FROM taken;
+
+-- name: server_numbered_one
+-- One row with the next number of a counter, which is told.
+{insert} VALUES (counter_take({counter}, 1), {values}) RETURNING id;
+
+-- name: server_numbered_if_current
+-- The same, unless the directory has changed: a transaction of its own.
+{insert} VALUES (CASE WHEN directory_is({version}) THEN counter_take({counter}, 1) END, {values}) RETURNING id;
+
+-- name: server_written
+-- The message whose answer was lost, if it was written. The directory has changed after this: it will not be written late.
+WITH changed AS (UPDATE counters SET value = value + 1 WHERE name = 'directory')
+SELECT id FROM messages
+WHERE id > $1 AND mailbox = $2 AND sender = $3 AND type = $4 AND checksum = $5 AND created = $6
+ORDER BY id LIMIT 1;

@@ -1,0 +1,43 @@
+-- What a send looks up (who is there, which types are known, the quotas) seldom changes, and the changes are counted: whoever
+-- remembers it can tell whether it still holds. Version 3, on PostgreSQL.
+INSERT INTO counters (name, value) VALUES ('directory', 0);
+
+-- Once in a transaction: thousands of agents may fail in one.
+CREATE FUNCTION directory_changed() RETURNS trigger
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    UPDATE counters SET value = value + 1
+    WHERE name = 'directory' AND xmin <> CAST(pg_current_xact_id() AS xid);
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER agents_directory AFTER UPDATE ON agents FOR EACH ROW
+WHEN (
+    OLD.status IS DISTINCT FROM NEW.status OR OLD.epoch IS DISTINCT FROM NEW.epoch
+    OR OLD.mailbox IS DISTINCT FROM NEW.mailbox OR OLD.replies IS DISTINCT FROM NEW.replies
+)
+EXECUTE FUNCTION directory_changed();
+CREATE TRIGGER agents_leave_directory AFTER DELETE ON agents FOR EACH STATEMENT EXECUTE FUNCTION directory_changed();
+CREATE TRIGGER mailboxes_leave_directory AFTER DELETE ON mailboxes FOR EACH STATEMENT
+EXECUTE FUNCTION directory_changed();
+CREATE TRIGGER vocabulary_directory AFTER UPDATE ON vocabulary FOR EACH STATEMENT
+EXECUTE FUNCTION directory_changed();
+CREATE TRIGGER meta_directory AFTER INSERT OR UPDATE OR DELETE ON meta FOR EACH STATEMENT
+EXECUTE FUNCTION directory_changed();
+
+-- Takes the lock of those who write beside others, as a transaction would at its beginning, and then looks whether the
+-- directory is still this one.
+CREATE FUNCTION directory_is(version bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+    present bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_schema(), 0));
+    SELECT value INTO present FROM counters WHERE name = 'directory';
+    IF present IS DISTINCT FROM version THEN
+        RAISE EXCEPTION 'the directory has changed' USING ERRCODE = 'AGB01';
+    END IF;
+    RETURN true;
+END
+$$;

@@ -1,0 +1,256 @@
+"""A message that is sent alone goes by one statement, and still sees whatever another process has changed before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+
+import agentbus
+from agentbus import Agent, Bus, pool
+from agentbus.clock import SystemClock
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import connect, server_queries
+from agentbus.errors import (
+    AgentBusError,
+    AgentEnded,
+    AgentFenced,
+    FormatRefused,
+    InvalidPayload,
+    LockTimeout,
+    OutcomeUnknown,
+    QueueFull,
+    UnknownRecipient,
+)
+from tests.support.proxy import proxied, socket_and_schema
+
+Statements = list[str]
+TIMES = 10
+
+
+@contextmanager
+def overheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Statements]:
+    """The first words of all that goes to the server."""
+    heard: Statements = []
+    with monkeypatch.context() as patch:
+        for name in ("fetch", "execute"):
+            own = getattr(asyncpg.Connection, name)
+
+            async def listening(self: Any, sql: str, *values: Any, own: Any = own, **options: Any) -> Any:
+                heard.append(sql.split(maxsplit=1)[0])
+                return await own(self, sql, *values, **options)
+
+            patch.setattr(asyncpg.Connection, name, listening)
+        yield heard
+
+
+async def warm(agent: Agent, to: Any) -> None:
+    """Whoever has sent before remembers what it was told."""
+    await agent.send(to, "note", "before")
+    await agent.send(to, "note", "before")
+
+
+async def test_a_message_alone_takes_one_statement_and_a_bell(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, other = (agentbus.connect(url, clock=SystemClock(), beat_every=3600) for _ in range(2))
+    async with bus, other:
+        await _sends_quickly(bus, other, monkeypatch)
+
+
+async def _sends_quickly(bus: Bus, other: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = await bus.register("sender", type="worker")
+    receiver = await other.register("receiver", type="worker", pools=["jobs"])
+    for to in ("receiver", pool("jobs")):
+        await warm(sender, to)
+        with overheard(monkeypatch) as heard:
+            receipt = await sender.send(to, "note", "quick")
+        assert heard == ["INSERT", "SELECT"]
+        got = [await receiver.receive(timeout=5) for _ in range(3)]
+        assert [message.payload for message in got if message] == ["before", "before", "quick"]
+        assert got[2] is not None
+        assert (got[2].id, got[2].message_id) == (receipt.id, receipt.message_id)
+        for message in got:
+            assert message is not None
+            await message.ack()
+
+
+async def end(bus: Bus, receiver: Agent) -> None:
+    await receiver.complete()
+
+
+async def take_over(bus: Bus, _: Agent) -> None:
+    await bus.register("sender", type="worker", takeover=True)
+
+
+async def limit(bus: Bus, _: Agent) -> None:
+    await bus.quotas.change(depth=2)
+
+
+async def restrict(bus: Bus, _: Agent) -> None:
+    await bus.define("plan", schema={"type": "integer"})
+
+
+Change = Callable[[Bus, Agent], Awaitable[None]]
+CHANGES: tuple[tuple[Change, type[AgentBusError]], ...] = (
+    (end, AgentEnded),
+    (take_over, AgentFenced),
+    (limit, QueueFull),
+    (restrict, InvalidPayload),
+)
+
+
+@pytest.mark.parametrize(("change", "refusal"), CHANGES)
+async def test_what_another_process_has_changed_is_seen_by_the_next_send(
+    buses: list[Bus], change: Change, refusal: type[AgentBusError]
+) -> None:
+    ours, other = buses[:2]
+    await ours.define("plan")
+    sender = await ours.register("sender", type="worker")
+    receiver = await other.register("receiver", type="worker")
+    for _ in range(2):
+        await sender.send("receiver", "plan", "before")
+    await change(other, receiver)
+    with pytest.raises(refusal):
+        await sender.send("receiver", "plan", "after")
+    assert (await other.stats()).messages.get("queued", 0) in (0, 2)
+
+
+async def test_a_recipient_that_was_deleted_and_came_back_gets_its_own(buses: list[Bus]) -> None:
+    ours, other = buses[:2]
+    sender = await ours.register("sender", type="worker")
+    for life in range(3):
+        receiver = await other.register("receiver", type="worker")
+        await warm(sender, "receiver")
+        await sender.send("receiver", "note", life)
+        got = await receiver.receive_many(3, timeout=5)
+        assert [message.payload for message in got] == ["before", "before", life]
+        for message in got:
+            await message.ack()
+        await receiver.complete()
+        await other.agents.delete("receiver")
+        with pytest.raises(UnknownRecipient):
+            await sender.send("receiver", "note", "to nobody")
+
+
+async def test_no_send_that_begins_after_its_recipient_ended_comes_through(buses: list[Bus]) -> None:
+    senders = [await bus.register(f"sender-{number}", type="worker") for number, bus in enumerate(buses[1:])]
+    for life in range(20):
+        name = f"receiver-{life}"
+        receiver = await buses[0].register(name, type="worker")
+        over = False
+        for sender in senders:
+            await warm(sender, name)
+
+        async def keep_sending(sender: Agent, name: str = name) -> int:
+            late = 0
+            with suppress(AgentEnded):
+                while True:
+                    began_late = over  # noqa: B023 - as it is now
+                    await sender.send(name, "note", None)
+                    late += began_late
+            return late
+
+        sending = [asyncio.create_task(keep_sending(sender)) for sender in senders]
+        await asyncio.sleep(0.01)
+        await receiver.complete()
+        over = True
+        assert await asyncio.gather(*sending) == [0] * len(senders)
+
+
+async def test_a_hundred_that_change_at_once_change_the_directory_once(url: str) -> None:
+    connection = await connect(parse(url))
+    try:
+        async with agentbus.connect(url) as bus:
+            for number in range(100):
+                await bus.expect(f"a-{number}", type="worker")
+            before = await connection.fetchval("SELECT value FROM counters WHERE name = 'directory'")
+            await connection.execute("UPDATE agents SET status = 'spawning'")
+            assert await connection.fetchval("SELECT value FROM counters WHERE name = 'directory'") == before + 1
+    finally:
+        await connection.close()
+
+
+async def test_a_refusal_of_the_tables_is_told_as_ever(buses: list[Bus], url: str) -> None:
+    sender = await buses[0].register("sender", type="worker")
+    await warm(sender, "sender")
+    connection = await connect(parse(url))
+    await connection.execute("ALTER TABLE messages ADD CONSTRAINT no_more CHECK (priority <> 9) NOT VALID")
+    try:
+        with pytest.raises(FormatRefused):
+            await sender.send("sender", "note", None, priority=9)
+        await sender.send("sender", "note", None)
+        assert (await buses[0].stats()).messages == {"queued": 3}
+    finally:
+        # The next test gets this schema too.
+        await connection.execute("ALTER TABLE messages DROP CONSTRAINT no_more")
+        await connection.close()
+
+
+async def test_whoever_has_the_bus_for_itself_is_waited_for_no_longer_than_said(url: str) -> None:
+    async with agentbus.connect(url, lock_timeout=0.3) as bus:
+        sender = await bus.register("sender", type="worker")
+        await warm(sender, "sender")
+        connection = await connect(parse(url))
+        try:
+            async with connection.transaction():
+                await connection.execute(server_queries()["server_lock_alone"])
+                begun = time.monotonic()
+                with pytest.raises(LockTimeout):
+                    await sender.send("sender", "note", None)
+                assert time.monotonic() - begun < 0.6, "it was waited for twice"
+        finally:
+            await connection.close()
+        await sender.send("sender", "note", None)
+        assert (await bus.stats()).messages == {"queued": 3}
+
+
+@pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
+async def test_a_message_whose_connection_is_cut_arrives_once_and_whoever_waits_is_woken(url: str, how: str) -> None:
+    socket, schema = socket_and_schema(url)
+    # Clocks that need no server: otherwise, once in a second, a transaction would set them.
+    async with agentbus.connect(url, beat_every=3600, clock=SystemClock()) as other:
+        receiver = await other.register("receiver", type="worker")
+        async with proxied(socket) as proxy:
+            place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+            async with agentbus.connect(place, beat_every=3600, clock=SystemClock()) as bus:
+                sender = await bus.register("sender", type="worker")
+                for number in range(TIMES):
+                    await warm(sender, "receiver")
+                    for before in await receiver.receive_many(2, timeout=5):
+                        await before.ack()
+                    waiting = asyncio.create_task(receiver.receive(timeout=30))
+                    await asyncio.sleep(0.02)
+                    proxy.cut = how
+                    receipt = await sender.send("receiver", "note", number)
+                    with anyio.fail_after(5):
+                        message = await waiting
+                    assert message is not None
+                    assert (message.payload, message.id) == (number, receipt.id)
+                    await message.ack()
+            assert proxy.cuts == TIMES
+        assert len(proxy.answers) == (0 if how == "unsent" else TIMES)
+        if how == "late":
+            assert all(b"AGB01" in answer for answer in proxy.answers), "one was carried out after all"
+        assert (await other.stats()).messages == {"acked": 3 * TIMES}
+
+
+async def test_a_cut_without_a_way_back_is_an_unknown_outcome(url: str) -> None:
+    socket, schema = socket_and_schema(url)
+    async with agentbus.connect(url, clock=SystemClock()) as other:
+        async with proxied(socket) as proxy:
+            place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+            async with agentbus.connect(place, beat_every=3600, lock_timeout=0.5, clock=SystemClock()) as bus:
+                sender = await bus.register("sender", type="worker")
+                await warm(sender, "sender")
+                proxy.cut = "unheard"
+                proxy.refuses = True
+                with pytest.raises(OutcomeUnknown):
+                    await sender.send("sender", "note", None)
+                proxy.refuses = False
+                await sender.send("sender", "note", None)
+        assert (await other.stats()).messages == {"queued": 4}
