@@ -90,6 +90,14 @@ class Server:
             self._process.wait(30)
             self._process = None
 
+    def tell(self, number: signal.Signals) -> None:
+        """To the server and all of its processes."""
+        if self._process is not None:
+            pid = self._process.pid
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), number)
+            os.kill(pid, number)
+
     def restart(self, how: signal.Signals = signal.SIGINT) -> None:
         self.stop(how)
         self.start()

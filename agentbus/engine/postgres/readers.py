@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
+from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask
 from agentbus.errors import BusClosed
 from agentbus.operations import Op, Query, Rows
@@ -100,7 +101,8 @@ class Readers:
 
     async def _once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         async with self._connection() as connection:
-            return await work(connection)
+            with watched(connection, self._address):
+                return await work(connection)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

@@ -20,6 +20,7 @@ from agentbus.engine.postgres.connection import Connection, connect, let_go, ser
 from agentbus.engine.postgres.directory import Directory, Planned
 from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.scripts import Scripts
+from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from agentbus.operations import Again, Each, Numbered, Op, Query, Rows, Several, Wake
@@ -122,11 +123,12 @@ class Transactor:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(self._address, writing(self._patience))
             connection = self._connection
-            try:
-                bells = await self._by_itself(connection, calls[0]) if len(calls) == 1 else None
-                return bells or await self._together(connection, calls)
-            except _Undone:
-                return await self._one_by_one(connection, calls)
+            with watched(connection, self._address):
+                try:
+                    bells = await self._by_itself(connection, calls[0]) if len(calls) == 1 else None
+                    return bells or await self._together(connection, calls)
+                except _Undone:
+                    return await self._one_by_one(connection, calls)
         except problems.DRIVER as error:
             if problems.is_lost(error):
                 let_go(self._connection)
