@@ -199,8 +199,8 @@ class Tasks(Control):
         be taken. Interrupted ones go on after their last finished step. Any number of workers may run, in many
         processes.
 
-        A worker is an agent, of the type worker: this one, one of this id, or one with an id of its own. It holds each
-        task for ``lease`` seconds, and renews that while it runs. The callbacks are told of each change.
+        A worker is an agent, of the type worker: this one, one of this id, or one with an id of its own (whose
+        capabilities are the workflows). It holds each task for ``lease`` seconds, and renews that while it runs. The callbacks are told of each change.
 
         >>> await bus.tasks.run_worker(feature, bugfix, concurrency=32)               # doctest: +SKIP
         """

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -68,7 +68,7 @@ async def run_worker(
     for callback, name in ((on_step, "on_step"), (on_phase, "on_phase")):
         if callback is not None:
             check_callback(callback, name, "change")
-    async with _as_agent(bus, agent) as handle:
+    async with _as_agent(bus, agent, known) as handle:
         worker = Worker(bus, handle, known, concurrency, lease, on_step, on_phase)
         try:
             await worker.work(until_idle)
@@ -89,13 +89,13 @@ def _checked(workflows: Sequence[object]) -> Sequence[Workflow[..., Any]]:
 
 
 @asynccontextmanager
-async def _as_agent(bus: Bus, agent: Agent | str | None) -> AsyncIterator[Agent]:
-    """The agent that works: the one that was given, or one for as long as this lasts."""
+async def _as_agent(bus: Bus, agent: Agent | str | None, workflows: Iterable[str]) -> AsyncIterator[Agent]:
+    """The agent that works: the one that was given, or one for as long as this lasts, which says what it can do."""
     if isinstance(agent, Agent):
         yield agent
         return
     id = f"worker-{secrets.token_hex(6)}" if agent is None else agent
-    async with bus.agent(id, type="worker") as registered:
+    async with bus.agent(id, type="worker", capabilities=sorted(workflows)) as registered:
         yield registered
 
 

@@ -59,6 +59,14 @@ def test_a_worker_does_what_there_is_to_do_and_says_so(works: Shell) -> None:
     assert [(agent.id, agent.type, agent.status) for agent in agents] == [("w", "worker", "completed")]
 
 
+def test_whoever_starts_what_no_worker_knows_is_told(works: Shell) -> None:
+    with working(works, "flows:docs", "flows:feature"):
+        until(lambda: "worker-" in works.say("agents", "list"))
+        assert works.run("task", "start", "docs", "--id", "d-1").err == ""
+        told = works.run("task", "start", "dosc", "--id", "d-2")
+        assert (told.code, told.err) == (0, "no worker that is running knows dosc, only docs, feature\n")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_worker_that_is_told_to_end_lets_go_of_its_tasks(works: Shell, number: signal.Signals, code: int) -> None:
     start(works, "order", "o", id="o-1")

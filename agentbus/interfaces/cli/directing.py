@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from agentbus.records import ApprovalRecord, TaskRecord
 
 
+_MOST_WORKERS = 100
+"""That are asked what they know."""
+
+
 def start(call: Call) -> Result:
     given = call.arguments
     if given.auto:
@@ -37,7 +41,7 @@ def start(call: Call) -> Result:
             delay=given.delay,
         )
     )
-    _look_for_workers(call)
+    _look_for_workers(call, made.workflow)
     return Said(_brief(made), made.id)
 
 
@@ -143,7 +147,7 @@ def _control(call: Call, control: Callable[..., Coroutine[Any, Any, TaskRecord]]
 
 
 def _directed(call: Call, task: TaskRecord) -> Result:
-    _look_for_workers(call)
+    _look_for_workers(call, task.workflow)
     return Said(_brief(task))
 
 
@@ -151,13 +155,16 @@ def _brief(task: TaskRecord) -> dict[str, Any]:
     return {name: getattr(task, name) for name in ("id", "name", "workflow", "status", "halting", "auto")}
 
 
-def _look_for_workers(call: Call) -> None:
-    """Whoever wants a task to go on is told if nobody works."""
-    if (
-        not call.arguments.quiet
-        and not call.bus.do(call.bus.agents.list(type="worker", status="running", limit=1)).items
-    ):
+def _look_for_workers(call: Call, workflow: str | None = None) -> None:
+    """Whoever wants a task to go on is told if nobody works, or nobody who knows this workflow."""
+    if call.arguments.quiet:
+        return
+    workers = call.bus.do(call.bus.agents.list(type="worker", status="running", limit=_MOST_WORKERS)).items
+    known = sorted({name for worker in workers for name in worker.capabilities})
+    if not workers:
         call.note("no worker is running: agentbus worker MODULE:WORKFLOW takes it up")
+    elif workflow and workflow not in known and all(worker.capabilities for worker in workers):
+        call.note(f"no worker that is running knows {workflow}, only {', '.join(known)}")
 
 
 def _by(parser: ArgumentParser, decides: bool = False) -> None:
