@@ -200,7 +200,8 @@ class Tasks(Control):
         processes.
 
         A worker is an agent, of the type worker: this one, one of this id, or one with an id of its own (whose
-        capabilities are the workflows). It holds each task for ``lease`` seconds, and renews that while it runs. The callbacks are told of each change.
+        capabilities are the workflows). It holds each task for ``lease`` seconds, and renews that while it runs. The
+        callbacks are told of each change.
 
         >>> await bus.tasks.run_worker(feature, bugfix, concurrency=32)               # doctest: +SKIP
         """
