@@ -46,6 +46,8 @@ LEAVES = {
     "settings",
 }
 MOST_LINES = 400
+OPERATION = {"operation", "one_by_one"}
+"""What makes an operation of a function."""
 WITH_RICH = {
     *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "charts", "grids", "overview", "tables")),
     "agentbus.interfaces.demo.showing",
@@ -194,9 +196,9 @@ def test_no_two_operations_have_the_same_name() -> None:
         if layer(module) == "operations"
         for node in tree(module).body
         if isinstance(node, ast.FunctionDef)
-        if any(isinstance(mark, ast.Call) and ast.unparse(mark.func) == "operation" for mark in node.decorator_list)
+        if any(isinstance(mark, ast.Call) and ast.unparse(mark.func) in OPERATION for mark in node.decorator_list)
     )
-    assert {"send", "claim"} <= set(names)
+    assert {"send", "claim", "register"} <= set(names)
     assert [name for name, count in names.items() if count > 1] == []
 
 
