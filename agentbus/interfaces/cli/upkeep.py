@@ -50,17 +50,9 @@ def create(call: Call) -> Result:
 
 
 def backups(call: Call) -> Result:
-    from agentbus.engine.places import server_url
-    from agentbus.engine.sqlite import home
-    from agentbus.engine.sqlite.backup import list_backups
+    from agentbus.backups import list_backups
 
-    if (server := server_url(call.settings["url"])) is not None:
-        from agentbus.engine.postgres.address import parse
-        from agentbus.errors import UseServerTools
-
-        address = parse(server)
-        raise UseServerTools(path=address.shown, command=address.dump(None))
-    found = list_backups(home.find(call.settings["url"]))
+    found = list_backups(call.settings["url"])
     return Rows(found, ("path", "size:bytes", "created:time"), paged=False, people=_named, empty="there are no backups")
 
 
