@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
@@ -17,7 +16,7 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
-from agentbus.errors import BusClosed, BusForked
+from agentbus.errors import BusClosed
 from agentbus.operations import Op, Operation, Query
 
 R = TypeVar("R")
@@ -30,8 +29,7 @@ class BlockingSQLite:
     def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
         home.prepare(place)
         self.clock = clock
-        self._pid = os.getpid()
-        self._generation = forking.generation()
+        self._owner = forking.Owner()
         self._home = place
         self._queries = Queries("sqlite")
         lock = FileLock(place.lock, lock_timeout)
@@ -89,10 +87,10 @@ class BlockingSQLite:
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
         """Forget the doorbells of processes that were struck off."""
-        for bell in bells:
-            if bell is not None:
-                with suppress(OSError):
-                    os.unlink(bell)
+        # Imported only here: most calls have nothing to do with sockets.
+        from agentbus.engine.sqlite.bells import remove
+
+        remove(bells)
 
     def sizes(self) -> tuple[int, int]:
         """Bytes of the database and of its log."""
@@ -108,8 +106,7 @@ class BlockingSQLite:
             transactor.close()
 
     def _checked(self) -> Transactor:
-        if forking.generation() != self._generation:
-            raise BusForked(parent=self._pid)
+        self._owner.check()
         if self._transactor is None:
             raise BusClosed
         return self._transactor
