@@ -20,32 +20,20 @@ def cleanup(call: Call) -> Result:
 
 def quotas(call: Call) -> Result:
     """Set what was named, and say what holds then."""
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import on_bus
 
     given = {name: getattr(call.arguments, name) for name in _QUOTAS}
     changes = {name: None if said == "none" else said for name, said in given.items() if said is not None}
-
-    async def work() -> Any:
-        async with connected(call) as bus:
-            return await (bus.quotas.change(**changes) if changes else bus.quotas.policy())
-
-    found = run(call, work)
+    found = on_bus(call, lambda bus: bus.quotas.change(**changes) if changes else bus.quotas.policy())
     lines = [f"{name}\t{'none' if (most := getattr(found, name)) is None else f'{most:.15g}'}" for name in _QUOTAS]
     return Said(found, "\n".join(lines))
 
 
 def create(call: Call) -> Result:
-    from agentbus.interfaces.cli.bars import bar
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import with_bar
 
     given = call.arguments
-
-    async def work() -> Any:
-        async with connected(call) as bus:
-            with bar("backing up", call) as report:
-                return await bus.backup(given.path, keep=given.keep, progress=report)
-
-    made = run(call, work)
+    made = with_bar(call, "backing up", lambda bus, report: bus.backup(given.path, keep=given.keep, progress=report))
     return Said(made, made.path)
 
 
