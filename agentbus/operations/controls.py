@@ -141,7 +141,7 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
 
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
-        yield from try_again(task, problem_steps(task.error), now)
+        yield from try_again(task, problem_steps(task.error))
     # What was halted or stopped with it goes on with it.
     for one in [task, *(yield from _kept_with(task))]:
         yield from record(task_events([one], "task_resumed", request.by, now, **_facts(request)))

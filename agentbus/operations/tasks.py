@@ -348,7 +348,7 @@ def _fail(request: FailRequest, task: HeldTask, now: Now) -> Op[str]:
     if again:
         delay = backoff(task.backoff, task.restarted + 1)
         facts |= {"delay": delay, "restart": task.restarted + 1}
-        yield from try_again(task, request.steps, now)
+        yield from try_again(task, request.steps)
         yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
     else:
         yield Query("task_fail", (request.problem, now.wall, task.number))
@@ -359,7 +359,7 @@ def _fail(request: FailRequest, task: HeldTask, now: Now) -> Op[str]:
     return status
 
 
-def try_again(task: HeldTask, steps: Sequence[str], now: Now) -> Op[None]:
+def try_again(task: HeldTask, steps: Sequence[str]) -> Op[None]:
     """Make void the steps that a task failed at, so that they run again. What is finished stays so."""
     if steps:
         yield Query("task_generation", (task.number,))

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class BlockingPostgres:
-    """A bus on a server, for callers without an event loop."""
+    """A bus on a server, for callers without an event loop. ``engine.blocking`` says what its methods do."""
 
     def __init__(
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
@@ -84,7 +84,6 @@ class BlockingPostgres:
             raise
 
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
-        """Commit one request, or raise its error."""
         transactor = self._checked()
         call = Call(operation, request, self._disk and (operation.durable if durable is None else durable))
         bells = self.run(transactor.run([call]))
@@ -97,17 +96,14 @@ class BlockingPostgres:
         return cast(T, call.outcome)
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Answer a question without writing."""
         self._checked()
         return self.run(self._readers.answer(lambda: question(request, self.clock.now())))
 
     def attend(self) -> AbstractContextManager[Attendance]:
-        """Enter as a process that can be rung, for the length of a block."""
         self._checked()
         return attend(self, self._address)
 
     def entered(self, process: int) -> None:
-        """From now on this process has a number: it does not ring itself."""
         self._checked().process = process
 
     def holds(self, device: int, inode: int) -> bool:
