@@ -205,6 +205,12 @@ def test_files_stay_small(module: str) -> None:
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
+def test_files_of_tests_stay_small() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
+    assert files
+    assert [file.name for file in files if len(file.read_text(encoding="utf-8").splitlines()) > MOST_LINES] == []
+
+
 @each_module
 def test_every_module_says_what_lives_there(module: str) -> None:
     assert ast.get_docstring(tree(module))
