@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from agentbus import errors, records
     from agentbus.addresses import Address, pool, topic
     from agentbus.agent import Agent
+    from agentbus.backups import restore_backup
     from agentbus.bus import Bus
     from agentbus.clock import Clock, Now, SystemClock
     from agentbus.document import Document
-    from agentbus.engine.sqlite.restoring import restore_backup
     from agentbus.limits import Priority
     from agentbus.message import Message
     from agentbus.opening import connect, doctor
@@ -89,7 +89,7 @@ _HOMES = {
     "connect": "opening",
     "doctor": "opening",
     "pool": "addresses",
-    "restore_backup": "engine.sqlite.restoring",
+    "restore_backup": "backups",
     "topic": "addresses",
     "workflow": "tasks.workflow",
 }

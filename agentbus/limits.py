@@ -200,8 +200,10 @@ def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
     return str(value)
 
 
-def check_choices(values: object, what: str, choices: Sequence[str]) -> tuple[str, ...]:
+def choices_or_none(values: object, what: str, choices: Sequence[str]) -> tuple[str, ...] | None:
     """One of these, or several."""
+    if values is None:
+        return None
     if isinstance(values, str) or not isinstance(values, Iterable):
         return (check_choice(values, what, choices),)
     return tuple(check_choice(value, what, choices) for value in values)

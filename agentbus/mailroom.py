@@ -11,12 +11,12 @@ from agentbus.limits import (
     MAX_PAGE,
     MESSAGE_STATUSES,
     check_choice,
-    check_choices,
     check_name,
     check_range,
     check_row,
     check_seconds,
     check_text,
+    choices_or_none,
     name_or_none,
 )
 from agentbus.operations.dead_letters import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
@@ -64,7 +64,7 @@ class Mailroom:
         """
         place = None if to is None else address(to)
         wanted = MessageFilter(
-            None if status is None else check_choices(status, "status", MESSAGE_STATUSES),
+            choices_or_none(status, "status", MESSAGE_STATUSES),
             name_or_none(type, "message type"),
             # Any text: the bus itself has a name that no agent can have.
             None if sender is None else check_text(sender, "sender"),

@@ -11,7 +11,6 @@ from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
 from agentbus.engine.places import needing_driver, server_url
-from agentbus.errors import NoBus
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
 from agentbus.records import Check
 from agentbus.services.asking import Ask, asking
@@ -105,7 +104,5 @@ def _engine(
     from agentbus.engine.sqlite import home
     from agentbus.engine.sqlite.engine import SQLiteEngine
 
-    place = home.find(url)
-    if not create and not home.is_there(place):
-        raise NoBus(path=place.root)
+    place = home.find_bus(url, create=create)
     return SQLiteEngine(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)

@@ -14,13 +14,13 @@ from agentbus.limits import (
     AGENT_STATUSES,
     MAX_PAGE,
     check_choice,
-    check_choices,
     check_name,
     check_names,
     check_options,
     check_range,
     check_seconds,
     check_text,
+    choices_or_none,
     name_or_none,
 )
 from agentbus.operations.agents import Profile, RegisterRequest, UpdateRequest, update
@@ -178,7 +178,7 @@ class Registry:
         if status == "incomplete":
             status = tuple(sorted(INCOMPLETE))
         wanted = AgentFilter(
-            None if status is None else check_choices(status, "status", AGENT_STATUSES),
+            choices_or_none(status, "status", AGENT_STATUSES),
             name_or_none(type, "agent type"),
             name_or_none(session, "session"),
             name_or_none(parent, "parent"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.drafting import OPTIONS, draft
@@ -26,7 +27,7 @@ _MOST_ROUNDS = 5
 """How often something is checked and sent again because a schema was not known or was changed meanwhile."""
 
 
-class Sender:
+class Sender(ABC):
     """An agent as somebody who sends."""
 
     id: str
@@ -36,8 +37,9 @@ class Sender:
     vocabulary: Vocabulary
 
     @property
+    @abstractmethod
     def checker(self) -> Checker:
-        raise NotImplementedError
+        """Knows which payloads fit their types."""
 
     def write(self, operation: Operation[R, T], request: R, **options: Any) -> Any:
         return self.engine.write(operation, request, **options)

@@ -9,11 +9,11 @@ from agentbus.errors import UnknownSession
 from agentbus.limits import (
     MAX_PAGE,
     SESSION_STATUSES,
-    check_choices,
     check_minutes,
     check_moment,
     check_name,
     check_range,
+    choices_or_none,
     name_or_none,
 )
 from agentbus.operations.sessions import SessionFilter, cut_off_sessions, get_session, list_sessions, stale_sessions
@@ -71,7 +71,7 @@ class Sessions:
         >>> page = await bus.sessions.list(status=["interrupted", "paused"], operation="planning")   # doctest: +SKIP
         """
         wanted = SessionFilter(
-            None if status is None else check_choices(status, "status", SESSION_STATUSES),
+            choices_or_none(status, "status", SESSION_STATUSES),
             name_or_none(operation, "operation"),
             name_or_none(milestone, "milestone"),
             check_moment(cursor),

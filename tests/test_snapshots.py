@@ -19,7 +19,7 @@ import agentbus
 from agentbus import Agent, Bus, Session, codec, snapshots
 from agentbus.codec import LARGE, encode, open_snapshot, snapshot
 from agentbus.errors import DamagedPayload, InvalidInput, InvalidPayload, PayloadMismatch, SnapshotTooLarge
-from tests.test_codec import LIMIT, anything, good, thorough
+from tests.support.payloads import LIMIT, anything, good, thorough
 
 
 class Plan(msgspec.Struct):

@@ -25,7 +25,7 @@ from agentbus.blocking.driving import Immediate, each, run
 from agentbus.clock import Clock, Now, SystemClock
 from agentbus.engine.blocking import BlockingEngine
 from agentbus.engine.places import needing_driver, server_url
-from agentbus.errors import NoBus, UnknownAgent
+from agentbus.errors import UnknownAgent
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_scope, check_seconds
 from agentbus.operations import Op, Operation
 from agentbus.operations.lives import last_boot, life_of
@@ -323,9 +323,7 @@ def open_store(
     from agentbus.engine.sqlite import home
     from agentbus.engine.sqlite.blocking import BlockingSQLite
 
-    place = home.find(url)
-    if not create and not home.is_there(place):
-        raise NoBus(path=place.root)
+    place = home.find_bus(url, create=create)
     return BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
 
 

@@ -47,6 +47,13 @@ class BlockingEngine(Protocol):
     def attend(self) -> AbstractContextManager[Attendance]:
         """Enter as a process that can be rung, for the length of a block."""
 
+    def entered(self, process: int) -> None:
+        """From now on this process has a number: it does not ring itself."""
+
+    def waited(self) -> int:
+        """Milliseconds that writing waited for other processes since this was last asked; 0 where nobody waits for all
+        the others."""
+
     def holds(self, device: int, inode: int) -> bool:
         """Whether this file is part of a store that is open in this process, and must not be opened by others in it."""
 

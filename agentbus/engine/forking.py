@@ -7,6 +7,8 @@ import weakref
 from collections import Counter
 from typing import Protocol
 
+from agentbus.errors import BusForked
+
 
 class Forgets(Protocol):
     """Something that holds a descriptor which a child must not keep open."""
@@ -51,9 +53,20 @@ def is_inherited(database: File) -> bool:
     return database in _inherited
 
 
-def generation() -> int:
-    """Another number in each forked child."""
-    return _generation
+class Owner:
+    """The process that opened a bus. In a child that it forked the bus is of no use."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._generation = _generation
+
+    @property
+    def is_here(self) -> bool:
+        return _generation == self._generation
+
+    def check(self) -> None:
+        if _generation != self._generation:
+            raise BusForked(parent=self.pid)
 
 
 def _after_fork() -> None:

@@ -15,7 +15,7 @@ it wrote something raises: the driver then undoes it and runs every request by i
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -121,6 +121,25 @@ def operation(
 ) -> Callable[[Run[R, T]], Operation[R, T]]:
     """Make an operation of a generator function."""
     return lambda run: Operation(run, durable=durable, last=last, beside=beside, grows=grows, single=single)
+
+
+def one_by_one(
+    *, durable: bool, beside: bool = False, grows: bool = False
+) -> Callable[[Callable[[R, Now], Op[Outcome[T]]]], Operation[R, T]]:
+    """Make an operation of a generator function for one request. Such requests share no statements: each is answered
+    after what the one before it has changed."""
+
+    def made(answer: Callable[[R, Now], Op[Outcome[T]]]) -> Operation[R, T]:
+        @wraps(answer)
+        def run(requests: Sequence[R], now: Now) -> Op[list[Outcome[T]]]:
+            outcomes: list[Outcome[T]] = []
+            for request in requests:
+                outcomes.append((yield from answer(request, now)))
+            return outcomes
+
+        return Operation(run, durable=durable, beside=beside, grows=grows)
+
+    return made
 
 
 class Actor(msgspec.Struct, frozen=True):

@@ -10,7 +10,19 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
-from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Separately, Wake, mailbox_channel, operation
+from agentbus.operations import (
+    Actor,
+    Each,
+    Op,
+    Outcome,
+    Query,
+    Row,
+    Separately,
+    Wake,
+    mailbox_channel,
+    one_by_one,
+    operation,
+)
 from agentbus.operations.checkpoints import restored
 from agentbus.operations.closed import ENDED, not_open
 from agentbus.operations.endings import end
@@ -124,14 +136,11 @@ class DeclareRequest(msgspec.Struct, frozen=True):
     topics: tuple[str, ...]
 
 
-@operation(durable=True)
-def register(requests: Sequence[RegisterRequest], now: Now) -> Op[list[Outcome[Registration]]]:
+@one_by_one(durable=True)
+def register(request: RegisterRequest, now: Now) -> Op[Outcome[Registration]]:
     """Start a life of each agent, or announce it. State, checkpoints and mailbox of earlier lives are kept."""
-    outcomes: list[Outcome[Registration]] = []
-    for request in requests:
-        error = yield from _cannot_register(request)
-        outcomes.append(error or (yield from _register(request, now)))
-    return outcomes
+    error = yield from _cannot_register(request)
+    return error or (yield from _register(request, now))
 
 
 @operation(durable=True)
@@ -185,14 +194,11 @@ def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
     return [refused.get(request.actor) for request in requests]
 
 
-@operation(durable=True)
-def update(requests: Sequence[UpdateRequest], now: Now) -> Op[list[Outcome[None]]]:
+@one_by_one(durable=True)
+def update(request: UpdateRequest, now: Now) -> Op[Outcome[None]]:
     """Change what agents say of themselves."""
-    outcomes: list[Outcome[None]] = []
-    for request in requests:
-        rows = yield Query("agent_update", (*request.profile.row(), now.wall, request.agent))
-        outcomes.append(None if rows else UnknownAgent(agent=request.agent))
-    return outcomes
+    rows = yield Query("agent_update", (*request.profile.row(), now.wall, request.agent))
+    return None if rows else UnknownAgent(agent=request.agent)
 
 
 @operation(durable=True)

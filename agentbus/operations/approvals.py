@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.errors import AgentBusError, NotAnOperator, UnknownApproval, UnknownTask, WrongState
-from agentbus.operations import Each, Op, Outcome, Query, operation
+from agentbus.errors import AgentBusError, NotAnOperator, UnknownApproval, WrongState
+from agentbus.operations import Each, Op, Outcome, Query, one_by_one, operation
 from agentbus.operations.events import event, record
-from agentbus.operations.holding import HeldRequest, HeldTask, go_on, held
+from agentbus.operations.holding import HeldRequest, HeldTask, for_holders, go_on, known_task
 from agentbus.operations.task_reading import approval_record
 
 if TYPE_CHECKING:
@@ -64,62 +64,52 @@ class ExpireRequest(HeldRequest, frozen=True):
 @operation(durable=True, grows=True)
 def ask_approval(requests: Sequence[AskRequest], now: Now) -> Op[list[Outcome[Answer]]]:
     """Ask people. A task that passes approvals through gets its answer at once."""
-    errors, tasks = yield from held(requests)
-    outcomes: list[Outcome[Answer]] = []
-    for index, request in enumerate(requests):
-        if index in errors:
-            outcomes.append(errors[index])
-            continue
-        task = tasks[request.hold.number]
-        expires = None if request.expires is None else now.wall + request.expires
-        answer = Answer(
-            "approved" if task.auto else "open", None, None, now.wall if task.auto else None, task.auto, expires
-        )
-        yield Query(
-            "approval_insert",
-            (
-                task.number, request.key, request.name, request.position, answer.status, task.auto, request.notify,
-                expires, now.wall, answer.decided, request.shown[1], request.shown[0],
-            ),
-        )  # fmt: skip
-        facts = {"approval": request.key, "expires": expires}
-        yield from record([event(now.wall, "approval_requested", ("task", task.id), request.actor.agent, **facts)])
-        if task.auto:
-            yield from record([decision(task.id, request.key, "approved", None, None, now, auto=True)])
-        outcomes.append(answer)
-    return outcomes
+    return (yield from for_holders(requests, _ask, now))
 
 
-@operation(durable=True)
-def decide_approval(requests: Sequence[DecideRequest], now: Now) -> Op[list[Outcome[ApprovalRecord]]]:
+def _ask(request: AskRequest, task: HeldTask, now: Now) -> Op[Answer]:
+    expires = None if request.expires is None else now.wall + request.expires
+    answer = Answer(
+        "approved" if task.auto else "open", None, None, now.wall if task.auto else None, task.auto, expires
+    )
+    yield Query(
+        "approval_insert",
+        (
+            task.number, request.key, request.name, request.position, answer.status, task.auto, request.notify,
+            expires, now.wall, answer.decided, request.shown[1], request.shown[0],
+        ),
+    )  # fmt: skip
+    facts = {"approval": request.key, "expires": expires}
+    yield from record([event(now.wall, "approval_requested", ("task", task.id), request.actor.agent, **facts)])
+    if task.auto:
+        yield from record([decision(task.id, request.key, "approved", None, None, now, auto=True)])
+    return answer
+
+
+@one_by_one(durable=True)
+def decide_approval(request: DecideRequest, now: Now) -> Op[Outcome[ApprovalRecord]]:
     """Keep what people decided, and let their tasks go on. The outcome is the approval as it is then."""
-    outcomes: list[Outcome[ApprovalRecord]] = []
-    for request in requests:
-        found = yield from _decidable(request, now)
-        if isinstance(found, AgentBusError):
-            outcomes.append(found)
-            continue
-        task, key = found
-        status = "approved" if request.approved else "rejected"
-        yield Query("approval_decide", (status, 0, request.by, request.reason, now.wall, task.number, key))
-        yield from record([decision(task.id, key, status, request.by, request.reason, now)])
-        yield from go_on([task], now)
-        (row,) = yield Query("approval_get", (task.number, key))
-        outcomes.append(approval_record(row))
-    return outcomes
+    found = yield from _decidable(request, now)
+    if isinstance(found, AgentBusError):
+        return found
+    task, key = found
+    status = "approved" if request.approved else "rejected"
+    yield Query("approval_decide", (status, 0, request.by, request.reason, now.wall, task.number, key))
+    yield from record([decision(task.id, key, status, request.by, request.reason, now)])
+    yield from go_on([task], now)
+    (row,) = yield Query("approval_get", (task.number, key))
+    return approval_record(row)
 
 
 @operation(durable=True)
 def expire_approval(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Nobody decided in time."""
-    errors, tasks = yield from held(requests)
-    for index, request in enumerate(requests):
-        if index in errors:
-            continue
-        task = tasks[request.hold.number]
-        rows = yield Query("approval_expire", (now.wall, task.number, request.key))
-        yield from record([decision(task.id, request.key, "expired", None, None, now) for _ in rows])
-    return [errors.get(index) for index in range(len(requests))]
+    return (yield from for_holders(requests, _expire, now))
+
+
+def _expire(request: ExpireRequest, task: HeldTask, now: Now) -> Op[None]:
+    rows = yield Query("approval_expire", (now.wall, task.number, request.key))
+    yield from record([decision(task.id, request.key, "expired", None, None, now) for _ in rows])
 
 
 def pass_through(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
@@ -150,10 +140,9 @@ def operator_or_error(by: str) -> Op[NotAnOperator | None]:
 
 def _decidable(request: DecideRequest, now: Now) -> Op[tuple[HeldTask, str] | AgentBusError]:
     """The task and the key of the approval that is meant, or why it cannot be decided."""
-    rows = yield Query("task_standing", ([request.task],))
-    if not rows:
-        return UnknownTask(task=request.task)
-    task = HeldTask(*rows[0])
+    task = yield from known_task(request.task)
+    if isinstance(task, AgentBusError):
+        return task
     error = yield from operator_or_error(request.by)
     if error is not None:
         return error

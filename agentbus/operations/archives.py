@@ -7,8 +7,8 @@ checksums hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -299,19 +299,22 @@ def bus_name(_: None, now: Now) -> Op[str | None]:
     return str(rows[0][0]) if rows else None
 
 
-def load_messages(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("message_archive", (list(ids),))
-    return [ArchivedMessage(*row) for row in rows]
+def loading(query: str, kind: Callable[..., Line]) -> Callable[[Sequence[Any], Now], Op[list[Line]]]:
+    """A question for the lines of one kind, by their ids."""
+
+    def load(ids: Sequence[Any], now: Now) -> Op[list[Line]]:
+        rows = yield Query(query, (list(ids),))
+        return [kind(*row) for row in rows]
+
+    return load
 
 
-def load_checkpoints(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("checkpoint_archive", (list(ids),))
-    return [ArchivedCheckpoint(*row) for row in rows]
-
-
-def load_documents(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("document_archive", (list(ids),))
-    return [ArchivedDocument(*row) for row in rows]
+load_messages = loading("message_archive", ArchivedMessage)
+load_checkpoints = loading("checkpoint_archive", ArchivedCheckpoint)
+load_documents = loading("document_archive", ArchivedDocument)
+load_events = loading("event_archive", ArchivedEvent)
+load_processes = loading("process_archive", ArchivedProcess)
+load_tombstones = loading("state_archive_tombstones", ArchivedState)
 
 
 def load_agents(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:
@@ -328,21 +331,6 @@ def load_sessions(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]
     members = yield Query("participant_archive", (ids,))
     entries = yield from _load_state([(session_scope(id), after) for id, after in wanted])
     return [*(ArchivedSession(*row) for row in rows), *(ArchivedParticipant(*row) for row in members), *entries]
-
-
-def load_events(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("event_archive", (list(ids),))
-    return [ArchivedEvent(*row) for row in rows]
-
-
-def load_processes(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("process_archive", (list(ids),))
-    return [ArchivedProcess(*row) for row in rows]
-
-
-def load_tombstones(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("state_archive_tombstones", (list(ids),))
-    return [ArchivedState(*row) for row in rows]
 
 
 def _load_state(scopes: Sequence[tuple[str, int]]) -> Op[list[Line]]:

@@ -12,7 +12,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint, UnknownTask
 from agentbus.limits import MAX_ID
-from agentbus.operations import Actor, Each, Op, Outcome, Query, operation
+from agentbus.operations import Actor, Each, Op, Outcome, Query, one_by_one, operation
 from agentbus.operations.budget import Budget
 from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
@@ -134,43 +134,37 @@ def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcom
     return outcomes
 
 
-@operation(durable=True)
-def delete_checkpoint(requests: Sequence[int], now: Now) -> Op[list[Outcome[None]]]:
+@one_by_one(durable=True)
+def delete_checkpoint(id: int, now: Now) -> Op[Outcome[None]]:
     """Delete checkpoints by their ids."""
-    outcomes: list[Outcome[None]] = []
-    for id in requests:
-        rows = yield Query("checkpoint_delete", (id,))
-        if rows:
-            ((kind, owner, name),) = rows
-            facts = {"owner_kind": kind, "owner": owner, "name": name}
-            yield from record([event(now.wall, "checkpoint_deleted", ("checkpoint", str(id)), None, **facts)])
-        outcomes.append(None if rows else UnknownCheckpoint(id=id))
-    return outcomes
+    rows = yield Query("checkpoint_delete", (id,))
+    if rows:
+        ((kind, owner, name),) = rows
+        facts = {"owner_kind": kind, "owner": owner, "name": name}
+        yield from record([event(now.wall, "checkpoint_deleted", ("checkpoint", str(id)), None, **facts)])
+    return None if rows else UnknownCheckpoint(id=id)
 
 
-@operation(durable=True)
-def prune_checkpoints(requests: Sequence[PruneRequest], now: Now) -> Op[list[Outcome[Pruned]]]:
+@one_by_one(durable=True)
+def prune_checkpoints(request: PruneRequest, now: Now) -> Op[Outcome[Pruned]]:
     """Delete old checkpoints, as many as go at once; ask again with the names that are left."""
-    outcomes: list[Outcome[Pruned]] = []
-    for request in requests:
-        owner = request.owner
-        budget = Budget()
-        gone = 0
-        names = list(request.names)
-        while names and not budget.spent:
-            rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, names[0], request.keep, _STEP))
-            budget.pass_by()
-            going = [id for id, size in rows if budget.spend(size)]
-            yield from _remove(going)
-            gone += len(going)
-            if len(going) < _STEP and not budget.spent:
-                del names[0]
-        if gone:
-            facts = {"count": gone, "name": request.name, "keep": request.keep}
-            kind = "session" if owner.kind == "composite" else owner.kind
-            yield from record([event(now.wall, "checkpoints_pruned", (kind, owner.id), None, **facts)])
-        outcomes.append(Pruned(gone, tuple(names)))
-    return outcomes
+    owner = request.owner
+    budget = Budget()
+    gone = 0
+    names = list(request.names)
+    while names and not budget.spent:
+        rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, names[0], request.keep, _STEP))
+        budget.pass_by()
+        going = [id for id, size in rows if budget.spend(size)]
+        yield from _remove(going)
+        gone += len(going)
+        if len(going) < _STEP and not budget.spent:
+            del names[0]
+    if gone:
+        facts = {"count": gone, "name": request.name, "keep": request.keep}
+        kind = "session" if owner.kind == "composite" else owner.kind
+        yield from record([event(now.wall, "checkpoints_pruned", (kind, owner.id), None, **facts)])
+    return Pruned(gone, tuple(names))
 
 
 def forget(owner: Owner, budget: Budget) -> Op[int]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import UnknownAgent
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, one_by_one
 from agentbus.operations.endings import end
 from agentbus.operations.paging import page
 from agentbus.operations.reading import agent_record
@@ -38,26 +36,22 @@ class Cleared(msgspec.Struct, frozen=True):
     more: bool = False
 
 
-@operation(durable=True)
-def clear_agents(requests: Sequence[ClearRequest], now: Now) -> Op[list[Outcome[Cleared]]]:
+@one_by_one(durable=True)
+def clear_agents(request: ClearRequest, now: Now) -> Op[Outcome[Cleared]]:
     """Set agents aside: they are stopped, what they held goes back, and nobody waits for them. Nothing is deleted."""
-    outcomes: list[Outcome[Cleared]] = []
-    for request in requests:
-        if request.agent is None:
-            rows = yield Query("recovery_clearable", (_STEP,))
-        else:
-            rows = yield Query("agent_ending", (request.agent,))
-            if not rows:
-                outcomes.append(UnknownAgent(agent=request.agent))
-                continue
-        cleared: list[str] = []
-        for agent, status, error in rows:
-            if status not in {"completed", "stopped"}:
-                why = f"set aside; it was {status}" + (f": {error}" if error else "")
-                yield from end([agent], "stopped", why, None, now)
-                cleared.append(agent)
-        outcomes.append(Cleared(cleared, request.agent is None and len(rows) == _STEP))
-    return outcomes
+    if request.agent is None:
+        rows = yield Query("recovery_clearable", (_STEP,))
+    else:
+        rows = yield Query("agent_ending", (request.agent,))
+        if not rows:
+            return UnknownAgent(agent=request.agent)
+    cleared: list[str] = []
+    for agent, status, error in rows:
+        if status not in {"completed", "stopped"}:
+            why = f"set aside; it was {status}" + (f": {error}" if error else "")
+            yield from end([agent], "stopped", why, None, now)
+            cleared.append(agent)
+    return Cleared(cleared, request.agent is None and len(rows) == _STEP)
 
 
 def incomplete_agents(wanted: IncompleteFilter, now: Now) -> Op[Page[AgentRecord]]:

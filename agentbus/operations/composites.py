@@ -6,8 +6,6 @@ only listed. It is made inside the write transaction, so that it shows one momen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from msgspec import Raw
 
@@ -15,7 +13,7 @@ from agentbus.clock import Now
 from agentbus.codec import digest
 from agentbus.errors import AgentBusError, SnapshotTooLarge, UnknownCheckpoint
 from agentbus.limits import session_scope
-from agentbus.operations import Each, Op, Outcome, Query, Row, operation
+from agentbus.operations import Each, Op, Outcome, Query, Row, one_by_one
 from agentbus.operations.checkpoints import Owner, trim
 from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
@@ -138,24 +136,18 @@ class RollbackRequest(msgspec.Struct, frozen=True):
         return sum(len(bytes(document.value)) for document in self.composite.documents)
 
 
-@operation(durable=True, grows=True)
-def checkpoint_session(requests: Sequence[ComposeRequest], now: Now) -> Op[list[Outcome[Composed]]]:
+@one_by_one(durable=True, grows=True)
+def checkpoint_session(request: ComposeRequest, now: Now) -> Op[Outcome[Composed]]:
     """Save composite checkpoints of sessions."""
-    outcomes: list[Outcome[Composed]] = []
-    for request in requests:
-        error = yield from not_open(request.session, "save a checkpoint of it")
-        outcomes.append(error or (yield from _checkpoint(request, now)))
-    return outcomes
+    error = yield from not_open(request.session, "save a checkpoint of it")
+    return error or (yield from _checkpoint(request, now))
 
 
-@operation(durable=True, grows=True)
-def rollback(requests: Sequence[RollbackRequest], now: Now) -> Op[list[Outcome[Rollback]]]:
+@one_by_one(durable=True, grows=True)
+def rollback(request: RollbackRequest, now: Now) -> Op[Outcome[Rollback]]:
     """Take sessions back to their composite checkpoints; what they are now is saved first."""
-    outcomes: list[Outcome[Rollback]] = []
-    for request in requests:
-        error = yield from not_open(request.session, "roll it back")
-        outcomes.append(error or (yield from roll_back(request, now)))
-    return outcomes
+    error = yield from not_open(request.session, "roll it back")
+    return error or (yield from roll_back(request, now))
 
 
 def roll_back(request: RollbackRequest, now: Now) -> Op[Outcome[Rollback]]:

@@ -10,8 +10,8 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain
-from agentbus.errors import AgentBusError, UnknownStep, UnknownTask, WrongState
-from agentbus.operations import Each, Op, Outcome, Query, Wake, operation
+from agentbus.errors import AgentBusError, UnknownStep, WrongState
+from agentbus.operations import Each, Op, Outcome, Query, Wake, one_by_one
 from agentbus.operations.approvals import operator_or_error, pass_through
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import LIVE, standings
@@ -21,6 +21,7 @@ from agentbus.operations.holding import (
     ended_channel,
     free,
     go_on,
+    known_task,
     task_events,
     tell_parents,
     unsettled,
@@ -88,24 +89,18 @@ ADVICE = {
 }
 
 
-@operation(durable=True)
-def control_task(requests: Sequence[ControlRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
+@one_by_one(durable=True)
+def control_task(request: ControlRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     """Carry out what people want of tasks, or say why that cannot be. The outcome is the task as it is then."""
-    outcomes: list[Outcome[TaskRecord]] = []
-    for request in requests:
-        rows = yield Query("task_standing", ([request.task],))
-        if not rows:
-            outcomes.append(UnknownTask(task=request.task))
-            continue
-        task = HeldTask(*rows[0])
-        if request.action == "resume" and task.status == "running":
-            task = yield from _freed(task, now)
-        if task.status not in TRANSITIONS[request.action]:
-            outcomes.append(refuse(task, request.action, ADVICE[request.action]))
-            continue
-        error = yield from _CONTROLS[request.action](task, request, now)
-        outcomes.append(error or (yield from record_of(task.id, now)))
-    return outcomes
+    task = yield from known_task(request.task)
+    if isinstance(task, AgentBusError):
+        return task
+    if request.action == "resume" and task.status == "running":
+        task = yield from _freed(task, now)
+    if task.status not in TRANSITIONS[request.action]:
+        return refuse(task, request.action, ADVICE[request.action])
+    error = yield from _CONTROLS[request.action](task, request, now)
+    return error or (yield from record_of(task.id, now))
 
 
 def _freed(task: HeldTask, now: Now) -> Op[HeldTask]:
@@ -146,7 +141,7 @@ def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusE
 
 def _resume(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "failed":
-        yield from try_again(task, problem_steps(task.error), now)
+        yield from try_again(task, problem_steps(task.error))
     # What was halted or stopped with it goes on with it.
     for one in [task, *(yield from _kept_with(task))]:
         yield from record(task_events([one], "task_resumed", request.by, now, **_facts(request)))
@@ -252,70 +247,49 @@ def _facts(request: ControlRequest) -> dict[str, Any]:
     return {} if request.reason is None else {"reason": request.reason}
 
 
-@operation(durable=True)
-def set_auto(requests: Sequence[AutoRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
+@one_by_one(durable=True)
+def set_auto(request: AutoRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     """Pass approvals through from now on, those that are open too; or ask people again. With all sub-tasks."""
-    outcomes: list[Outcome[TaskRecord]] = []
-    for request in requests:
-        rows = yield Query("task_standing", ([request.task],))
-        if not rows:
-            outcomes.append(UnknownTask(task=request.task))
-            continue
-        # Passing approvals through is approving them.
-        error = (yield from operator_or_error(request.by)) if request.on and request.by is not None else None
-        if error is not None:
-            outcomes.append(error)
-            continue
-        task = HeldTask(*rows[0])
-        # Those too that were stopped with it: they go on with it.
-        stopped = [one for one in (yield from _kept_with(task)) if one.status == "stopped"]
-        family = [*(yield from _family(task)), *stopped]
-        yield Each("task_auto", [(int(request.on), now.wall, task.number) for task in family])
-        yield from record([
-            event(now.wall, "task_edited", ("task", task.id), request.by, changed={"auto": request.on})
-            for task in family
-        ])  # fmt: skip
-        if request.on:
-            yield from pass_through(family, now)
-        outcomes.append((yield from record_of(request.task, now)))
-    return outcomes
+    task = yield from known_task(request.task)
+    if isinstance(task, AgentBusError):
+        return task
+    # Passing approvals through is approving them.
+    error = (yield from operator_or_error(request.by)) if request.on and request.by is not None else None
+    if error is not None:
+        return error
+    # Those too that were stopped with it: they go on with it.
+    stopped = [one for one in (yield from _kept_with(task)) if one.status == "stopped"]
+    family = [*(yield from _family(task)), *stopped]
+    yield Each("task_auto", [(int(request.on), now.wall, one.number) for one in family])
+    yield from record([
+        event(now.wall, "task_edited", ("task", one.id), request.by, changed={"auto": request.on}) for one in family
+    ])  # fmt: skip
+    if request.on:
+        yield from pass_through(family, now)
+    return (yield from record_of(request.task, now))
 
 
-@operation(durable=True, grows=True)
-def edit_task(requests: Sequence[EditRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
+@one_by_one(durable=True, grows=True)
+def edit_task(request: EditRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     """Change what is known of tasks. A worker that has one sees it with the next hand-out."""
-    outcomes: list[Outcome[TaskRecord]] = []
-    for request in requests:
-        rows = yield Query("task_standing", ([request.task],))
-        if not rows:
-            outcomes.append(UnknownTask(task=request.task))
-            continue
-        task = HeldTask(*rows[0])
-        values = (request.name, request.context, request.settings, request.restarts, request.backoff)
-        yield Query("task_edit", (*values, now.wall, task.number))
-        names = ("name", "context", "settings", "restarts", "backoff")
-        changed = [name for name, value in zip(names, values, strict=True) if value is not None]
-        yield from record([event(now.wall, "task_edited", ("task", task.id), request.by, changed=changed)])
-        yield from _ring(task)
-        outcomes.append((yield from record_of(request.task, now)))
-    return outcomes
+    task = yield from known_task(request.task)
+    if isinstance(task, AgentBusError):
+        return task
+    values = (request.name, request.context, request.settings, request.restarts, request.backoff)
+    yield Query("task_edit", (*values, now.wall, task.number))
+    names = ("name", "context", "settings", "restarts", "backoff")
+    changed = [name for name, value in zip(names, values, strict=True) if value is not None]
+    yield from record([event(now.wall, "task_edited", ("task", task.id), request.by, changed=changed)])
+    yield from _ring(task)
+    return (yield from record_of(request.task, now))
 
 
-@operation(durable=True)
-def settle_step(requests: Sequence[SettleRequest], now: Now) -> Op[list[Outcome[TaskRecord]]]:
+@one_by_one(durable=True)
+def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     """Keep what people found out of steps whose outcome was unknown, and let their tasks go on."""
-    outcomes: list[Outcome[TaskRecord]] = []
-    for request in requests:
-        error = yield from _settle(request, now)
-        outcomes.append(error or (yield from record_of(request.task, now)))
-    return outcomes
-
-
-def _settle(request: SettleRequest, now: Now) -> Op[AgentBusError | None]:
-    rows = yield Query("task_standing", ([request.task],))
-    if not rows:
-        return UnknownTask(task=request.task)
-    task = HeldTask(*rows[0])
+    task = yield from known_task(request.task)
+    if isinstance(task, AgentBusError):
+        return task
     error = yield from operator_or_error(request.by)
     if error is not None:
         return error
@@ -347,4 +321,4 @@ def _settle(request: SettleRequest, now: Now) -> Op[AgentBusError | None]:
         yield Query("task_let_go", ("pending", 0, plain(unsettled(rows)), now.wall, task.number))
         yield Wake([READY])
     yield from go_on([task], now)
-    return None
+    return (yield from record_of(request.task, now))

@@ -14,7 +14,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.errors import CopyOvertaken, CopyUnfinished, NotEmpty, SameBus
-from agentbus.operations import Each, Op, Outcome, Query, Row, operation
+from agentbus.operations import Each, Op, Outcome, Query, Row, one_by_one
 from agentbus.operations.archives import bus_name
 from agentbus.operations.events import event, record
 from agentbus.operations.processes import begin_boot, void
@@ -149,26 +149,21 @@ def _fitting(sizes: Sequence[int], room: int) -> int:
     return len(sizes)
 
 
-@operation(durable=True)
-def begin_copy(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[Place]]]:
+@one_by_one(durable=True)
+def begin_copy(request: BeginRequest, now: Now) -> Op[Outcome[Place]]:
     """Make an empty bus the target of a copy; of one that was begun before, the outcome says how far it came."""
-    outcomes: list[Outcome[Place]] = []
-    for request in requests:
-        place = yield from read_place(None, now)
-        if place is not None and place.bus == request.bus:
-            outcomes.append(place)
-            continue
-        problem = yield from _occupied(request, place, now)
-        if problem is not None:
-            outcomes.append(problem)
-            continue
-        first = next(iter(TABLES.values()))
-        place = Place(request.bus, request.source, request.target, first.name, first.start)
-        # Also the boot: whoever opens the bus now finds none, looks closer, and is refused.
-        yield Query("copy_forget")
-        yield Query("meta_set", (PLACE, plain(place)))
-        outcomes.append(place)
-    return outcomes
+    place = yield from read_place(None, now)
+    if place is not None and place.bus == request.bus:
+        return place
+    problem = yield from _occupied(request, place, now)
+    if problem is not None:
+        return problem
+    first = next(iter(TABLES.values()))
+    place = Place(request.bus, request.source, request.target, first.name, first.start)
+    # Also the boot: whoever opens the bus now finds none, looks closer, and is refused.
+    yield Query("copy_forget")
+    yield Query("meta_set", (PLACE, plain(place)))
+    return place
 
 
 def _occupied(request: BeginRequest, place: Place | None, now: Now) -> Op[NotEmpty | SameBus | None]:
@@ -186,44 +181,36 @@ def _occupied(request: BeginRequest, place: Place | None, now: Now) -> Op[NotEmp
     return NotEmpty(path=request.target, what=", ".join(found)) if found else None
 
 
-@operation(durable=False)
-def load_copy(requests: Sequence[LoadRequest], now: Now) -> Op[list[Outcome[Place]]]:
+@one_by_one(durable=False)
+def load_copy(request: LoadRequest, now: Now) -> Op[Outcome[Place]]:
     """Write the next rows and the place that is reached with them. Nothing is fsynced before the end: whatever a power
     cut undoes is done again, because the place goes with it."""
-    outcomes: list[Outcome[Place]] = []
-    for request in requests:
-        problem = yield from _overtaken(request.before, now)
-        if problem is not None:
-            outcomes.append(problem)
-            continue
-        table = request.before.table
-        if table == "sequences":
-            yield Query("copy_open_sequences")
-        if request.rows:
-            yield Each(f"copy_write_{table}", request.rows)
-        yield Query("meta_set", (PLACE, plain(request.after)))
-        outcomes.append(request.after)
-    return outcomes
+    problem = yield from _overtaken(request.before, now)
+    if problem is not None:
+        return problem
+    table = request.before.table
+    if table == "sequences":
+        yield Query("copy_open_sequences")
+    if request.rows:
+        yield Each(f"copy_write_{table}", request.rows)
+    yield Query("meta_set", (PLACE, plain(request.after)))
+    return request.after
 
 
-@operation(durable=True)
-def finish_copy(requests: Sequence[FinishRequest], now: Now) -> Op[list[Outcome[None]]]:
+@one_by_one(durable=True)
+def finish_copy(request: FinishRequest, now: Now) -> Op[Outcome[None]]:
     """Open the bus to everybody. Its clocks are others now, so that it is as after a restart of the machine: who
     counted as live is struck off, and what was leased goes back to where it waited."""
-    outcomes: list[Outcome[None]] = []
-    for request in requests:
-        problem = yield from _overtaken(request.place, now)
-        if problem is not None:
-            outcomes.append(problem)
-            continue
-        yield Query("copy_done")
-        yield from begin_boot(now)
-        live = yield Query("process_live")
-        yield from void([process for (process,) in live], "the bus was copied", now.awake, now)
-        facts = {"source": request.place.source, "rows": request.place.rows}
-        yield from record([event(now.wall, "bus_copied", ("bus", "copy"), None, **facts)])
-        outcomes.append(None)
-    return outcomes
+    problem = yield from _overtaken(request.place, now)
+    if problem is not None:
+        return problem
+    yield Query("copy_done")
+    yield from begin_boot(now)
+    live = yield Query("process_live")
+    yield from void([process for (process,) in live], "the bus was copied", now.awake, now)
+    facts = {"source": request.place.source, "rows": request.place.rows}
+    yield from record([event(now.wall, "bus_copied", ("bus", "copy"), None, **facts)])
+    return None
 
 
 def _overtaken(expected: Place, now: Now) -> Op[CopyOvertaken | None]:

@@ -10,7 +10,7 @@ from agentbus.clock import Now
 from agentbus.codec import plain_payload
 from agentbus.errors import AgentEnded, UnknownMessage, WrongState
 from agentbus.limits import Priority, generated_id
-from agentbus.operations import BUS, Each, Op, Outcome, Query, Row, Wake, mailbox_channel, operation
+from agentbus.operations import BUS, Each, Op, Outcome, Query, Row, Wake, mailbox_channel, one_by_one
 from agentbus.operations.events import event, record
 from agentbus.operations.messages import Draft, post
 
@@ -82,51 +82,40 @@ def bury(endings: Sequence[Ending], now: Now) -> Op[None]:
     )
 
 
-@operation(durable=True)
-def requeue(requests: Sequence[RequeueRequest], now: Now) -> Op[list[Outcome[int]]]:
+@one_by_one(durable=True)
+def requeue(request: RequeueRequest, now: Now) -> Op[Outcome[int]]:
     """Put dead letters back into their mailboxes. Their attempts start again; the trail keeps what was before."""
-    outcomes: list[Outcome[int]] = []
-    for request in requests:
-        messages = yield from _find(request.message_ids)
-        missing = [message_id for message_id in request.message_ids if message_id not in messages]
-        alive = [id for id, rows in messages.items() if any(row[1] != "dead" for row in rows)]
-        if missing:
-            outcomes.append(UnknownMessage(message_id=missing[0]))
-            continue
-        if alive:
-            status = next(row[1] for row in messages[alive[0]] if row[1] != "dead")
-            advice = "only dead letters are requeued: bus.messages.dead() lists them"
-            outcomes.append(
-                WrongState(what="message", name=alive[0], status=status, action="requeue it", advice=advice)
-            )
-            continue
-        rows = [(message_id, *row) for message_id, found in messages.items() for row in found]
-        nobody = next((row for row in rows if not _is_read(*row[6:])), None)
-        if nobody is not None:
-            outcomes.append(AgentEnded(agent=nobody[7], status=nobody[8] or "been deleted", message_id=nobody[0]))
-            continue
-        yield Each("message_requeue", [(row[1],) for row in rows])
-        # One line for all of them; why each had died is in the trail already.
-        facts = {"count": len(rows), "attempts": {row[0]: row[4] for row in rows[:_NAMED]}}
-        yield from record([event(now.wall, "messages_requeued", ("bus", "messages"), request.actor, **facts)])
-        yield Wake([mailbox_channel(row[3]) for row in rows])
-        outcomes.append(len(rows))
-    return outcomes
+    messages = yield from _find(request.message_ids)
+    missing = [message_id for message_id in request.message_ids if message_id not in messages]
+    if missing:
+        return UnknownMessage(message_id=missing[0])
+    alive = [id for id, rows in messages.items() if any(row[1] != "dead" for row in rows)]
+    if alive:
+        status = next(row[1] for row in messages[alive[0]] if row[1] != "dead")
+        advice = "only dead letters are requeued: bus.messages.dead() lists them"
+        return WrongState(what="message", name=alive[0], status=status, action="requeue it", advice=advice)
+    rows = [(message_id, *row) for message_id, found in messages.items() for row in found]
+    nobody = next((row for row in rows if not _is_read(*row[6:])), None)
+    if nobody is not None:
+        return AgentEnded(agent=nobody[7], status=nobody[8] or "been deleted", message_id=nobody[0])
+    yield Each("message_requeue", [(row[1],) for row in rows])
+    # One line for all of them; why each had died is in the trail already.
+    facts = {"count": len(rows), "attempts": {row[0]: row[4] for row in rows[:_NAMED]}}
+    yield from record([event(now.wall, "messages_requeued", ("bus", "messages"), request.actor, **facts)])
+    yield Wake([mailbox_channel(row[3]) for row in rows])
+    return len(rows)
 
 
-@operation(durable=True, beside=True)
-def purge(requests: Sequence[PurgeRequest], now: Now) -> Op[list[Outcome[list[int]]]]:
+@one_by_one(durable=True, beside=True)
+def purge(request: PurgeRequest, now: Now) -> Op[Outcome[list[int]]]:
     """Delete finished messages, oldest first; ask again, after the last, while it deletes as many as its limit."""
-    outcomes: list[Outcome[list[int]]] = []
-    for request in requests:
-        # Dead letters are there to be looked at: they go only when they are named.
-        statuses = [request.status] if request.status else ["acked", "expired"]
-        rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
-        if rows:
-            facts = {"count": len(rows), "status": request.status, "before": request.before}
-            yield from record([event(now.wall, "messages_purged", ("bus", "messages"), None, **facts)])
-        outcomes.append([id for (id,) in rows])
-    return outcomes
+    # Dead letters are there to be looked at: they go only when they are named.
+    statuses = [request.status] if request.status else ["acked", "expired"]
+    rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
+    if rows:
+        facts = {"count": len(rows), "status": request.status, "before": request.before}
+        yield from record([event(now.wall, "messages_purged", ("bus", "messages"), None, **facts)])
+    return [id for (id,) in rows]
 
 
 def _is_read(kind: str, owner: str, status: str | None, subscription: int | None) -> bool:

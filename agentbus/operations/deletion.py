@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, UnknownAgent, WrongState
-from agentbus.operations import Op, Outcome, Query, operation, quotas
+from agentbus.operations import Op, Outcome, Query, one_by_one, quotas
 from agentbus.operations.budget import Budget
 from agentbus.operations.checkpoints import Owner, forget
 from agentbus.operations.dead_letters import bury
@@ -55,26 +55,22 @@ class Deleted(msgspec.Struct, frozen=True):
     rest: Rest | None = None
 
 
-@operation(durable=True)
-def delete(requests: Sequence[DeleteRequest], now: Now) -> Op[list[Outcome[Deleted]]]:
+@one_by_one(durable=True)
+def delete(request: DeleteRequest, now: Now) -> Op[Outcome[Deleted]]:
     """Delete ended or pending agents with their state and checkpoints; what waits in their mailboxes becomes dead
     letters.
 
     A step removes only so much, and an agent only together with the last of what it has: whoever is cut off between
     two steps leaves an agent that has ended, with fewer checkpoints or less state.
     """
-    outcomes: list[Outcome[Deleted]] = []
-    for request in requests:
-        if request.agent is None:
-            rows = yield Query("agent_finished_before", (request.before, _AGENTS))
-        else:
-            rows = yield Query("agent_status", (request.agent,))
-            error = _cannot_delete(request.agent, rows[0][1] if rows else None)
-            if error is not None:
-                outcomes.append(error)
-                continue
-        outcomes.append((yield from _delete([row[0] for row in rows], request.rest, now)))
-    return outcomes
+    if request.agent is None:
+        rows = yield Query("agent_finished_before", (request.before, _AGENTS))
+    else:
+        rows = yield Query("agent_status", (request.agent,))
+        error = _cannot_delete(request.agent, rows[0][1] if rows else None)
+        if error is not None:
+            return error
+    return (yield from _delete([row[0] for row in rows], request.rest, now))
 
 
 def _cannot_delete(agent: str, status: str | None) -> AgentBusError | None:

@@ -27,6 +27,7 @@ from agentbus.operations.archives import (
     load_checkpoints,
     load_documents,
     load_events,
+    loading,
 )
 from agentbus.operations.task_archives import load_tasks
 
@@ -149,30 +150,15 @@ def _load_sessions(ids: Sequence[str], now: Now) -> Op[list[Line]]:
     return [*(ArchivedSession(*row) for row in rows), *(ArchivedParticipant(*row) for row in members)]
 
 
-def _load_agents(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    rows = yield Query("agent_archive", (list(ids),))
-    return [ArchivedAgent(*row) for row in rows]
-
-
-def _load_state(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("state_export", (list(ids),))
-    return [ArchivedState(*row) for row in rows]
-
-
-def _load_messages(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-    rows = yield Query("message_export", (list(ids),))
-    return [ArchivedMessage(*row) for row in rows]
-
-
 _GROWING = ("message", "checkpoint", "document", "state", "event")
 LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "session": _load_sessions,
-    "agent": _load_agents,
+    "agent": loading("agent_archive", ArchivedAgent),
     "task": load_tasks,
-    "state": _load_state,
+    "state": loading("state_export", ArchivedState),
     "document": load_documents,
     "checkpoint": load_checkpoints,
-    "message": _load_messages,
+    "message": loading("message_export", ArchivedMessage),
     "event": load_events,
 }
 """In this order: what others refer to comes before them."""

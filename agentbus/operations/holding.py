@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain
-from agentbus.errors import AgentBusError, TaskLost
-from agentbus.operations import Actor, Each, Op, Query, Row, Wake
+from agentbus.errors import AgentBusError, TaskLost, UnknownTask
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import fence
 
@@ -46,6 +46,10 @@ class HeldRequest(msgspec.Struct, frozen=True):
     hold: Hold
 
 
+H = TypeVar("H", bound=HeldRequest)
+T = TypeVar("T")
+
+
 class HeldTask(msgspec.Struct, frozen=True):
     """A task as those operations see it that change it: all but what may be large."""
 
@@ -68,6 +72,12 @@ class HeldTask(msgspec.Struct, frozen=True):
     error: str | None
 
 
+def known_task(id: str) -> Op[HeldTask | UnknownTask]:
+    """A task as it stands, whoever holds it."""
+    rows = yield Query("task_standing", ([id],))
+    return HeldTask(*rows[0]) if rows else UnknownTask(task=id)
+
+
 def held(requests: Sequence[HeldRequest]) -> Op[tuple[dict[int, AgentBusError], dict[int, HeldTask]]]:
     """The requests that may not write (by position, with the error), and the tasks they speak of."""
     refused = yield from fence(request.actor for request in requests)
@@ -79,6 +89,18 @@ def held(requests: Sequence[HeldRequest]) -> Op[tuple[dict[int, AgentBusError], 
         if error is not None:
             errors[index] = error
     return errors, tasks
+
+
+def for_holders(requests: Sequence[H], answer: Callable[[H, HeldTask, Now], Op[T]], now: Now) -> Op[list[Outcome[T]]]:
+    """Answer those requests, one by one, whose task is in the hands of whoever asks."""
+    errors, tasks = yield from held(requests)
+    outcomes: list[Outcome[T]] = []
+    for index, request in enumerate(requests):
+        if index in errors:
+            outcomes.append(errors[index])
+        else:
+            outcomes.append((yield from answer(request, tasks[request.hold.number], now)))
+    return outcomes
 
 
 def _lost(request: HeldRequest, task: HeldTask | None) -> TaskLost | None:

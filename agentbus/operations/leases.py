@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -26,6 +27,9 @@ class Settlement(msgspec.Struct, frozen=True):
     @property
     def touches(self) -> int:
         return len(self.leases)
+
+
+S = TypeVar("S", bound=Settlement)
 
 
 class Beginning(msgspec.Struct, frozen=True):
@@ -134,15 +138,7 @@ def _begin_following(requests: Sequence[AckRequest]) -> Op[set[tuple[Beginning, 
 def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Hand reserved messages to the code: from here on the attempt counts."""
     errors, _ = yield from refusals(requests)
-    yield Each(
-        "message_begin",
-        [
-            (request.attempts, id)
-            for index, request in enumerate(requests)
-            if index not in errors
-            for id, _ in request.leases
-        ],
-    )
+    yield Each("message_begin", [(request.attempts, id) for request, id in _rightful(requests, errors)])
     return [errors.get(index) for index in range(len(requests))]
 
 
@@ -150,15 +146,7 @@ def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]
 def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Hold leases for longer."""
     errors, _ = yield from refusals(requests)
-    yield Each(
-        "message_extend",
-        [
-            (now.awake + request.duration, id)
-            for index, request in enumerate(requests)
-            if index not in errors
-            for id, _ in request.leases
-        ],
-    )
+    yield Each("message_extend", [(now.awake + request.duration, id) for request, id in _rightful(requests, errors)])
     return [errors.get(index) for index in range(len(requests))]
 
 
@@ -191,15 +179,8 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
 def reject(requests: Sequence[RejectRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Make dead letters of messages that nobody should try again."""
     errors, held = yield from refusals(requests)
-    yield from bury(
-        [
-            held[id].ending(request.error, request.actor.agent)
-            for index, request in enumerate(requests)
-            if index not in errors
-            for id, _ in request.leases
-        ],
-        now,
-    )
+    endings = [held[id].ending(request.error, request.actor.agent) for request, id in _rightful(requests, errors)]
+    yield from bury(endings, now)
     return [errors.get(index) for index in range(len(requests))]
 
 
@@ -275,6 +256,14 @@ def refusals(
                     errors[index] = _lost(lease, held.get(lease[0]))
                     break
     return errors, held
+
+
+def _rightful(requests: Sequence[S], errors: dict[int, AgentBusError]) -> Iterator[tuple[S, int]]:
+    """The messages of those requests that may settle them."""
+    for index, request in enumerate(requests):
+        if index not in errors:
+            for id, _ in request.leases:
+                yield request, id
 
 
 def _is_held(lease: Lease, actor: Actor, held: dict[int, Held]) -> bool:

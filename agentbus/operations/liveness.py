@@ -14,7 +14,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import plain
 from agentbus.limits import MAX_SECONDS
-from agentbus.operations import Each, Op, Outcome, Query, Row, operation
+from agentbus.operations import Each, Op, Outcome, Query, Row, one_by_one
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import Evidence, Silence, age
@@ -82,42 +82,36 @@ class _Process(msgspec.Struct, frozen=True):
         return 0 < self.silent <= now.awake
 
 
-@operation(durable=True)
-def convict(requests: Sequence[JudgeRequest], now: Now) -> Op[list[Outcome[Convicted]]]:
+@one_by_one(durable=True)
+def convict(request: JudgeRequest, now: Now) -> Op[Outcome[Convicted]]:
     """Fail those that the evidence is enough for. Whatever was judged already is left alone, so that any number of
     judges do no harm."""
-    outcomes: list[Outcome[Convicted]] = []
-    for request in requests:
-        struck = yield from strike(request.gone, "its process died", "dead", now, alive=False)
-        convicted = Convicted(struck.processes, struck.agents, struck.sessions)
-        yield from _convict_processes(request, convicted, now)
-        yield from _convict_agents(request, convicted, now)
-        if request.sessions:
-            convicted.sessions += yield from interrupt((), (), None, now, request.sessions)
-        outcomes.append(convicted)
-    return outcomes
+    struck = yield from strike(request.gone, "its process died", "dead", now, alive=False)
+    convicted = Convicted(struck.processes, struck.agents, struck.sessions)
+    yield from _convict_processes(request, convicted, now)
+    yield from _convict_agents(request, convicted, now)
+    if request.sessions:
+        convicted.sessions += yield from interrupt((), (), None, now, request.sessions)
+    return convicted
 
 
-@operation(durable=True)
-def suspect(requests: Sequence[JudgeRequest], now: Now) -> Op[list[Outcome[Suspected]]]:
+@one_by_one(durable=True)
+def suspect(request: JudgeRequest, now: Now) -> Op[Outcome[Suspected]]:
     """Make those suspect that something speaks against."""
-    outcomes: list[Outcome[Suspected]] = []
-    for request in requests:
-        silent = yield from _silent(request, now)
-        yield Each("process_silent", [
-            (now.awake, id) for id in request.unseen if id in silent and not silent[id].noted(now)
-        ])  # fmt: skip
-        running = (yield Query("agent_of_status", (list(silent), "running"))) if silent else []
-        stuck = yield from silent_agents("running", request.rules, request.limit, now)
-        overdue = yield from overdue_agents("running", request.rules, request.limit, now)
-        found = {**stuck, **overdue, **_in_processes(running, request, silent, now)}
-        yield Each("agent_suspect", [(plain(evidence), now.wall, agent) for agent, evidence in found.items()])
-        yield from record([
-            event(now.wall, "agent_suspected", ("agent", agent), None, evidence=evidence)
-            for agent, evidence in found.items()
-        ])  # fmt: skip
-        outcomes.append(Suspected(list(found), request.limit in {len(stuck), len(overdue)}))
-    return outcomes
+    silent = yield from _silent(request, now)
+    yield Each("process_silent", [
+        (now.awake, id) for id in request.unseen if id in silent and not silent[id].noted(now)
+    ])  # fmt: skip
+    running = (yield Query("agent_of_status", (list(silent), "running"))) if silent else []
+    stuck = yield from silent_agents("running", request.rules, request.limit, now)
+    overdue = yield from overdue_agents("running", request.rules, request.limit, now)
+    found = {**stuck, **overdue, **_in_processes(running, request, silent, now)}
+    yield Each("agent_suspect", [(plain(evidence), now.wall, agent) for agent, evidence in found.items()])
+    yield from record([
+        event(now.wall, "agent_suspected", ("agent", agent), None, evidence=evidence)
+        for agent, evidence in found.items()
+    ])  # fmt: skip
+    return Suspected(list(found), request.limit in {len(stuck), len(overdue)})
 
 
 def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) -> Op[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import StoreError
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, one_by_one
 from agentbus.operations.events import event, record
 from agentbus.records import RetentionPolicy
 
@@ -48,35 +47,29 @@ def is_due(every: int, now: Now) -> Op[bool]:
     return not rows or not 0 <= now.wall - int(rows[0][0]) < every
 
 
-@operation(durable=True)
-def change_policy(requests: Sequence[ChangePolicyRequest], now: Now) -> Op[list[Outcome[RetentionPolicy]]]:
+@one_by_one(durable=True)
+def change_policy(request: ChangePolicyRequest, now: Now) -> Op[Outcome[RetentionPolicy]]:
     """Keep what was named for another time; the outcome is the policy that holds then."""
-    outcomes: list[Outcome[RetentionPolicy]] = []
-    for request in requests:
-        try:
-            before = yield from read_policy(None, now)
-            rows = yield Query("meta_get", (_POLICY,))
-        except StoreError:
-            before, rows = RetentionPolicy(), []
-        after = msgspec.structs.replace(before, **request.changes)
-        changed = {name: value for name, value in request.changes.items() if value != getattr(before, name)}
-        # Only what was ever named is kept: for the rest, the defaults of whichever version reads it hold.
-        kept = {**(decode(rows[0][0]) if rows else {}), **request.changes}
-        yield Query("meta_set", (_POLICY, plain(kept)))
-        if changed:
-            facts = {"before": {name: getattr(before, name) for name in changed}, "after": changed}
-            yield from record([event(now.wall, "retention_changed", ("bus", "retention"), None, **facts)])
-        outcomes.append(after)
-    return outcomes
+    try:
+        before = yield from read_policy(None, now)
+        rows = yield Query("meta_get", (_POLICY,))
+    except StoreError:
+        before, rows = RetentionPolicy(), []
+    after = msgspec.structs.replace(before, **request.changes)
+    changed = {name: value for name, value in request.changes.items() if value != getattr(before, name)}
+    # Only what was ever named is kept: for the rest, the defaults of whichever version reads it hold.
+    kept = {**(decode(rows[0][0]) if rows else {}), **request.changes}
+    yield Query("meta_set", (_POLICY, plain(kept)))
+    if changed:
+        facts = {"before": {name: getattr(before, name) for name in changed}, "after": changed}
+        yield from record([event(now.wall, "retention_changed", ("bus", "retention"), None, **facts)])
+    return after
 
 
-@operation(durable=False)
-def take_turn(requests: Sequence[TurnRequest], now: Now) -> Op[list[Outcome[bool]]]:
+@one_by_one(durable=False)
+def take_turn(request: TurnRequest, now: Now) -> Op[Outcome[bool]]:
     """Whether this one is to apply the policy now: of those who ask at once, the first."""
-    outcomes: list[Outcome[bool]] = []
-    for request in requests:
-        due = yield from is_due(request.every, now)
-        if due:
-            yield Query("meta_set", (_APPLIED, str(now.wall)))
-        outcomes.append(due)
-    return outcomes
+    due = yield from is_due(request.every, now)
+    if due:
+        yield Query("meta_set", (_APPLIED, str(now.wall)))
+    return due

@@ -9,7 +9,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode
-from agentbus.operations import Each, Op, Outcome, Query, operation
+from agentbus.operations import Each, Op, Outcome, Query, one_by_one, operation
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
 from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
@@ -95,35 +95,29 @@ def notice_boot(requests: Sequence[None], now: Now) -> Op[list[Outcome[None]]]:
     return [None] * len(requests)
 
 
-@operation(durable=False)
-def enter(requests: Sequence[EnterRequest], now: Now) -> Op[list[Outcome[Entry]]]:
+@one_by_one(durable=False)
+def enter(request: EnterRequest, now: Now) -> Op[Outcome[Entry]]:
     """Take a number. The first to open the bus after a reboot voids what the last boot left behind."""
-    outcomes: list[Outcome[Entry]] = []
-    for request in requests:
-        yield from _new_boot(now)
-        ((process,),) = yield Query(
-            "process_insert",
-            (
-                request.host, now.boot, request.pid, request.started, request.bell, int(request.watched), now.awake,
-                now.wall, request.every,
-            ),
-        )  # fmt: skip
-        rows = yield Query("process_neighbours", (process,))
-        outcomes.append(Entry(process, [Neighbour(*row) for row in rows]))
-    return outcomes
+    yield from _new_boot(now)
+    ((process,),) = yield Query(
+        "process_insert",
+        (
+            request.host, now.boot, request.pid, request.started, request.bell, int(request.watched), now.awake,
+            now.wall, request.every,
+        ),
+    )  # fmt: skip
+    rows = yield Query("process_neighbours", (process,))
+    return Entry(process, [Neighbour(*row) for row in rows])
 
 
-@operation(durable=True)
-def disown(requests: Sequence[DisownRequest], now: Now) -> Op[list[Outcome[int]]]:
+@one_by_one(durable=True)
+def disown(request: DisownRequest, now: Now) -> Op[Outcome[int]]:
     """Strike off every process: what is live in a backup is a process of another time. The outcome says how many."""
-    outcomes: list[Outcome[int]] = []
-    for request in requests:
-        rows = yield Query("process_live")
-        yield from leave.run([LeaveRequest(tuple(process for (process,) in rows), True, request.reason)], now)
-        facts = {"backup": request.backup, "processes": len(rows)}
-        yield from record([event(now.wall, "bus_restored", ("bus", "backup"), None, **facts)])
-        outcomes.append(len(rows))
-    return outcomes
+    rows = yield Query("process_live")
+    yield from leave.run([LeaveRequest(tuple(process for (process,) in rows), True, request.reason)], now)
+    facts = {"backup": request.backup, "processes": len(rows)}
+    yield from record([event(now.wall, "bus_restored", ("bus", "backup"), None, **facts)])
+    return len(rows)
 
 
 @operation(durable=False, beside=True)
@@ -180,27 +174,23 @@ def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]
     return [None] * len(requests)
 
 
-@operation(durable=True)
-def leave(requests: Sequence[LeaveRequest], now: Now) -> Op[list[Outcome[list[str]]]]:
+@one_by_one(durable=True)
+def leave(request: LeaveRequest, now: Now) -> Op[Outcome[list[str]]]:
     """Strike processes off; their live agents are stopped, or failed if the process was found dead. Sessions that they
     own and nobody else is at work in are interrupted.
 
     The outcome names those agents.
     """
-    outcomes: list[Outcome[list[str]]] = []
-    for request in requests:
-        if request.dead:
-            struck = yield from strike(request.processes, request.reason, "dead", now, alive=False)
-            outcomes.append(struck.agents)
-        else:
-            still = yield Query("process_end", ("ended", now.wall, list(request.processes)))
-            ended = [process for process, *_ in still]
-            rows = yield Query("agent_of_processes", (ended,))
-            agents = [agent for agent, *_ in rows]
-            yield from end(agents, "stopped", request.reason, None, now, processes=ended)
-            yield from _forget(ended)
-            outcomes.append(agents)
-    return outcomes
+    if request.dead:
+        struck = yield from strike(request.processes, request.reason, "dead", now, alive=False)
+        return struck.agents
+    still = yield Query("process_end", ("ended", now.wall, list(request.processes)))
+    ended = [process for process, *_ in still]
+    rows = yield Query("agent_of_processes", (ended,))
+    agents = [agent for agent, *_ in rows]
+    yield from end(agents, "stopped", request.reason, None, now, processes=ended)
+    yield from _forget(ended)
+    return agents
 
 
 class Struck(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import AgentBusError, BusFull, QueueFull, SendingTooFast, StoreError
 from agentbus.limits import MAX_BATCH
-from agentbus.operations import Op, Outcome, Query, Rows, operation
+from agentbus.operations import Op, Outcome, Query, Rows, one_by_one
 from agentbus.operations.events import event, record
 
 if TYPE_CHECKING:
@@ -53,25 +53,22 @@ def read_quotas(_: None, now: Now) -> Op[QuotaPolicy]:
         raise _unreadable(error) from None
 
 
-@operation(durable=True)
-def change_quotas(requests: Sequence[ChangeQuotasRequest], now: Now) -> Op[list[Outcome[QuotaPolicy]]]:
+@one_by_one(durable=True)
+def change_quotas(request: ChangeQuotasRequest, now: Now) -> Op[Outcome[QuotaPolicy]]:
     """Set quotas; the outcome are those that hold then."""
     from agentbus.records import QuotaPolicy
 
-    outcomes: list[Outcome[QuotaPolicy]] = []
-    for request in requests:
-        try:
-            before = yield from read_quotas(None, now)
-        except StoreError:
-            before = QuotaPolicy()
-        after = msgspec.structs.replace(before, **request.changes)
-        changed = {name: value for name, value in request.changes.items() if value != getattr(before, name)}
-        yield Query("meta_set", (_POLICY, plain(msgspec.structs.asdict(after))))
-        if changed:
-            facts = {"before": {name: getattr(before, name) for name in changed}, "after": changed}
-            yield from record([event(now.wall, "quotas_changed", ("bus", "quotas"), None, **facts)])
-        outcomes.append(after)
-    return outcomes
+    try:
+        before = yield from read_quotas(None, now)
+    except StoreError:
+        before = QuotaPolicy()
+    after = msgspec.structs.replace(before, **request.changes)
+    changed = {name: value for name, value in request.changes.items() if value != getattr(before, name)}
+    yield Query("meta_set", (_POLICY, plain(msgspec.structs.asdict(after))))
+    if changed:
+        facts = {"before": {name: getattr(before, name) for name in changed}, "after": changed}
+        yield from record([event(now.wall, "quotas_changed", ("bus", "quotas"), None, **facts)])
+    return after
 
 
 def admit(loads: Sequence[Load | None], found: Rows, now: Now) -> Op[list[AgentBusError | None]]:

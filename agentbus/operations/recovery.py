@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import decode, plain
 from agentbus.errors import AgentBusError, PlanOutdated, SessionEnded, SessionIdTaken, UnknownSession, WrongState
-from agentbus.operations import Op, Outcome, Query, carry_out, operation
+from agentbus.operations import Op, Outcome, Query, carry_out, one_by_one
 from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import RollbackRequest, roll_back
 from agentbus.operations.events import event, record
@@ -42,25 +40,20 @@ class RecoverRequest(msgspec.Struct, frozen=True):
         return 0 if self.rollback is None else self.rollback.weight
 
 
-@operation(durable=True)
-def recover(requests: Sequence[RecoverRequest], now: Now) -> Op[list[Outcome[Recovered]]]:
+@one_by_one(durable=True)
+def recover(request: RecoverRequest, now: Now) -> Op[Outcome[Recovered]]:
     """Resume, complete, abandon or roll back sessions, or start others from what they made.
 
     A session that goes on already is not resumed again, whoever did it; that is no error.
     """
-    outcomes: list[Outcome[Recovered]] = []
-    for request in requests:
-        found = yield from outline(request.session, now)
-        if found is None:
-            outcomes.append(UnknownSession(session=request.session))
-            continue
-        standing, present = found
-        if request.action == "resume" and standing.session.status == "active":
-            outcomes.append(Recovered("resume", request.session, False, []))
-            continue
-        error = yield from _cannot(request, standing, present)
-        outcomes.append(error or (yield from _recover(request, standing, now)))
-    return outcomes
+    found = yield from outline(request.session, now)
+    if found is None:
+        return UnknownSession(session=request.session)
+    standing, present = found
+    if request.action == "resume" and standing.session.status == "active":
+        return Recovered("resume", request.session, False, [])
+    error = yield from _cannot(request, standing, present)
+    return error or (yield from _recover(request, standing, now))
 
 
 def _cannot(request: RecoverRequest, standing: RecoveryRecord, present: Basis) -> Op[AgentBusError | None]:

@@ -9,7 +9,7 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.limits import session_scope
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, one_by_one
 from agentbus.operations.budget import Budget
 from agentbus.operations.deletion import Rest, bury_letters, remove_agents
 from agentbus.operations.events import event, record
@@ -55,22 +55,19 @@ class _Step:
             self.rest = Rest(scope, change)
 
 
-@operation(durable=True)
-def remove(requests: Sequence[RemoveRequest], now: Now) -> Op[list[Outcome[Removed]]]:
+@one_by_one(durable=True)
+def remove(request: RemoveRequest, now: Now) -> Op[Outcome[Removed]]:
     """Let go of what is still as it was archived; the outcome says what went."""
-    outcomes: list[Outcome[Removed]] = []
-    for request in requests:
-        step = _Step(request.rest, now)
-        gone: list[Piece] = []
-        for kind, removal in _REMOVALS.items():
-            pieces = [piece for piece in request.pieces if piece.kind == kind]
-            if pieces and step.rest is None:
-                gone += yield from removal(pieces, step)
-        if gone:
-            facts = {"archive": request.archive, "counts": dict(Counter(piece.kind for piece in gone))}
-            yield from record([event(now.wall, "retention_applied", ("bus", "retention"), None, **facts)])
-        outcomes.append(Removed(gone, step.rest))
-    return outcomes
+    step = _Step(request.rest, now)
+    gone: list[Piece] = []
+    for kind, removal in _REMOVALS.items():
+        pieces = [piece for piece in request.pieces if piece.kind == kind]
+        if pieces and step.rest is None:
+            gone += yield from removal(pieces, step)
+    if gone:
+        facts = {"archive": request.archive, "counts": dict(Counter(piece.kind for piece in gone))}
+        yield from record([event(now.wall, "retention_applied", ("bus", "retention"), None, **facts)])
+    return Removed(gone, step.rest)
 
 
 def _remove_checkpoints(pieces: Sequence[Piece], step: _Step) -> Op[list[Piece]]:

@@ -15,7 +15,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.errors import AgentBusError, ArchiveDiffers, Outdated, UnknownSession
 from agentbus.limits import scope_session
-from agentbus.operations import Each, Op, Outcome, Query, Wake, mailbox_channel, operation, several
+from agentbus.operations import Each, Op, Outcome, Query, Wake, mailbox_channel, one_by_one, operation, several
 from agentbus.operations.archives import (
     ArchivedAgent,
     ArchivedCheckpoint,
@@ -60,16 +60,6 @@ class ImportedRequest(msgspec.Struct, frozen=True):
 
     name: str
     counts: dict[str, int]
-
-
-@operation(durable=True, grows=True)
-def restore(requests: Sequence[RestoreRequest], now: Now) -> Op[list[Outcome[bool]]]:
-    """Put rows back that are not there. The outcome says whether the row is new; what is there is never changed, but
-    for a tombstone of the very value that the line has."""
-    outcomes: list[Outcome[bool]] = []
-    for request in requests:
-        outcomes.append((yield from _restore(request, now)))
-    return outcomes
 
 
 @operation(durable=True)
@@ -191,7 +181,10 @@ def insert_state(line: ArchivedState, row: int | None) -> Op[None]:
     yield Wake((state_channel(line.scope),))
 
 
-def _restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
+@one_by_one(durable=True, grows=True)
+def restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
+    """Put rows back that are not there. The outcome says whether the row is new; what is there is never changed, but
+    for a tombstone of the very value that the line has."""
     match request.line:
         case ArchivedState() as line:
             return (yield from _restore_state(line))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from agentbus.errors import (
     WrongState,
 )
 from agentbus.limits import MAX_ID
-from agentbus.operations import Op, Outcome, Query, Row, operation
+from agentbus.operations import Op, Outcome, Query, Row, one_by_one
 from agentbus.operations.closed import ENDED, not_open
 from agentbus.operations.endings import end
 from agentbus.operations.events import event, record
@@ -118,57 +117,42 @@ class Standing(msgspec.Struct, frozen=True):
         return msgspec.structs.asdict(Neighbour(self.process, self.host, self.pid, self.started, self.bell))
 
 
-@operation(durable=True)
-def begin_session(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[Begun]]]:
+@one_by_one(durable=True)
+def begin_session(request: BeginRequest, now: Now) -> Op[Outcome[Begun]]:
     """Begin sessions, or go on with those that nobody is in any more."""
-    outcomes: list[Outcome[Begun]] = []
-    for request in requests:
-        standing = yield from standing_of(request.session)
-        if standing is None:
-            outcomes.append((yield from _start(request, now)))
-        else:
-            error = _cannot_continue(request, standing)
-            outcomes.append(error or (yield from _continue(request, standing, now)))
-    return outcomes
+    standing = yield from standing_of(request.session)
+    if standing is None:
+        return (yield from _start(request, now))
+    error = _cannot_continue(request, standing)
+    return error or (yield from _continue(request, standing, now))
 
 
-@operation(durable=True)
-def change_session(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[None]]]:
+@one_by_one(durable=True)
+def change_session(request: ChangeRequest, now: Now) -> Op[Outcome[None]]:
     """Change the status of sessions: only as the design allows it, and with a line in the trail."""
-    outcomes: list[Outcome[None]] = []
-    for request in requests:
-        standing = yield from standing_of(request.session)
-        if standing is None:
-            outcomes.append(UnknownSession(session=request.session))
-            continue
-        if request.owner is not None and standing.process != request.owner:
-            holder = "nobody" if standing.pid is None else f"process {standing.pid}"
-            outcomes.append(SessionLost(session=request.session, holder=holder))
-            continue
-        before, action = _ACTIONS[request.status]
-        if standing.status in before:
-            yield from _change(request, standing, now)
-            outcomes.append(None)
-        elif request.leaving and standing.status == request.status:
-            yield Query("session_disown", (request.session,))
-            outcomes.append(None)
-        else:
-            error = SessionEnded if standing.status in ENDED else WrongState
-            advice = f"that takes one that is {' or '.join(sorted(before))}"
-            outcomes.append(
-                error(what="session", name=request.session, status=standing.status, action=action, advice=advice)
-            )
-    return outcomes
+    standing = yield from standing_of(request.session)
+    if standing is None:
+        return UnknownSession(session=request.session)
+    if request.owner is not None and standing.process != request.owner:
+        holder = "nobody" if standing.pid is None else f"process {standing.pid}"
+        return SessionLost(session=request.session, holder=holder)
+    before, action = _ACTIONS[request.status]
+    if standing.status in before:
+        yield from _change(request, standing, now)
+    elif request.leaving and standing.status == request.status:
+        yield Query("session_disown", (request.session,))
+    else:
+        error = SessionEnded if standing.status in ENDED else WrongState
+        advice = f"that takes one that is {' or '.join(sorted(before))}"
+        return error(what="session", name=request.session, status=standing.status, action=action, advice=advice)
+    return None
 
 
-@operation(durable=True)
-def advance_session(requests: Sequence[SessionProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
+@one_by_one(durable=True)
+def advance_session(request: SessionProgressRequest, now: Now) -> Op[Outcome[None]]:
     """Note how far sessions are."""
-    outcomes: list[Outcome[None]] = []
-    for request in requests:
-        rows = yield Query("session_progress", (request.percent, now.wall, request.session))
-        outcomes.append(None if rows else (yield from not_open(request.session, "progress")))
-    return outcomes
+    rows = yield Query("session_progress", (request.percent, now.wall, request.session))
+    return None if rows else (yield from not_open(request.session, "progress"))
 
 
 # Questions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import msgspec
 
@@ -13,10 +13,8 @@ from agentbus.errors import AgentBusError
 from agentbus.operations import Each, Op, Outcome, Query, Row, carry_out, operation
 from agentbus.operations.checkpoints import SaveRequest, save_checkpoint
 from agentbus.operations.events import event, record
-from agentbus.operations.holding import HeldRequest, HeldTask, held
+from agentbus.operations.holding import H, HeldRequest, HeldTask, for_holders, held
 from agentbus.operations.tasks import StartRequest, insert
-
-H = TypeVar("H", bound=HeldRequest)
 
 
 class StepPlace(msgspec.Struct, frozen=True):
@@ -176,22 +174,19 @@ def finish_step(requests: Sequence[FinishStepRequest], now: Now) -> Op[list[Outc
 @operation(durable=True)
 def fail_step(requests: Sequence[FailStepRequest], now: Now) -> Op[list[Outcome[int | None]]]:
     """Keep what went wrong with steps; the outcome is when there is another attempt (wall), if there is."""
-    errors, _ = yield from held(requests)
-    outcomes: list[Outcome[int | None]] = []
-    for index, request in enumerate(requests):
-        if index in errors:
-            outcomes.append(errors[index])
-            continue
-        due = None if request.delay is None else now.wall + request.delay
-        yield Query(
-            "step_fail",
-            (
-                "failed" if due is None else "retrying", due, request.failures, request.problem,
-                now.wall if due is None else None, request.hold.number, request.place.kind, request.place.key,
-            ),
-        )  # fmt: skip
-        outcomes.append(due)
-    return outcomes
+    return (yield from for_holders(requests, _fail, now))
+
+
+def _fail(request: FailStepRequest, task: HeldTask, now: Now) -> Op[int | None]:
+    due = None if request.delay is None else now.wall + request.delay
+    yield Query(
+        "step_fail",
+        (
+            "failed" if due is None else "retrying", due, request.failures, request.problem,
+            now.wall if due is None else None, task.number, request.place.kind, request.place.key,
+        ),
+    )  # fmt: skip
+    return due
 
 
 @operation(durable=True, grows=True)
@@ -215,46 +210,41 @@ def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[b
 @operation(durable=True)
 def enter_phase(requests: Sequence[PhaseRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Note the parts that tasks have come to."""
-    errors, tasks = yield from held(requests)
-    for index, request in enumerate(requests):
-        if index not in errors:
-            task = tasks[request.hold.number]
-            yield from _insert_done(request.place, task.number, None, now)
-            yield Query("task_phase", (request.place.name, now.wall, task.number))
-            facts = {"phase": request.place.name, "before": task.phase}
-            yield from record([event(now.wall, "task_phase", ("task", task.id), request.actor.agent, **facts)])
-    return [errors.get(index) for index in range(len(requests))]
+    return (yield from for_holders(requests, _enter_phase, now))
+
+
+def _enter_phase(request: PhaseRequest, task: HeldTask, now: Now) -> Op[None]:
+    yield from _insert_done(request.place, task.number, None, now)
+    yield Query("task_phase", (request.place.name, now.wall, task.number))
+    facts = {"phase": request.place.name, "before": task.phase}
+    yield from record([event(now.wall, "task_phase", ("task", task.id), request.actor.agent, **facts)])
 
 
 @operation(durable=True, grows=True)
 def checkpoint_task(requests: Sequence[TaskCheckpointRequest], now: Now) -> Op[list[Outcome[int]]]:
     """Save checkpoints of tasks, each with the step that it is; the outcome is its number."""
-    errors, _ = yield from held(requests)
-    outcomes: list[Outcome[int]] = []
-    for index, request in enumerate(requests):
-        if index in errors:
-            outcomes.append(errors[index])
-            continue
-        saved = yield from carry_out(save_checkpoint, request.save, now)
-        yield from _insert_done(request.place, request.hold.number, saved.id, now)
-        outcomes.append(saved.id)
-    return outcomes
+    return (yield from for_holders(requests, _checkpoint, now))
+
+
+def _checkpoint(request: TaskCheckpointRequest, task: HeldTask, now: Now) -> Op[int]:
+    saved = yield from carry_out(save_checkpoint, request.save, now)
+    yield from _insert_done(request.place, task.number, saved.id, now)
+    return saved.id
 
 
 @operation(durable=False)
 def progress_task(requests: Sequence[TaskProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Note how far tasks and steps are."""
-    errors, _ = yield from held(requests)
-    for index, request in enumerate(requests):
-        if index in errors:
-            continue
-        if request.key is None:
-            yield Query("task_progress", (request.percent, request.note, now.wall, request.hold.number))
-        else:
-            yield Query("step_progress", (request.percent, request.hold.number, request.key))
-            if request.note is not None:
-                yield Query("task_note", (request.note, now.wall, request.hold.number))
-    return [errors.get(index) for index in range(len(requests))]
+    return (yield from for_holders(requests, _progress, now))
+
+
+def _progress(request: TaskProgressRequest, task: HeldTask, now: Now) -> Op[None]:
+    if request.key is None:
+        yield Query("task_progress", (request.percent, request.note, now.wall, task.number))
+    else:
+        yield Query("step_progress", (request.percent, task.number, request.key))
+        if request.note is not None:
+            yield Query("task_note", (request.note, now.wall, task.number))
 
 
 def _insert_done(place: StepPlace, task: int, result: int | None, now: Now) -> Op[None]:

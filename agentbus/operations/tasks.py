@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,8 @@ from agentbus.operations.holding import (
     HeldRequest,
     HeldTask,
     Hold,
+    after,
+    for_holders,
     free,
     held,
     task_events,
@@ -287,25 +290,17 @@ def renew_tasks(requests: Sequence[RenewTasksRequest], now: Now) -> Op[list[Outc
 def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[str]]]:
     """Nothing more can be done for these tasks now. The outcome is what they are from here on: waiting; halted, if that
     was asked for; pending, if what they wait for came meanwhile, or they wait for nobody."""
-    errors, tasks = yield from held(requests)
-    outcomes: list[Outcome[str]] = []
-    for index, request in enumerate(requests):
-        if index in errors:
-            outcomes.append(errors[index])
-            continue
-        task = tasks[request.hold.number]
-        yield Each("step_interrupt", [(task.number,)])
-        status, due, waits = yield from _standing(task, request)
-        yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
-        yield from record([
-            event(
-                now.wall, f"task_{status}", ("task", task.id), request.actor.agent,
-                before="running", **({"waits": waits} if waits else {}),
-            )
-        ])  # fmt: skip
-        yield Wake([READY] if status == "pending" else [])
-        outcomes.append(status)
-    return outcomes
+    return (yield from for_holders(requests, _let_go, now))
+
+
+def _let_go(request: LetGoRequest, task: HeldTask, now: Now) -> Op[str]:
+    yield Each("step_interrupt", [(task.number,)])
+    status, due, waits = yield from _standing(task, request)
+    yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
+    facts = {"waits": waits} if waits else {}
+    yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
+    yield Wake([READY] if status == "pending" else [])
+    return status
 
 
 def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None, list[str]]]:
@@ -343,32 +338,28 @@ def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outc
 def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]]]:
     """Tasks have failed. One that may be restarted is pending again after a while, from the step that failed on; the
     outcome says what it is."""
-    errors, tasks = yield from held(requests)
-    outcomes: list[Outcome[str]] = []
-    for index, request in enumerate(requests):
-        if index in errors:
-            outcomes.append(errors[index])
-            continue
-        task = tasks[request.hold.number]
-        again = not request.final and task.restarted < task.restarts
-        yield Each("step_interrupt", [(task.number,)])
-        if again:
-            delay = backoff(task.backoff, task.restarted + 1)
-            yield from try_again(task, request.steps, now)
-            yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
-        else:
-            delay = None
-            yield Query("task_fail", (request.problem, now.wall, task.number))
-        status = "halted" if again and task.halting else "pending" if again else "failed"
-        facts = {"error": request.summary, **({} if delay is None else {"delay": delay, "restart": task.restarted + 1})}
-        yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
-        if not again:
-            yield from tell_parents([task], now)
-        outcomes.append(status)
-    return outcomes
+    return (yield from for_holders(requests, _fail, now))
 
 
-def try_again(task: HeldTask, steps: Sequence[str], now: Now) -> Op[None]:
+def _fail(request: FailRequest, task: HeldTask, now: Now) -> Op[str]:
+    yield Each("step_interrupt", [(task.number,)])
+    facts: dict[str, Any] = {"error": request.summary}
+    again = not request.final and task.restarted < task.restarts
+    if again:
+        delay = backoff(task.backoff, task.restarted + 1)
+        facts |= {"delay": delay, "restart": task.restarted + 1}
+        yield from try_again(task, request.steps)
+        yield Query("task_restart_later", (now.wall + delay, request.problem, now.wall, task.number))
+    else:
+        yield Query("task_fail", (request.problem, now.wall, task.number))
+    status = after(task) if again else "failed"
+    yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
+    if not again:
+        yield from tell_parents([task], now)
+    return status
+
+
+def try_again(task: HeldTask, steps: Sequence[str]) -> Op[None]:
     """Make void the steps that a task failed at, so that they run again. What is finished stays so."""
     if steps:
         yield Query("task_generation", (task.number,))

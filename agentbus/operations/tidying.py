@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, one_by_one
 from agentbus.operations.leases import Held, take_back
 from agentbus.operations.liveness import Rules, absent_agents, overdue_agents, patience, silent_agents
 from agentbus.operations.processes import Neighbour
@@ -114,18 +114,15 @@ def _speaks_against(status: str, rules: Rules, now: Now) -> Op[bool]:
     return bool((yield from overdue_agents(status, rules, 1, now)))
 
 
-@operation(durable=False, beside=True)
-def tidy(requests: Sequence[TidyRequest], now: Now) -> Op[list[Outcome[Tidied]]]:
+@one_by_one(durable=False, beside=True)
+def tidy(request: TidyRequest, now: Now) -> Op[Outcome[Tidied]]:
     """Do for mailboxes that nobody claims from what a claim does for its own: free leases that ran out (what has no
     attempt left becomes a dead letter), and expire what is too old."""
-    outcomes: list[Outcome[Tidied]] = []
-    for request in requests:
-        rows = yield Query("message_lapsed_anywhere", (now.awake, request.limit))
-        lapsed = [Held(*row) for row in rows]
-        yield from take_back(lapsed, "its lease ran out", now)
-        # Last: what was taken back may be too old by now.
-        mailboxes = sorted({*request.mailboxes, *(message.mailbox for message in lapsed)})
-        expired = (yield Query("message_expire_some", (now.wall, mailboxes, request.limit))) if mailboxes else []
-        more = request.limit in {len(lapsed), len(expired)}
-        outcomes.append(Tidied(len(lapsed), len(expired), more))
-    return outcomes
+    rows = yield Query("message_lapsed_anywhere", (now.awake, request.limit))
+    lapsed = [Held(*row) for row in rows]
+    yield from take_back(lapsed, "its lease ran out", now)
+    # Last: what was taken back may be too old by now.
+    mailboxes = sorted({*request.mailboxes, *(message.mailbox for message in lapsed)})
+    expired = (yield Query("message_expire_some", (now.wall, mailboxes, request.limit))) if mailboxes else []
+    more = request.limit in {len(lapsed), len(expired)}
+    return Tidied(len(lapsed), len(expired), more)

@@ -5,7 +5,6 @@ Whether a payload fits is found out before, by whoever sends it: a check may tak
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from agentbus.clock import Now
 from agentbus.codec import decode
 from agentbus.errors import AgentBusError, BuiltInType
-from agentbus.operations import Op, Outcome, Query, operation
+from agentbus.operations import Op, Outcome, Query, one_by_one
 from agentbus.operations.events import event, record
 
 if TYPE_CHECKING:
@@ -41,16 +40,9 @@ class Unchecked(AgentBusError):
     text = "message {item} is not known to fit the schema of {type!r}"
 
 
-@operation(durable=True, grows=True)
-def define(requests: Sequence[DefineRequest], now: Now) -> Op[list[Outcome[None]]]:
+@one_by_one(durable=True, grows=True)
+def define(request: DefineRequest, now: Now) -> Op[Outcome[None]]:
     """Add types to the vocabulary, or change them. What is so already is no news."""
-    outcomes: list[Outcome[None]] = []
-    for request in requests:
-        outcomes.append((yield from _define(request, now)))
-    return outcomes
-
-
-def _define(request: DefineRequest, now: Now) -> Op[AgentBusError | None]:
     rows = yield Query("type_get", (request.kind, request.name))
     builtin, description, schema = rows[0] if rows else (0, "", None)
     if builtin:

@@ -11,11 +11,11 @@ from agentbus.limits import (
     MAX_PAGE,
     TASK_STATUSES,
     check_choice,
-    check_choices,
     check_name,
     check_range,
     check_row,
     check_seconds,
+    choices_or_none,
     name_or_none,
 )
 from agentbus.operations.task_reading import (
@@ -104,7 +104,7 @@ class Tasks(Control):
         >>> page = await bus.tasks.list(status=["waiting", "halted"])                 # doctest: +SKIP
         """
         wanted = TaskFilter(
-            None if status is None else check_choices(status, "status", TASK_STATUSES),
+            choices_or_none(status, "status", TASK_STATUSES),
             name_or_none(workflow, "workflow"),
             name_or_none(session, "session"),
             name_or_none(parent, "parent"),

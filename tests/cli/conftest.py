@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,10 @@ def shell(nowhere: Shell) -> Shell:
     """A directory with a fresh bus."""
     open_bus(nowhere.directory / ".agentbus", create=True).close()
     return nowhere
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -187,7 +187,7 @@ def listeners(place: Path) -> int:
 
 
 def test_who_was_taken_for_dead_while_waiting_listens_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentbus.engine.sqlite.attending.BEAT", 0.02)
+    monkeypatch.setattr("agentbus.engine.attending.BEAT", 0.02)
     with open_bus(place, create=True) as bus, open_bus(place) as other:
         agent = bus.register("a", type="worker")
         sender = other.agent("a")

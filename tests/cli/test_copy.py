@@ -14,7 +14,7 @@ import pytest
 from agentbus.blocking import open_bus, open_store
 from agentbus.services.copying import copy_bus
 from tests.cli.conftest import Shell
-from tests.cli.test_terminal import on_terminal
+from tests.cli.terminals import on_terminal
 from tests.support.postgres import Schemas, at_schema
 
 

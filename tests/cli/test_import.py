@@ -13,7 +13,7 @@ import pytest
 
 from agentbus.blocking import open_bus
 from tests.cli.conftest import PATIENCE, Shell
-from tests.cli.test_terminal import on_terminal, uncoloured
+from tests.cli.terminals import on_terminal, uncoloured
 from tests.conformance.old_ways import agent, coordination, session, write
 
 

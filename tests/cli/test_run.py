@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from agentbus.blocking import open_bus
-from agentbus.engine import presence
 from agentbus.interfaces.cli.main import main
-from agentbus.records import AgentRecord
-from tests.cli.conftest import Outcome, Shell
+from tests.cli.conftest import Shell
+from tests.cli.runs import error, gone, known, line, record, recorded, running
 from tests.support.processes import eventually
 
 HANDLED = """
@@ -32,51 +26,6 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-
-
-@contextmanager
-def running(shell: Shell, *words: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A run, which is over when the block ends; whatever it started is then gone by itself."""
-    process = shell.start("run", "--quiet", *words, **options)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
-
-
-def line(process: subprocess.Popen[bytes]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().decode().rstrip("\n")
-
-
-def gone(pid: int) -> bool:
-    return presence.is_gone(pid, "", None)
-
-
-def record(shell: Shell, agent: str) -> AgentRecord:
-    with open_bus(shell.directory / ".agentbus") as bus:
-        found = bus.do(bus.agents.get(agent))
-    assert found is not None
-    return found
-
-
-def known(shell: Shell, agent: str) -> bool:
-    with open_bus(shell.directory / ".agentbus") as bus:
-        return bus.do(bus.agents.get(agent)) is not None
-
-
-def recorded(shell: Shell, agent: str) -> Any:
-    """What is known of the run of an agent."""
-    with open_bus(shell.directory / ".agentbus") as bus:
-        return bus.do(bus.state(agent).get("agentbus.run"))
-
-
-def error(outcome: Outcome) -> Any:
-    return json.loads(outcome.out)["error"]["code"]
 
 
 def test_a_command_that_ends_well_has_completed(shell: Shell) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import termios
 import time
-from typing import Any
 
 import anyio
 import pytest
@@ -18,8 +17,8 @@ from agentbus.interfaces.running import life
 from agentbus.interfaces.running.job import Ended
 from agentbus.interfaces.running.resident import FENCED
 from tests.cli.conftest import PATIENCE, Shell
-from tests.cli.test_run import gone, line, record, recorded, running
-from tests.cli.test_run_vouching import Pretender, looked, resident
+from tests.cli.pretending import Pretender, going, looked, resident
+from tests.cli.runs import gone, line, record, recorded, running
 from tests.support.processes import eventually
 
 STUBBORN = "trap '' TERM; echo $$; while :; do sleep 0.1; done"
@@ -88,16 +87,7 @@ async def test_a_command_that_says_it_is_done_has_time_to_end(
     monkeypatch.setattr(life, "EVERY", 0.01)
     pretender = Pretender()
     run = resident(bus, pretender)
-    ended: list[Any] = []
-
-    async def go() -> None:
-        ended.append(await run.run())
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(go)
-        await looked(lambda: pretender.told == ["a#1"])
-        pretender.report(started=1234)
-        await looked(lambda: run.agent.waiting == 1)
+    async with going(run, pretender) as ended:
         await (run.agent.complete() if status == "completed" else run.agent.fail("no way"))
         await anyio.sleep(0.1)
         assert pretender.told == ["a#1"], "nobody has told it to end"
@@ -112,16 +102,7 @@ async def test_but_not_for_ever(bus: Bus, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(life, "FAREWELL", 0.05)
     pretender = Pretender()
     run = resident(bus, pretender)
-    ended: list[Any] = []
-
-    async def go() -> None:
-        ended.append(await run.run())
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(go)
-        await looked(lambda: pretender.told == ["a#1"])
-        pretender.report(started=1234)
-        await looked(lambda: run.agent.waiting == 1)
+    async with going(run, pretender) as ended:
         await run.agent.complete()
         await looked(lambda: pretender.told == ["a#1", (signal.SIGTERM, True), (signal.SIGCONT, True)])
         assert capsys.readouterr().out.endswith("its command is ended\n")
@@ -132,7 +113,7 @@ async def test_but_not_for_ever(bus: Bus, monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_keys_of_a_terminal_are_heard_in_a_pause(shell: Shell) -> None:
     """And what is said in it begins at the margin."""
-    from tests.cli.test_run_terminal import Terminal
+    from tests.cli.terminals import Terminal
 
     words = ("--agent", "a", "--restart", "3", "--pause", "0.05", "--", "sh", "-c", "echo one; exit 4")
     terminal = Terminal(shell, *words, quiet=False)
@@ -154,7 +135,7 @@ def test_the_keys_of_a_terminal_are_heard_in_a_pause(shell: Shell) -> None:
 
 
 def test_what_is_said_on_a_raw_terminal_is_a_line_of_its_own(shell: Shell) -> None:
-    from tests.cli.test_run_terminal import Terminal
+    from tests.cli.terminals import Terminal
 
     terminal = Terminal(shell, "--agent", "a", "--", "sh", "-c", "echo ready; exec sleep 60", quiet=False)
     try:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import select
 import shutil
 import signal
-import struct
-import subprocess
 import sys
 import termios
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from agentbus.engine import presence
-from tests.cli.conftest import COMMAND, Shell
+from tests.cli.conftest import Shell
+from tests.cli.terminals import Terminal
 from tests.support.processes import PATIENCE, eventually
 
-WRAPPER = str(Path(__file__).with_name("in_terminal.py"))
 LOOK = """
 import os, signal, sys, time
 signal.signal(signal.SIGWINCH, lambda *_: print("now", *os.get_terminal_size(), flush=True))
@@ -29,51 +23,6 @@ print("terminal", *(os.isatty(fd) for fd in range(3)), *os.get_terminal_size(), 
 while True:
     print("heard", sys.stdin.readline().strip(), flush=True)
 """
-
-
-class Terminal:
-    """A terminal with a command in its foreground."""
-
-    def __init__(
-        self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True, through: Sequence[str] = ()
-    ) -> None:
-        self.master, self.slave = os.openpty()
-        self.resize(40, 100)
-        self.before = termios.tcgetattr(self.slave)
-        self.process = subprocess.Popen(
-            [sys.executable, WRAPPER, *through, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
-            cwd=shell.directory,
-            env=shell.environment,
-            stdin=self.slave,
-            stdout=self.slave if stdout is None else stdout,
-            stderr=self.slave,
-        )
-        self.text = ""
-
-    def resize(self, lines: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def expect(self, word: str) -> list[str]:
-        """Wait for a line that begins with this; the words that follow."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            *lines, self.text = self.text.split("\r\n")
-            for index, line in enumerate(lines):
-                if line.startswith(word):
-                    self.text = "\r\n".join([*lines[index + 1 :], self.text])
-                    return line.split()[1:]
-            if not select.select([self.master], [], [], deadline - time.monotonic())[0]:
-                pytest.fail(f"no {word!r}; {lines} {self.text!r}")
-            self.text += os.read(self.master, 65536).decode()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from agentbus.interfaces.cli import charts
 from agentbus.interfaces.cli.operators import account
 from agentbus.interfaces.cli.unfolding import Shown, unfold
 from tests.cli.at_work import begun, start, work
-from tests.cli.conftest import PATIENCE, Shell
-from tests.cli.test_terminal import on_terminal, uncoloured
-from tests.cli.test_watching import until
+from tests.cli.conftest import PATIENCE, Shell, until
+from tests.cli.terminals import on_terminal, uncoloured
 
 
 def status(shell: Shell, task: str = "f-1") -> str:

@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
 import shutil
-import signal
 import subprocess
-import time
 
 import pytest
 
 from agentbus.blocking import open_bus
 from tests.cli.at_work import begun
 from tests.cli.conftest import COMMAND, PATIENCE, Shell
-
-
-def on_terminal(
-    shell: Shell, *words: str, until: str | None = None, interrupt: bool = False, errors: bool = False
-) -> tuple[int, str]:
-    """Run it on a terminal of its own, with standard error if asked; what it showed."""
-    mine, theirs = pty.openpty()
-    environment = {**shell.environment, "TERM": "xterm-256color", "COLUMNS": "160"}
-    process = subprocess.Popen(
-        [COMMAND, *words],
-        cwd=shell.directory,
-        env=environment,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs if errors else None,
-    )
-    os.close(theirs)
-    shown = b""
-    deadline = time.monotonic() + PATIENCE
-    try:
-        while time.monotonic() < deadline:
-            if select.select([mine], [], [], 0.05)[0]:
-                try:
-                    part = os.read(mine, 65536)
-                except OSError:
-                    break
-                shown += part
-            if until is not None and until in shown.decode(errors="replace"):
-                if interrupt:
-                    process.send_signal(signal.SIGINT)
-                until = None
-        return process.wait(PATIENCE), shown.decode()
-    finally:
-        os.close(mine)
-
-
-def uncoloured(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+from tests.cli.terminals import on_terminal, uncoloured
 
 
 def test_people_see_tables_with_colours_and_relative_times(shell: Shell) -> None:

@@ -7,20 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
 
 from agentbus.blocking import open_bus
-from tests.cli.conftest import PATIENCE, Shell
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tests.cli.conftest import PATIENCE, Shell, until
 
 
 def doomed(shell: Shell, agent: str) -> subprocess.Popen[bytes]:

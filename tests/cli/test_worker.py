@@ -18,8 +18,7 @@ import pytest
 from agentbus.blocking import open_bus
 from agentbus.records import TaskRecord
 from tests.cli.at_work import add_module, start
-from tests.cli.conftest import PATIENCE, Shell
-from tests.cli.test_watching import until
+from tests.cli.conftest import PATIENCE, Shell, until
 
 
 @pytest.fixture

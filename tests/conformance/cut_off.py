@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from agentbus import Agent, Bus, Session
+import pytest
+
+from agentbus import Agent, Bus, RecoveryPlan, Session
 from agentbus.records import EventRecord
 from tests.conformance.helpers import worker
 from tests.conftest import Engine
@@ -44,3 +46,11 @@ async def trail(bus: Bus, session: str = "s") -> list[EventRecord]:
 
 async def kinds(bus: Bus, session: str = "s") -> list[str]:
     return [event.kind.removeprefix("session_") for event in await trail(bus, session)]
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "agentbus.recovery"]
+
+
+def actions(plan: RecoveryPlan) -> list[str]:
+    return [option.action for option in plan.options]

@@ -11,18 +11,12 @@ import pytest
 import agentbus
 from agentbus import Agent, Bus
 from agentbus.errors import InvalidInput, InvalidName, UnknownRecipient
+from tests.conformance.bad_names import BAD, NOT_TEXT, some
 from tests.conformance.helpers import known, refusing, take, worker
 
-BAD = ["", " ", "two words", "tab\t", "newline\n", "nul\0", "x" * 129, "ü", "a\u200bb", "\ud800", "a*b", "a\\b", "a#1"]
-NOT_TEXT: list[Any] = [None, 5, True, b"bytes", ["a"], ("a",), object()]
 GOOD = ["a", "A-Z_0.9:@/", "x" * 128, "-", "..", "1", "agent@host:8080/path"]
 
 Use = Callable[[Bus, Agent, Any], Awaitable[object]]
-
-
-def some(name: Any) -> Any:
-    """Where None means that nothing is asked for."""
-    return "" if name is None else name
 
 
 USES: dict[str, Use] = {

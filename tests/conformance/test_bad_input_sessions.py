@@ -19,7 +19,7 @@ from agentbus.errors import (
     SnapshotTooLarge,
     UnknownType,
 )
-from tests.conformance.test_bad_input_names import BAD, NOT_TEXT, some
+from tests.conformance.bad_names import BAD, NOT_TEXT, some
 from tests.conftest import Engine
 from tests.support.values import NOT_JSON
 

@@ -6,11 +6,10 @@ import pytest
 
 from agentbus import Bus, pool
 from agentbus.errors import AgentFenced, RequestTimedOut
+from tests.conformance.ageing import DAY
 from tests.conformance.helpers import known, nothing_for, running, soon, stored, take, take_all, worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock
-
-DAY = 24 * 3600.0
 
 
 @pytest.mark.parametrize("seconds", [DAY, -DAY, 3600, -1])

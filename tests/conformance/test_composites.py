@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
 
 from agentbus import Bus, Session, errors
-from agentbus.errors import ForeignCheckpoint, SnapshotTooLarge, UnknownCheckpoint, WrongState
+from agentbus.errors import SnapshotTooLarge
 from agentbus.records import Rollback
+from tests.conformance.composites import everything, points
 from tests.conformance.cut_off import cut_off, kinds, member, trail
 from tests.conformance.helpers import held, take, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
-
-
-@pytest.fixture
-async def session(bus: Bus) -> AsyncIterator[Session]:
-    async with bus.session("execution", id="s") as session:
-        yield session
-        session.ended = True  # how the tests leave it is their business
-
-
-async def points(bus: Bus, session: str = "s", name: str | None = None) -> list[str]:
-    """The names of the composites there are, newest first."""
-    return [point.name for point in (await bus.checkpoints.list(session, name, kind="composite")).items]
-
-
-async def everything(bus: Bus, session: Session, *agents: str) -> dict[str, Any]:
-    """All that a rollback restores, as callers see it."""
-    documents = {one.name: await session.document(one.name).latest() for one in await session.documents()}
-    states = {agent: {entry.key: entry.value for entry in (await bus.state(agent).list()).items} for agent in agents}
-    meeting = await session.participants([])
-    return {
-        "documents": documents,
-        "states": states,
-        "session": {entry.key: entry.value for entry in (await session.state.list()).items},
-        "meeting": (meeting.members, meeting.finished, meeting.results),
-        "progress": (await session.record()).progress,
-    }
 
 
 async def test_a_composite_shows_all_that_belongs_to_the_session(bus: Bus, session: Session) -> None:
@@ -60,7 +31,7 @@ async def test_a_composite_shows_all_that_belongs_to_the_session(bus: Bus, sessi
     found = await bus.checkpoints.get(summary.id)
     assert found is not None
     whole = found.snapshot
-    assert (whole["session"], whole["operation"], whole["progress"]) == ("s", "execution", 40)
+    assert (whole["session"], whole["operation"], whole["progress"]) == ("s", "planning", 40)
     assert [(one["name"], one["version"], one["author"], one["value"]) for one in whole["documents"]] == [
         ("plan", 1, "a", {"x": 1})
     ]
@@ -326,197 +297,3 @@ async def test_without_a_checkpoint_named_a_plan_goes_back_to_the_newest(bus: Bu
     assert done.rollback is not None
     assert done.rollback.checkpoint == newest.id
     assert await (await bus.sessions.open("s")).document("d").latest() == 2
-
-
-# Every so often, and before something major
-
-
-async def test_composites_are_saved_every_so_often_unless_nothing_changed(
-    bus: Bus, session: Session, clock: FakeClock
-) -> None:
-    a = await member(bus, "a")
-    async with session.checkpoint_every(30, keep=3):
-        await clock.pass_time(29)
-        assert await points(bus) == []
-        await clock.pass_time(1)
-        assert await points(bus) == ["auto"]
-        await a.send("a", "note", "what waits is not what it has come to")
-        await clock.pass_time(30)
-        assert len(await points(bus)) == 1, "nothing changed"
-        await a.state.set("k", 1)
-        await clock.pass_time(30)
-        assert len(await points(bus)) == 2
-        await session.document("d").save(1)
-    assert len(await points(bus)) == 3, "once more at the end"
-
-
-async def test_after_an_exception_nothing_more_is_saved(bus: Bus, session: Session) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with session.checkpoint_every(30):
-            raise ZeroDivisionError
-    assert await points(bus) == []
-
-
-async def test_saving_ends_with_the_session(
-    bus: Bus, session: Session, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with session.checkpoint_every(30):
-        await session.complete()
-        await clock.pass_time(90)
-    assert [record.getMessage() for record in caplog.records if "no more checkpoints" in record.getMessage()] != []
-    assert await points(bus) == []
-
-
-async def test_a_failure_to_save_is_logged_and_tried_again(
-    engine: Engine, clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with (
-        engine.connect(max_snapshot=2000) as bus,
-        bus.session("execution", id="s") as session,
-        session.checkpoint_every(30),
-    ):
-        await session.state.set("large", "x" * 3000)
-        await clock.pass_time(30)
-        assert "no checkpoint 'auto' this time" in caplog.text
-        await session.state.delete("large")
-        await clock.pass_time(30)
-        assert await points(bus) == ["auto"]
-
-
-async def test_before_something_major_there_is_a_composite(bus: Bus, session: Session) -> None:
-    async with session.before("deploy") as point:
-        assert (point.name, await points(bus)) == ("before-deploy", ["before-deploy"])
-        await session.state.set("deployed", True)
-    assert await session.state.get("deployed")
-    with pytest.raises(ZeroDivisionError):
-        async with session.before("deploy"):
-            await session.state.set("deployed", "twice")
-            raise ZeroDivisionError
-    assert await session.state.get("deployed") == "twice", "it is only rolled back if asked for"
-
-
-async def test_something_major_that_fails_is_rolled_back_if_asked_for(bus: Bus, session: Session) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with session.before("deploy", rollback=True):
-            await session.state.set("deployed", True)
-            raise ZeroDivisionError
-    assert await session.state.get("deployed") is None
-    with pytest.raises(KeyError):
-        async with session.before("deploy", rollback=True):
-            await session.complete()
-            raise KeyError  # the exception of the block matters more than a rollback that cannot be done
-
-
-# Bad input
-
-
-async def test_a_rollback_to_somebody_elses_checkpoint_is_refused(bus: Bus, session: Session) -> None:
-    a = await member(bus, "a")
-    async with bus.session("execution", id="other") as other:
-        foreign = await other.checkpoint_all("p")
-        plain = await other.checkpoint("p", 1)
-        of_agent = await a.checkpoint("p", 1)
-        own = await session.checkpoint("p", 1)
-        await session.document("d").save(1)
-        before = await everything(bus, session, "a"), await trail(bus), await points(bus)
-        for id in (foreign.id, plain.id, of_agent.id):
-            with pytest.raises(ForeignCheckpoint, match="not to session 's'"):
-                await session.rollback(id)
-        with pytest.raises(WrongState, match="checkpoint_all"):
-            await session.rollback(own.id)
-        with pytest.raises(UnknownCheckpoint):
-            await session.rollback(999)
-        for bad in (0, -1, "1", None, True):
-            with pytest.raises(errors.OutOfRange):
-                await session.rollback(bad)  # type: ignore[arg-type]
-        assert (await everything(bus, session, "a"), await trail(bus), await points(bus)) == before
-
-
-async def test_a_plan_refuses_another_sessions_checkpoint_and_can_still_be_used(bus: Bus, engine: Engine) -> None:
-    async with cut_off(engine, "other") as (_, other):
-        foreign = await other.checkpoint_all("p")
-    async with cut_off(engine) as (_, session):
-        point = await session.checkpoint_all("p")
-    plan = await bus.recovery.plan("s")
-    with pytest.raises(ForeignCheckpoint):
-        await plan.rollback(foreign.id)
-    assert (await plan.rollback(point.id)).changed
-
-
-async def test_an_agent_whose_id_is_that_of_the_session_does_not_share_its_checkpoints(
-    bus: Bus, session: Session
-) -> None:
-    namesake = await worker(bus, "s")
-    checkpoint = await namesake.checkpoint("p", 1)
-    with pytest.raises(ForeignCheckpoint):
-        await session.rollback(checkpoint.id)
-
-
-async def test_an_ended_or_unknown_session_has_no_composites(bus: Bus, session: Session) -> None:
-    point = await session.checkpoint_all("p")
-    await session.complete()
-    with pytest.raises(WrongState):
-        await session.checkpoint_all("p")
-    with pytest.raises(WrongState):
-        await session.rollback(point.id)
-    assert await points(bus) == ["p"]
-
-
-async def test_one_that_is_too_large_is_refused_as_a_whole(engine: Engine) -> None:
-    async with engine.connect(max_snapshot=5000) as bus, bus.session("execution", id="s") as session:
-        await session.document("d").save("x" * 1000)
-        point = await session.checkpoint_all("small")
-        await session.state.set("large", "x" * 6000)
-        with pytest.raises(SnapshotTooLarge):
-            await session.checkpoint_all("large")
-        with pytest.raises(SnapshotTooLarge):
-            # What is there could not be saved, and would be lost.
-            await session.rollback(point.id)
-        assert await session.state.get("large") is not None
-        assert await points(bus) == ["small"]
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda session: session.checkpoint_all("no name"),
-        lambda session: session.checkpoint_all("n", notes=1),
-        lambda session: session.checkpoint_all("n", keep=0),
-        lambda session: session.before("no name").__aenter__(),
-    ],
-)
-async def test_bad_arguments_are_refused(bus: Bus, session: Session, call: Any) -> None:
-    with pytest.raises(errors.InvalidInput):
-        await call(session)
-    with pytest.raises(errors.InvalidInput):
-        session.checkpoint_every(0)
-    with pytest.raises(errors.InvalidInput):
-        session.checkpoint_every(1, keep=0)
-    assert await points(bus) == []
-
-
-async def test_rollbacks_and_writers_at_once_leave_one_moment_or_the_other(bus: Bus, session: Session) -> None:
-    a = await member(bus, "a")
-
-    async def both(number: int) -> None:
-        async with a.unit() as unit:
-            unit.state.set("n", number)
-            unit.document("n", number)
-
-    await both(0)
-    point = await session.checkpoint_all("p")
-
-    async def write() -> None:
-        for number in range(1, 30):
-            await both(number)
-
-    async def back() -> list[Rollback]:
-        return [await session.rollback(point.id) for _ in range(10)]
-
-    rollbacks, _ = await asyncio.gather(back(), write())
-    assert await a.state.get("n") == await session.document("n").latest()
-    for done in rollbacks:
-        saved = await bus.checkpoints.get(done.saved)
-        assert saved is not None
-        assert saved.snapshot["state"][0]["value"] == saved.snapshot["documents"][0]["value"]
-        assert bool(done.documents) == bool(done.state)

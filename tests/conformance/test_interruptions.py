@@ -21,14 +21,6 @@ async def member(bus: Bus, id: str) -> Agent:
     return await worker(bus, id, session="s")
 
 
-@pytest.fixture
-async def session(bus: Bus) -> AsyncIterator[Session]:
-    """A session whose owner is in its block for the length of the test."""
-    async with bus.session("planning", id="s") as session:
-        yield session
-        session.ended = True  # how the tests leave it is their business
-
-
 @asynccontextmanager
 async def abandoned(engine: Engine) -> AsyncIterator[Bus]:
     """A bus that owns the session and is closed, at the end of this block, without having left the session's."""

@@ -10,11 +10,11 @@ import pytest
 from agentbus import Bus, RetentionPolicy
 from agentbus.errors import InvalidInput, OutOfRange, StoreError
 from agentbus.records import EventRecord, Finding
+from tests.conformance.ageing import DAY
 from tests.conformance.helpers import eventually, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
-DAY = 24 * 3600.0
 HOUR = 3600.0
 
 

@@ -10,10 +10,10 @@ import pytest
 from agentbus import Agent, Bus, RetentionPolicy
 from agentbus.operations.removing import remove
 from agentbus.records import RetentionReport
+from tests.conformance.ageing import DAY
 from tests.conformance.helpers import known, stored, take, worker
 from tests.support.clock import FakeClock
 
-DAY = 24 * 3600.0
 Change = Callable[[Bus], Awaitable[Any]]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
 LONG = "s" * 128
-
-
-@pytest.fixture
-async def session(bus: Bus) -> AsyncIterator[Session]:
-    async with bus.session("planning", id="s") as session:
-        yield session
-        session.ended = True  # how a test leaves it is its business
 
 
 # State

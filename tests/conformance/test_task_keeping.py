@@ -10,13 +10,12 @@ import pytest
 import agentbus
 from agentbus import Bus, RetentionPolicy, Task
 from agentbus.records import Finding
+from tests.conformance.ageing import DAY, NOTHING, applied, archived
 from tests.conformance.at_work import Calls, kinds_of, statuses, task_of, work_off, working
 from tests.conformance.helpers import soon
-from tests.conformance.test_retention import NOTHING, applied, archived
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
-DAY = 24 * 3600.0
 POLICY = RetentionPolicy(
     **{**{name: getattr(NOTHING, name) for name in NOTHING.__struct_fields__}, "tasks": DAY},
 )

@@ -13,7 +13,7 @@ from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import WRITING, Connection, connect
 from agentbus.engine.postgres.statements import statements
 from tests.support.postgres import Schemas, at_schema
-from tests.test_queries import HOT, LOOKS, STEPS
+from tests.support.queries import HOT, LOOKS, STEPS
 
 PARTS = [(name, part.sql) for name, parts in statements().items() for part in parts]
 KNOWN = {"int8", "int4", "text", "bool", "void", "int8[]", "text[]", "json"}

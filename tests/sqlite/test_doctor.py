@@ -18,14 +18,8 @@ from agentbus.engine.sqlite import examination
 from agentbus.records import Check
 from tests.conformance.helpers import take, worker
 from tests.conftest import Engine
+from tests.sqlite.examined import NAMES, busy
 from tests.support.clock import FakeClock
-
-NAMES = [
-    "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "backups", "orphans",
-    "lock", "payloads of messages", "payloads of state", "payloads of documents", "payloads of participants",
-    "payloads of checkpoints", "payloads of tasks", "payloads of steps", "payloads of approvals", "processes",
-    "leases", "clock", "expected documents", "room",
-]  # fmt: skip
 
 
 async def look(bus: Bus, name: str) -> Check:
@@ -47,17 +41,6 @@ def sql(bus: Bus, statement: str, *parameters: Any) -> None:
         connection.execute(statement, parameters)
     finally:
         connection.close()
-
-
-async def busy(bus: Bus) -> None:
-    """Something of every kind."""
-    async with bus.session("planning", id="s1", expects={"a": "plan"}) as session:
-        async with session.agent("a", type="worker") as agent:
-            await agent.send("a", "note", {"x": 1})
-            await agent.state.set("k", [1])
-            await agent.checkpoint("n", {"step": 1})
-        await session.document("plan").save({"v": 1})
-        await (await session.participants(["x"])).finish("x", {"agrees": True})
 
 
 async def test_a_healthy_bus_is_healthy(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:

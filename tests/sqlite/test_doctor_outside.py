@@ -17,7 +17,7 @@ import pytest
 import agentbus
 from agentbus.errors import InvalidUrl
 from agentbus.records import Check
-from tests.sqlite.test_doctor import NAMES, busy
+from tests.sqlite.examined import NAMES, busy
 from tests.support.clock import FakeClock
 
 

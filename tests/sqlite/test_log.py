@@ -17,7 +17,7 @@ from agentbus.operations.liveness import Rules
 from agentbus.services.findings import Thresholds
 from agentbus.services.sweeping import Sweeper
 from tests.conformance.helpers import worker
-from tests.sqlite.test_lock_held import held_elsewhere
+from tests.sqlite.holding import held_elsewhere
 
 MIB = 1024 * 1024
 

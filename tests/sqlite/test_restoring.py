@@ -253,6 +253,14 @@ async def test_a_restore_that_is_refused_leaves_nothing_where_no_bus_was(tmp_pat
     assert sorted(path for path in tmp_path.rglob("*") if tmp_path / "bus" not in path.parents) == before
 
 
+class Killed(BaseException):
+    """As if the process had ended there."""
+
+
+def die(*_: object) -> None:
+    raise Killed
+
+
 async def test_a_restore_killed_before_the_last_step_leaves_no_second_name_of_the_bus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,12 +268,6 @@ async def test_a_restore_killed_before_the_last_step_leaves_no_second_name_of_th
     path = tmp_path / "bus"
     backup = await backed_up(path, 1)
     await backed_up(path, 2)
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Killed
 
     monkeypatch.setattr("agentbus.engine.sqlite.restoring.os.replace", die)
     with pytest.raises(Killed):
@@ -285,12 +287,6 @@ async def test_a_restore_killed_after_the_last_step_loses_nothing(
     path = tmp_path / "bus"
     backup = await backed_up(path, 1)
     await backed_up(path, 2)
-
-    class Killed(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Killed
 
     monkeypatch.setattr("agentbus.engine.sqlite.restoring.os.rename", die)
     with pytest.raises(Killed):

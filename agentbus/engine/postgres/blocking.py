@@ -4,44 +4,30 @@ meanwhile. For the command line."""
 from __future__ import annotations
 
 import asyncio
-import os
-import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
-from agentbus.engine import forking, presence
+from agentbus.engine import forking
+from agentbus.engine.blocking import Attendance
 from agentbus.engine.calls import Call
-from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.bell import AGAIN, Bell
+from agentbus.engine.postgres.attending import attend
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
-from agentbus.engine.signals import postponed, undisturbed
-from agentbus.errors import AgentBusError, BusClosed, BusForked, Misuse
+from agentbus.engine.signals import postponed
+from agentbus.errors import AgentBusError, BusClosed, Misuse
 from agentbus.operations import Op, Operation
-from agentbus.operations.processes import (
-    BeatRequest,
-    EnterRequest,
-    LeaveRequest,
-    ListenRequest,
-    beat,
-    enter,
-    leave,
-    listen,
-)
 
 R = TypeVar("R")
 T = TypeVar("T")
-BEAT = 5.0
-"""Seconds between two beats of a process that waits."""
 
 
 class BlockingPostgres:
-    """A bus on a server, for callers without an event loop."""
+    """A bus on a server, for callers without an event loop. ``engine.blocking`` says what its methods do."""
 
     def __init__(
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
@@ -52,8 +38,7 @@ class BlockingPostgres:
         self._address = address
         self._patience = lock_timeout
         self._disk = durability == "disk"
-        self._pid = os.getpid()
-        self._generation = forking.generation()
+        self._owner = forking.Owner()
         self._loop = asyncio.new_event_loop()
         self._transactor: Transactor | None = None
         self.contested = False
@@ -99,7 +84,6 @@ class BlockingPostgres:
             raise
 
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
-        """Commit one request, or raise its error."""
         transactor = self._checked()
         call = Call(operation, request, self._disk and (operation.durable if durable is None else durable))
         bells = self.run(transactor.run([call]))
@@ -112,24 +96,14 @@ class BlockingPostgres:
         return cast(T, call.outcome)
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Answer a question without writing."""
         self._checked()
         return self.run(self._readers.answer(lambda: question(request, self.clock.now())))
 
-    @contextmanager
-    def attend(self) -> Iterator[Attending]:
-        """Enter as a process that can be rung, for the length of a block."""
+    def attend(self) -> AbstractContextManager[Attendance]:
         self._checked()
-        attending = Attending(self, self._address)
-        try:
-            attending.enter()
-            yield attending
-        finally:
-            with undisturbed():
-                attending.leave()
+        return attend(self, self._address)
 
     def entered(self, process: int) -> None:
-        """From now on this process has a number: it does not ring itself."""
         self._checked().process = process
 
     def holds(self, device: int, inode: int) -> bool:
@@ -145,9 +119,13 @@ class BlockingPostgres:
         ((bytes,),) = self.run(self._readers.fetch("server_size"))
         return bytes, 0
 
+    def waited(self) -> int:
+        # Transactions run beside each other.
+        return 0
+
     def close(self) -> None:
         transactor, self._transactor = self._transactor, None
-        if transactor is not None and forking.generation() == self._generation:
+        if transactor is not None and self._owner.is_here:
             self.run(self._readers.close())
             self.run(transactor.close())
             self._end(asyncio.all_tasks(self._loop))
@@ -162,8 +140,7 @@ class BlockingPostgres:
         self._loop.run_until_complete(ended())
 
     def _checked(self) -> Transactor:
-        if forking.generation() != self._generation:
-            raise BusForked(parent=self._pid)
+        self._owner.check()
         if self._transactor is None:
             raise BusClosed
         return self._transactor
@@ -175,89 +152,3 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-class Attending:
-    """A process that waits: others ring it for what it listens to."""
-
-    def __init__(self, engine: BlockingPostgres, address: Address) -> None:
-        self.process = 0
-        self._engine = engine
-        self._address = address
-        self._ear = Ear()
-        self._bell: Bell | None = None
-        self._channels: tuple[str, ...] = ()
-        self._beaten = 0.0
-
-    def enter(self) -> None:
-        self._bell = self._engine.run(self._hung_up())
-        pid = os.getpid()
-        request = EnterRequest(presence.host_key(), pid, presence.start_time(pid), self._bell.name)
-        # Whoever is interrupted between the two could not leave: nobody would know its number.
-        with undisturbed():
-            self.process = self._engine.write(enter, request).process
-            self._engine.entered(self.process)
-        self._beaten = time.monotonic()
-
-    def leave(self) -> None:
-        """Nobody rings it any more."""
-        if self.process:
-            with suppress(AgentBusError):
-                self._engine.write(leave, LeaveRequest((self.process,), False, "it has waited"), durable=False)
-                self._engine.entered(0)
-        if self._bell is not None:
-            self._engine.run(self._bell.close())
-
-    def listen(self, channels: Sequence[str]) -> None:
-        """Be rung for these from now on, and for nothing else. Look after that, then wait."""
-        wanted = tuple(dict.fromkeys(channel.partition("#")[0] for channel in channels))
-        for channel in set(self._channels) - set(wanted):
-            self._engine.write(listen, ListenRequest(self.process, channel, False))
-        for channel in set(wanted) - set(self._channels):
-            self._engine.write(listen, ListenRequest(self.process, channel, True))
-        self._channels = wanted
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep until something rings, or for so long, or until the next beat; whether something rang."""
-        contested = self._engine.contested
-        longest = min(seconds, self._beaten + BEAT - time.monotonic())
-        rung = self._engine.run(self._rings(min(longest, AGAIN) if contested else longest)) or contested
-        if time.monotonic() >= self._beaten + BEAT:
-            self._beat()
-        return rung
-
-    def _beat(self) -> None:
-        """Show that this process is there. If it counted as dead meanwhile, nobody knows what it listens to."""
-        if self._engine.write(beat, BeatRequest(self.process, ())):
-            known, self._channels = self._channels, ()
-            self.listen(known)
-        self._beaten = time.monotonic()
-
-    async def _hung_up(self) -> Bell:
-        bell = Bell(self._address, self._ear)
-        try:
-            await bell.open()
-        except problems.DRIVER as error:
-            raise problems.translated(error, self._address) from error
-        return bell
-
-    async def _rings(self, seconds: float) -> bool:
-        try:
-            await asyncio.wait_for(self._ear.rung.wait(), max(0.0, seconds))
-        except TimeoutError:
-            return False
-        self._ear.rung.clear()
-        return True
-
-
-class Ear:
-    """Hears whatever is rung: others ring this process only for what it listens to."""
-
-    def __init__(self) -> None:
-        self.rung = asyncio.Event()
-
-    def ring(self, channels: Iterable[str]) -> None:
-        self.rung.set()
-
-    def ring_all(self) -> None:
-        self.rung.set()

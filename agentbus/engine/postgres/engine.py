@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from agentbus.clock import Clock, Now
-from agentbus.engine import forking, presence
-from agentbus.engine.hub import Hub
 from agentbus.engine.interface import Progress
+from agentbus.engine.looped import LoopEngine
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
@@ -21,37 +19,26 @@ from agentbus.engine.postgres.examination import examine
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.postgres.writer import Writer
-from agentbus.errors import BusClosed, BusForked, UseServerTools, WrongLoop
-from agentbus.operations import Op, Operation
+from agentbus.errors import BusClosed, UseServerTools
+from agentbus.operations import Op
 from agentbus.operations.examining import Unseen
-from agentbus.operations.processes import EnterRequest, Entry, enter
+from agentbus.operations.processes import Entry
 from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class PostgresEngine:
+class PostgresEngine(LoopEngine[Writer]):
     """A bus in a schema of a server."""
 
     def __init__(
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
     ) -> None:
-        self.clock: Clock = clock or ServerClock()
-        self.hub = Hub(self.clock)
-        self.process = 0
-        self.beat_every = 5.0
-        self.directory = address.directory
-        self.home: str | None = None
-        self.waited_in_vain = float("-inf")
+        super().__init__(clock or ServerClock(), address.directory, home=None, durability=durability)
         self._address = address
         self._create = create
-        self._disk = durability == "disk"
         self._patience = lock_timeout
-        self._pid = os.getpid()
-        self._generation = forking.generation()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer: Writer | None = None
         self._readers: Readers | None = None
         self._bell: Bell | None = None
 
@@ -66,36 +53,18 @@ class PostgresEngine:
             await self._bell.open()
         except problems.DRIVER as error:
             raise problems.translated(error, self._address) from error
-        every = max(1, round(self.beat_every * 1000))
-        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), self._bell.name, every=every)
-        entry = await self.write(enter, me, orphaned=self._entered)
-        self._entered(entry)
-        return entry
+        return await self._enter(self._bell.name)
 
     def _entered(self, entry: Entry) -> None:
-        self.process = entry.process
-        if self._bell is not None and self._writer is not None:
-            self._bell.process = self._writer.process = entry.process
+        super()._entered(entry)
+        if self._bell is not None:
+            self._bell.process = entry.process
 
     @property
     def busy(self) -> bool:
         """Whether something is on its way to the server or back."""
         parts = (self._writer, self._readers, self._bell)
         return any(part is not None and part.busy for part in parts)
-
-    def write(
-        self,
-        operation: Operation[R, T],
-        request: R,
-        *,
-        durable: bool | None = None,
-        orphaned: Callable[[T], None] | None = None,
-    ) -> Awaitable[T]:
-        self._check()
-        if self._writer is None:
-            raise BusClosed
-        durable = self._disk and (operation.durable if durable is None else durable)
-        return self._writer.write(operation, request, durable, orphaned)
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         return await self._reading().answer(lambda: question(request, self.clock.now()))
@@ -133,10 +102,6 @@ class PostgresEngine:
     async def checkpoint(self) -> None:
         """The server looks after its own log."""
 
-    def holds(self, device: int, inode: int) -> bool:
-        # No file of this bus is here, but another bus may be open in one.
-        return forking.is_open((device, inode))
-
     def hurry(self) -> None:
         if self._writer is not None:
             self._writer.hurry()
@@ -147,7 +112,7 @@ class PostgresEngine:
         """A bell is gone with the connection that it hung on."""
 
     async def close(self, *, left: bool = True) -> None:
-        if forking.generation() != self._generation:
+        if not self._owner.is_here:
             return
         writer, self._writer = self._writer, None
         readers, self._readers = self._readers, None
@@ -159,9 +124,3 @@ class PostgresEngine:
             await asyncio.gather(*(part.close() for part in (readers, bell) if part is not None))
             # Whoever waits for a message hears that there will be none.
             self.hub.ring_all()
-
-    def _check(self) -> None:
-        if forking.generation() != self._generation:
-            raise BusForked(parent=self._pid)
-        if asyncio.get_running_loop() is not self._loop:
-            raise WrongLoop if self._loop is not None else BusClosed

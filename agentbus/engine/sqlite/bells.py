@@ -15,7 +15,10 @@ from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from agentbus.engine import presence
 from agentbus.engine.forking import forget_in_child
+from agentbus.engine.sqlite.home import Home, prepare_bells
+from agentbus.errors import NotWritable
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
 ANY = "*"
 """Rung instead of a list of channels that would not fit: look at everything."""
+NO_BELL = (NotWritable, OSError, UnicodeEncodeError)
+"""What is raised where there can be no bell: no place for it, or a path that is too long or no text."""
 POLL = 0.02
 """Seconds between two looks of a process that has no bell."""
 _WHILE = 0.005
@@ -60,6 +65,20 @@ class Bell:
             atexit.register(_remove, self.path)
         else:
             _remove(self.path)
+
+
+def hung_up(place: Home) -> Bell:
+    """A bell for this process; one of NO_BELL where there can be none."""
+    directory = prepare_bells(place)
+    str(directory).encode()
+    return Bell(directory)
+
+
+def remove(bells: Iterable[str | None]) -> None:
+    """The bells of processes that are gone, as far as they had any."""
+    for bell in bells:
+        if bell is not None:
+            _remove(bell)
 
 
 def _remove(bell: str) -> None:
@@ -142,14 +161,8 @@ def sweep(directory: Path, keep: Container[str | None]) -> None:
     for bell in directory.iterdir():
         if str(bell) in keep or not bell.is_socket():
             continue
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect(str(bell))
-            except ConnectionRefusedError:
-                with suppress(OSError):
-                    bell.unlink()
-            except OSError:
-                continue
+        if presence.answers(str(bell)) is False:
+            _remove(str(bell))
 
 
 def _message(channels: Iterable[str]) -> bytes:

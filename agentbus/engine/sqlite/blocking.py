@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
@@ -17,7 +16,7 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
-from agentbus.errors import BusClosed, BusForked
+from agentbus.errors import BusClosed
 from agentbus.operations import Op, Operation, Query
 
 R = TypeVar("R")
@@ -25,13 +24,12 @@ T = TypeVar("T")
 
 
 class BlockingSQLite:
-    """A bus in one file, for callers without an event loop."""
+    """A bus in one file, for callers without an event loop. ``engine.blocking`` says what its methods do."""
 
     def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
         home.prepare(place)
         self.clock = clock
-        self._pid = os.getpid()
-        self._generation = forking.generation()
+        self._owner = forking.Owner()
         self._home = place
         self._queries = Queries("sqlite")
         lock = FileLock(place.lock, lock_timeout)
@@ -46,13 +44,11 @@ class BlockingSQLite:
 
     @property
     def home(self) -> str:
-        """The directory that it is in."""
         return self._home.root
 
     shown = home
 
     def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
-        """Commit one request, or raise its error."""
         transactor = self._checked()
         call = Call(operation, request, operation.durable if durable is None else durable)
         transactor.run([call])
@@ -61,7 +57,6 @@ class BlockingSQLite:
         return cast(T, call.outcome)
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Answer a question without writing."""
         self._checked()
         op = question(request, self.clock.now())
         try:
@@ -72,7 +67,6 @@ class BlockingSQLite:
             return cast(T, stop.value)
 
     def attend(self) -> AbstractContextManager[Attendance]:
-        """Enter as a process that can be rung, for the length of a block."""
         # Imported only here: most calls wait for nothing.
         from agentbus.engine.sqlite.attending import attend
 
@@ -80,26 +74,21 @@ class BlockingSQLite:
         return attend(self, self._home, self._connection)
 
     def entered(self, process: int) -> None:
-        """From now on this process has a number: it does not ring itself."""
         self._checked().process = process
 
     def holds(self, device: int, inode: int) -> bool:
-        """Whether this file is part of a bus that this process has open."""
         return forking.is_open((device, inode))
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        """Forget the doorbells of processes that were struck off."""
-        for bell in bells:
-            if bell is not None:
-                with suppress(OSError):
-                    os.unlink(bell)
+        # Imported only here: most calls have nothing to do with sockets.
+        from agentbus.engine.sqlite.bells import remove
+
+        remove(bells)
 
     def sizes(self) -> tuple[int, int]:
-        """Bytes of the database and of its log."""
         return home.sizes(self._home)
 
     def waited(self) -> int:
-        """Milliseconds that were waited for the lock since this was last asked."""
         return self._checked().waited()
 
     def close(self) -> None:
@@ -108,8 +97,7 @@ class BlockingSQLite:
             transactor.close()
 
     def _checked(self) -> Transactor:
-        if forking.generation() != self._generation:
-            raise BusForked(parent=self._pid)
+        self._owner.check()
         if self._transactor is None:
             raise BusClosed
         return self._transactor

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,21 +14,21 @@ import anyio
 import anyio.to_thread
 
 from agentbus.clock import Clock, Now
-from agentbus.engine import forking, presence
-from agentbus.engine.hub import Hub
 from agentbus.engine.interface import Progress
+from agentbus.engine.looped import LoopEngine
 from agentbus.engine.sqlite import bells, home
 from agentbus.engine.sqlite.backup import back_up
+from agentbus.engine.sqlite.bells import remove
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
 from agentbus.engine.sqlite.examination import Examination
 from agentbus.engine.sqlite.inspection import answered, inspected
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
-from agentbus.errors import BusClosed, BusForked, DatabaseGone, NotWritable, WrongLoop
-from agentbus.operations import Op, Operation
+from agentbus.errors import BusClosed, DatabaseGone
+from agentbus.operations import Op
 from agentbus.operations.examining import Unseen
-from agentbus.operations.processes import EnterRequest, Entry, enter
+from agentbus.operations.processes import Entry
 from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
@@ -44,24 +43,13 @@ _LOOKS = 64
 """Looks in a row before the other tasks of the loop have their turn."""
 
 
-class SQLiteEngine:
+class SQLiteEngine(LoopEngine[Writer]):
     """A bus in one file."""
 
     def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
-        self.clock = clock
-        self.hub = Hub(clock)
-        self.process = 0
-        self.beat_every = 5.0
-        self.directory = place.directory
-        self.home: str | None = place.root
-        self.waited_in_vain = float("-inf")
+        super().__init__(clock, place.directory, home=place.root, durability=durability)
         self._home = place
-        self._disk = durability == "disk"
         self._lock_timeout = lock_timeout
-        self._pid = os.getpid()
-        self._generation = forking.generation()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._writer: Writer | None = None
         self._reader: DaemonConnection | None = None
         self._eye: sqlite3.Connection | None = None
         self._looks = 0
@@ -93,47 +81,22 @@ class SQLiteEngine:
         # Without patience: on the loop's thread nobody may wait for a lock.
         self._eye = await connection.run(lambda: open_reader(self._home, 0))
         self._listen()
-        bell = None if self._bell is None else self._bell.path
-        every = max(1, round(self.beat_every * 1000))
-        me = EnterRequest(presence.host_key(), self._pid, presence.start_time(self._pid), bell, every=every)
-        entry = await self.write(enter, me, orphaned=self._entered)
-        self._entered(entry)
+        entry = await self._enter(None if self._bell is None else self._bell.path)
         if self._bell is not None:
             # The bells of processes that still count as live are evidence; they go once those are struck off.
             bells.sweep(self._bell.directory, keep={neighbour.bell for neighbour in entry.neighbours})
         return entry
 
-    def _entered(self, entry: Entry) -> None:
-        self.process = entry.process
-        if self._writer is not None:
-            self._writer.process = entry.process
-
     def _listen(self) -> None:
         """Hang up the doorbell; where there can be none, look at the database's version instead."""
         assert self._loop is not None  # noqa: S101 - set on opening
         try:
-            directory = home.prepare_bells(self._home)
-            str(directory).encode()
-            self._bell = bells.Bell(directory)
-        except (NotWritable, OSError, UnicodeEncodeError) as error:
+            self._bell = bells.hung_up(self._home)
+        except bells.NO_BELL as error:
             log.warning("no doorbell, looking for changes every %g s instead: %s", bells.POLL, error)
             self._poll = bells.Poll(open_reader(self._home, self._lock_timeout), self._loop, self.hub.ring_all)
         else:
             self._loop.add_reader(self._bell.socket, self._rung)
-
-    def write(
-        self,
-        operation: Operation[R, T],
-        request: R,
-        *,
-        durable: bool | None = None,
-        orphaned: Callable[[T], None] | None = None,
-    ) -> Awaitable[T]:
-        self._check()
-        if self._writer is None:
-            raise BusClosed
-        durable = self._disk and (operation.durable if durable is None else durable)
-        return self._writer.write(operation, request, durable, orphaned)
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._check()
@@ -228,21 +191,15 @@ class SQLiteEngine:
         done = await writer.checkpoint(whole=before[0] >= _LOG_TOO_LONG)
         self._checkpointed = _state(self._home.log) if done else None
 
-    def holds(self, device: int, inode: int) -> bool:
-        return forking.is_open((device, inode))
-
     def hurry(self) -> None:
         if self._writer is not None:
             self._writer.hurry()
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        for bell in bells:
-            if bell is not None:
-                with suppress(OSError):
-                    os.unlink(bell)
+        remove(bells)
 
     async def close(self, *, left: bool = True) -> None:
-        if forking.generation() != self._generation:
+        if not self._owner.is_here:
             return
         bell, self._bell = self._bell, None
         poll, self._poll = self._poll, None
@@ -266,12 +223,6 @@ class SQLiteEngine:
                 await writer.close()
             # Whoever waits for a message hears that there will be none.
             self.hub.ring_all()
-
-    def _check(self) -> None:
-        if forking.generation() != self._generation:
-            raise BusForked(parent=self._pid)
-        if asyncio.get_running_loop() is not self._loop:
-            raise WrongLoop if self._loop is not None else BusClosed
 
     def _check_there(self) -> None:
         """What the last write found: a reader has the old file open and would not notice."""

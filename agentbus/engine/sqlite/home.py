@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from agentbus.errors import InvalidUrl, NotWritable, UnsupportedFileSystem
+from agentbus.errors import InvalidUrl, NoBus, NotWritable, UnsupportedFileSystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,6 +117,14 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     if is_file:
         raise InvalidUrl(url=text, reason="it is a file, and a bus is a directory")
     return Home(path)
+
+
+def find_bus(url: str | os.PathLike[str] | None, *, create: bool) -> Home:
+    """The home of a bus that is there, or may be made."""
+    home = find(url)
+    if not create and not is_there(home):
+        raise NoBus(path=home.root)
+    return home
 
 
 def is_there(home: Home) -> bool:

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from agentbus.clock import Clock, SystemClock
-from agentbus.disk import BESIDE, check_path, make_private, refusal, require_file, stamp, sync
+from agentbus.clock import Clock
+from agentbus.disk import BESIDE, make_private, refusal, require_file, stamp, sync
 from agentbus.engine import forking, presence
-from agentbus.engine.places import server_url
-from agentbus.engine.postgres.address import parse
 from agentbus.engine.queries import load
 from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.backup import copy_into, opened_backup
@@ -32,7 +30,6 @@ from agentbus.errors import (
     LockTimeout,
     NotADatabase,
     SchemaTooNew,
-    UseServerTools,
 )
 from agentbus.operations.processes import DisownRequest, disown
 
@@ -43,21 +40,8 @@ _PATIENCE = 2.0
 """Seconds to wait for the lock: whoever writes for longer has the bus open."""
 
 
-def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *, clock: Clock | None = None) -> Path:
-    """Put a backup in the place of a bus, or where none is yet; gives the directory.
-
-    Refused while anybody has that bus open. The backup is copied and verified first, then takes the bus's place in one
-    step; one that is refused leaves nothing behind. What was there is kept as ``backups/replaced-….db``. Whatever was
-    running when the backup was made counts as interrupted.
-
-    >>> agentbus.restore_backup(".agentbus/backups/bus-….db", ".agentbus")            # doctest: +SKIP
-    """
-    source = check_path(backup)
-    if (server := server_url(to)) is not None:
-        address = parse(server)
-        raise UseServerTools(path=address.shown, command=address.restore(str(source)))
-    place = home.find(to)
-    time = clock or SystemClock()
+def restore(source: Path, place: home.Home, clock: Clock) -> Path:
+    """Put a backup in the place of a bus, as ``agentbus.restore_backup`` says."""
     try:
         _refuse_source(source)
         home.refuse_unshared(place.directory)
@@ -68,13 +52,13 @@ def restore_backup(backup: str | os.PathLike[str], to: str | os.PathLike[str], *
                 _clear_up(place)
             workshop = stack.enter_context(_workshop(_nearest(place.directory)))
             _copy(source, workshop)
-            _bring_up_to_date(workshop, source, time)
+            _bring_up_to_date(workshop, source, clock)
             if not taken:
                 # Not earlier: a backup that is refused must leave nothing where no bus was.
                 place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 stack.enter_context(_locked(place))
             _refuse_in_use(place)
-            _put_in_place(workshop, place, stamp(time.now().wall))
+            _put_in_place(workshop, place, stamp(clock.now().wall))
     except OSError as error:
         raise refusal(place.directory, error) from error
     return place.directory

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from agentbus.errors import PlanOutdated, WrongState
 from agentbus.interfaces.cli.bars import bar
 from agentbus.interfaces.cli.command import Call
-from agentbus.interfaces.cli.looping import connected, run
+from agentbus.interfaces.cli.looping import on_bus
 from agentbus.interfaces.cli.output import Result
 from agentbus.interfaces.cli.sections import Fields, Part, Sections
 from agentbus.limits import check_seconds
@@ -27,17 +27,16 @@ def cleanup(call: Call) -> Result:
     ended: list[str] = []
     left: dict[str, str] = {}
 
-    async def work() -> Any:
-        async with connected(call) as bus:
-            policy = _policy(await bus.retention.policy(), given.failed_sessions, given.keep_days)
-            if given.stale is not None:
-                await _end_stale(bus, given.stale, given.dry_run, ended, left)
-            if given.dry_run:
-                return await bus.retention.apply(dry_run=True, policy=policy)
-            with bar("cleaning up", call) as report:
-                return await bus.retention.apply(policy=policy, progress=report)
+    async def work(bus: Bus) -> Any:
+        policy = _policy(await bus.retention.policy(), given.failed_sessions, given.keep_days)
+        if given.stale is not None:
+            await _end_stale(bus, given.stale, given.dry_run, ended, left)
+        if given.dry_run:
+            return await bus.retention.apply(dry_run=True, policy=policy)
+        with bar("cleaning up", call) as report:
+            return await bus.retention.apply(policy=policy, progress=report)
 
-    found = run(call, work)
+    found = on_bus(call, work)
     removed = [{"kind": kind, "count": count} for kind, count in found.removed.items()]
     would = "would be " if given.dry_run else ""
     archive = {} if found.archive is None else {"path": found.archive, "bytes": found.archive_bytes}

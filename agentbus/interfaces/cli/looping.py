@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import agentbus
 from agentbus import Bus
+from agentbus.interfaces.cli.bars import Report, bar
 from agentbus.interfaces.cli.command import Call
 from agentbus.interfaces.cli.interrupts import ENDING, left_to_the_loop
 
@@ -60,6 +61,26 @@ def connected(call: Call) -> Bus:
         auto_resume=False,
         create=False,
     )
+
+
+def on_bus(call: Call, work: Callable[[Bus], Awaitable[T]]) -> T:
+    """Open the bus, run this on it, and close it."""
+
+    async def working() -> T:
+        async with connected(call) as bus:
+            return await work(bus)
+
+    return run(call, working)
+
+
+def with_bar(call: Call, title: str, work: Callable[[Bus, Report | None], Awaitable[T]]) -> T:
+    """The same of what can tell how far it is, which people see."""
+
+    async def working(bus: Bus) -> T:
+        with bar(title, call) as report:
+            return await work(bus, report)
+
+    return on_bus(call, working)
 
 
 def speak(call: Call) -> None:

@@ -29,7 +29,7 @@ COLUMNS = ("at:time", "severity:severity", "kind", "subject", "text")
 def monitor(call: Call) -> Result | int:
     if call.arguments.once:
         return _once(call)
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import on_bus
     from agentbus.services.findings import from_events
 
     given = call.arguments
@@ -38,47 +38,45 @@ def monitor(call: Call) -> Result | int:
     def tell(finding: Finding) -> None:
         call.emit(Rows([finding], COLUMNS, paged=False, whole=True, one=True, following=True))
 
-    async def watch() -> None:
-        async with connected(call) as bus:
-            earlier = from_events(await _noticed(bus, last))
-            async with bus.monitor(interval=given.interval, log_file=given.log, **_rules(given)) as found:
-                _log(bus, given.log, earlier)
-                call.note(f"watching every {given.interval:g} s; Ctrl-C ends it")
-                for one in await bus.sessions.cut_off():
-                    call.note(f"{one.session} is {one.status}; agentbus session recover {one.session}")
-                # Printed here, not in a callback: what cannot be printed must end the command.
-                for finding in earlier:
-                    tell(finding)
-                async for finding in found.findings():
-                    tell(finding)
+    async def watch(bus: Bus) -> None:
+        earlier = from_events(await _noticed(bus, last))
+        async with bus.monitor(interval=given.interval, log_file=given.log, **_rules(given)) as found:
+            _log(bus, given.log, earlier)
+            call.note(f"watching every {given.interval:g} s; Ctrl-C ends it")
+            for one in await bus.sessions.cut_off():
+                call.note(f"{one.session} is {one.status}; agentbus session recover {one.session}")
+            # Printed here, not in a callback: what cannot be printed must end the command.
+            for finding in earlier:
+                tell(finding)
+            async for finding in found.findings():
+                tell(finding)
 
-    run(call, watch)
+    on_bus(call, watch)
     return 0
 
 
 def _once(call: Call) -> Result:
-    from agentbus.interfaces.cli.looping import connected, run
+    from msgspec.structs import replace
+
+    from agentbus.interfaces.cli.looping import on_bus
     from agentbus.interfaces.cli.sections import Part, Sections
     from agentbus.services.findings import from_events
 
     given = call.arguments
     last = _last_event(call)
 
-    async def sweep() -> Sweep:
-        from msgspec.structs import replace
+    async def sweep(bus: Bus) -> Sweep:
+        noticed = await _noticed(bus, last)
+        swept = await bus.sweep(**_rules(given))
+        counts = dict(swept.counts)
+        for event in noticed:
+            if event.kind in _COUNTED:
+                counts[_COUNTED[event.kind]] += 1
+        found = replace(swept, counts=counts, findings=[*from_events(noticed), *swept.findings])
+        _log(bus, given.log, found.findings)
+        return found
 
-        async with connected(call) as bus:
-            noticed = await _noticed(bus, last)
-            swept = await bus.sweep(**_rules(given))
-            counts = dict(swept.counts)
-            for event in noticed:
-                if event.kind in _COUNTED:
-                    counts[_COUNTED[event.kind]] += 1
-            found = replace(swept, counts=counts, findings=[*from_events(noticed), *swept.findings])
-            _log(bus, given.log, found.findings)
-            return found
-
-    found = run(call, sweep)
+    found = on_bus(call, sweep)
     done = [{"name": name, "count": count} for name, count in found.counts.items() if count]
     return Sections(
         found,

@@ -8,6 +8,7 @@ anything that is not a text or a number is JSON. Tables are for terminals, and o
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,26 +23,30 @@ SCHEMA_VERSION = 1
 _encode = msgspec.json.Encoder().encode
 
 
-class Result:
+class Result(ABC):
     """What a command found. ``code`` is what it exits with."""
 
     code: int = 0
 
+    @abstractmethod
     def data(self) -> Any:
         """What ``--json`` gives."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self) -> list[str]:
         """What goes down a pipe."""
-        raise NotImplementedError
 
     def show(self) -> None:
         """What people see, with rich."""
         print_lines(self.lines())
 
+
+class Watchable(Result):
+    """What a command found that can be looked at again and again."""
+
+    @abstractmethod
     def drawn(self, most: int | None = None) -> RenderableType:
-        """The same to be drawn again and again in place, on a screen of so many lines."""
-        raise NotImplementedError
+        """What people see, to be drawn in place on a screen of so many lines."""
 
 
 class Said(Result):
@@ -72,7 +77,7 @@ class Text(Result):
         return self._text.splitlines()
 
 
-class Rows(Result):
+class Rows(Watchable):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it

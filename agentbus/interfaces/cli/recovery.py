@@ -12,6 +12,7 @@ from agentbus.interfaces.cli.output import Result, Rows
 from agentbus.interfaces.cli.values import paging
 
 if TYPE_CHECKING:
+    from agentbus import Bus
     from agentbus.records import RecoverySummary
 
 COLUMNS = ("id", "type", "status:status", "session", "progress:percent", "note", "updated:time", "error")
@@ -19,14 +20,13 @@ COLUMNS = ("id", "type", "status:status", "session", "progress:percent", "note",
 
 def check(call: Call) -> Result:
     """Go over the bus once, as a monitor does, then say what was cut off."""
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import on_bus
 
-    async def look() -> RecoverySummary:
-        async with connected(call) as bus:
-            await bus.sweep()
-            return await bus.recovery.summary()
+    async def look(bus: Bus) -> RecoverySummary:
+        await bus.sweep()
+        return await bus.recovery.summary()
 
-    return _summary(run(call, look))
+    return _summary(on_bus(call, look))
 
 
 def _summary(found: RecoverySummary) -> Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentbus.interfaces.cli.output import Result, plain
+from agentbus.interfaces.cli.output import Watchable, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -75,7 +75,7 @@ def _short(record: Any, *fields: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in fields}
 
 
-class Standing(Result):
+class Standing(Watchable):
     """How the bus stands."""
 
     def __init__(self, found: dict[str, Any], settings: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ _PLAIN = "plain output: id, workflow, status, phase, progress, waits (JSON), ses
 def listed(call: Call) -> Result | int:
     given = call.arguments
 
-    def look() -> Result:
+    def look() -> Rows:
         call.bus.notice_deaths()
         page = call.bus.do(
             call.bus.tasks.list(

@@ -13,35 +13,25 @@ from agentbus.interfaces.cli.failures import DONE, FAILED
 from agentbus.interfaces.cli.output import Result, Said, plain
 
 if TYPE_CHECKING:
-    from agentbus.records import ExportReport, ImportReport
+    from agentbus.records import ImportReport
 
 
 def import_(call: Call) -> Result:
     """Bring in whatever lies at a path."""
-    from agentbus.interfaces.cli.bars import bar
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import with_bar
 
-    async def work() -> ImportReport:
-        async with connected(call) as bus:
-            with bar("importing", call) as report:
-                return await bus.import_path(call.arguments.path, progress=report)
-
-    return Imported(run(call, work))
+    path = call.arguments.path
+    return Imported(with_bar(call, "importing", lambda bus, report: bus.import_path(path, progress=report)))
 
 
 def export(call: Call) -> Result:
     """Write the bus, or a session, to a file."""
-    from agentbus.interfaces.cli.bars import bar
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import with_bar
 
     given = call.arguments
-
-    async def work() -> ExportReport:
-        async with connected(call) as bus:
-            with bar("exporting", call) as report:
-                return await bus.export(given.path, session=given.session, progress=report)
-
-    made = run(call, work)
+    made = with_bar(
+        call, "exporting", lambda bus, report: bus.export(given.path, session=given.session, progress=report)
+    )
     return Said(made, made.path)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentbus.interfaces.cli.output import Result, plain
+from agentbus.interfaces.cli.output import Watchable, plain
 from agentbus.operations.task_reading import unsettled_steps
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _question(task: str, kind: str, name: str, since: int, expires: int | None) 
     }  # fmt: skip
 
 
-class Shown(Result):
+class Shown(Watchable):
     """All of a task."""
 
     def __init__(self, found: Unfolded) -> None:

@@ -20,47 +20,27 @@ def cleanup(call: Call) -> Result:
 
 def quotas(call: Call) -> Result:
     """Set what was named, and say what holds then."""
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import on_bus
 
     given = {name: getattr(call.arguments, name) for name in _QUOTAS}
     changes = {name: None if said == "none" else said for name, said in given.items() if said is not None}
-
-    async def work() -> Any:
-        async with connected(call) as bus:
-            return await (bus.quotas.change(**changes) if changes else bus.quotas.policy())
-
-    found = run(call, work)
+    found = on_bus(call, lambda bus: bus.quotas.change(**changes) if changes else bus.quotas.policy())
     lines = [f"{name}\t{'none' if (most := getattr(found, name)) is None else f'{most:.15g}'}" for name in _QUOTAS]
     return Said(found, "\n".join(lines))
 
 
 def create(call: Call) -> Result:
-    from agentbus.interfaces.cli.bars import bar
-    from agentbus.interfaces.cli.looping import connected, run
+    from agentbus.interfaces.cli.looping import with_bar
 
     given = call.arguments
-
-    async def work() -> Any:
-        async with connected(call) as bus:
-            with bar("backing up", call) as report:
-                return await bus.backup(given.path, keep=given.keep, progress=report)
-
-    made = run(call, work)
+    made = with_bar(call, "backing up", lambda bus, report: bus.backup(given.path, keep=given.keep, progress=report))
     return Said(made, made.path)
 
 
 def backups(call: Call) -> Result:
-    from agentbus.engine.places import server_url
-    from agentbus.engine.sqlite import home
-    from agentbus.engine.sqlite.backup import list_backups
+    from agentbus.backups import list_backups
 
-    if (server := server_url(call.settings["url"])) is not None:
-        from agentbus.engine.postgres.address import parse
-        from agentbus.errors import UseServerTools
-
-        address = parse(server)
-        raise UseServerTools(path=address.shown, command=address.dump(None))
-    found = list_backups(home.find(call.settings["url"]))
+    found = list_backups(call.settings["url"])
     return Rows(found, ("path", "size:bytes", "created:time"), paged=False, people=_named, empty="there are no backups")
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from agentbus.interfaces.cli.command import Call, ending_cleanly
-from agentbus.interfaces.cli.output import Result, is_terminal
+from agentbus.interfaces.cli.output import Watchable, is_terminal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=Watchable)
 
 
 def looked(call: Call, look: Callable[[], R], over: Callable[[R], bool] = lambda _: False) -> R | int:

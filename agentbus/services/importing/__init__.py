@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -19,8 +18,8 @@ from typing import Any
 import msgspec
 
 from agentbus.disk import BESIDE, DATABASE, check_path
+from agentbus.engine.foreign import MAGIC, UnreadableDatabase, opened_foreign
 from agentbus.engine.interface import Engine
-from agentbus.engine.sqlite.foreign import MAGIC, opened_foreign
 from agentbus.errors import DamagedArchive, FormatRefused, InvalidInput, NoSuchFile, NotImportable
 from agentbus.operations.adopting import Adopted, AdoptRequest, adopt
 from agentbus.operations.archives import ArchivedSession, kind_of
@@ -273,7 +272,7 @@ class _Run:
                     await self._commit(file, part)
         except Unreadable as error:
             file.refuse(0, str(error))
-        except sqlite3.Error as error:
+        except UnreadableDatabase as error:
             file.refuse(0, f"it cannot be read (on): {error}")
         except OSError as error:
             file.refuse(0, error.strerror or str(error))

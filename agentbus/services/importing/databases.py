@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agentbus.engine.sqlite.foreign import Foreign
+from agentbus.engine.foreign import Foreign
 from agentbus.limits import STATE_TYPES, session_scope
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedCheckpoint

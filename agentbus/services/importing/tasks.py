@@ -73,7 +73,6 @@ class _Task:
         self._id = id
         self._row = row
         self._number = number
-        self._mapper = mapper
         self._limit = mapper.payload
         self._rest = {name: value for name, value in row.items() if value is not None}
         begun = mapper.time(row, "created_at", "created", "started_at", "timestamp")

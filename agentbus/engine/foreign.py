@@ -1,4 +1,5 @@
-"""Databases of other programs: opened to be read, never written to, not even by SQLite itself."""
+"""SQLite databases of other programs: opened to be read, never written to, not even by SQLite itself. No part of an
+engine: whatever the bus itself is kept in, they can be imported."""
 
 from __future__ import annotations
 
@@ -22,6 +23,10 @@ _MOST = 64 * 1024 * 1024
 _ROW = 500
 
 
+class UnreadableDatabase(Exception):
+    """SQLite cannot read it, or not on; the text says why."""
+
+
 class Foreign:
     """A database of another program's, at one moment."""
 
@@ -36,32 +41,46 @@ class Foreign:
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """The rows of a table that we know of, by the names of their columns in small letters."""
-        cursor = self._connection.execute(_known()[table])
-        names = [str(column[0]).lower() for column in cursor.description]
-        while rows := cursor.fetchmany(_ROW):
-            for row in rows:
-                yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
+        with _explained():
+            cursor = self._connection.execute(_known()[table])
+            names = [str(column[0]).lower() for column in cursor.description]
+            while rows := cursor.fetchmany(_ROW):
+                for row in rows:
+                    yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
 
 
 @contextmanager
 def opened_foreign(path: Path) -> Iterator[Foreign]:
-    """Read-only, and without any lock or file of SQLite's where no log lies beside it; raises sqlite3.Error."""
+    """Read-only, and without any lock or file of SQLite's where no log lies beside it."""
     log = Path(f"{path}-wal")
     alone = not log.exists() or not log.stat().st_size
     # Without a log nobody writes, or only with a rollback journal, which a lock shows; then a moment's copy is read.
     mode = "mode=ro&immutable=1" if alone and not Path(f"{path}-journal").exists() else "mode=ro"
-    connection = sqlite3.connect(
-        f"file:{quote(os.fsencode(path))}?{mode}", uri=True, isolation_level=None, timeout=2, check_same_thread=False
-    )
+    with _explained():
+        connection = sqlite3.connect(
+            f"file:{quote(os.fsencode(path))}?{mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=2,
+            check_same_thread=False,
+        )
+        try:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST)
+            connection.text_factory = _text
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("BEGIN")
+            yield Foreign(connection)
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
     try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST)
-        connection.text_factory = _text
-        connection.execute("PRAGMA query_only = ON")
-        connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("BEGIN")
-        yield Foreign(connection)
-    finally:
-        connection.close()
+        yield
+    except sqlite3.Error as error:
+        raise UnreadableDatabase(str(error)) from error
 
 
 @cache
