@@ -44,6 +44,9 @@ class BlockingEngine(Protocol):
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Answer a question without writing."""
 
+    def still(self) -> AbstractContextManager[None]:
+        """Nobody writes for the length of a block, this store included; whoever wants to waits."""
+
     def attend(self) -> AbstractContextManager[Attendance]:
         """Enter as a process that can be rung, for the length of a block."""
 

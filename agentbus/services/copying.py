@@ -2,7 +2,8 @@
 
 The source is only read (once its tables are up to date), and must be at rest. The target begins empty, and is opened by
 nobody else until the end: every batch is one commit together with the place that was reached, so that a copy which was
-cut off goes on there. At the end both are read again and compared, table by table; only then the target becomes a bus.
+cut off goes on there. At the end both are read again and compared, table by table, and nobody can write to the source
+meanwhile; only then the target becomes a bus.
 
 A copy is the same bus in another place: it has the same name for itself, so that archives of the one come home to the
 other, and all ids go on from where they were. What lies beside a bus (archives, backups, settings), and files that
@@ -83,8 +84,9 @@ class _Copy:
     def run(self) -> CopyReport:
         while self._place.table:
             self._copy_some()
-        tables = [self._compared(table) for table in TABLES]
-        self._target.write(finish_copy, FinishRequest(self._place))
+        with self._source.still():
+            tables = [self._compared(table) for table in TABLES]
+            self._target.write(finish_copy, FinishRequest(self._place))
         place = self._place
         return CopyReport(self._source.shown, self._target.shown, self._resumed, place.rows, tables)
 

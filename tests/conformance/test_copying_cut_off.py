@@ -10,11 +10,12 @@ import pytest
 
 import agentbus
 from agentbus import Bus
-from agentbus.blocking import open_store
+from agentbus.blocking import open_bus, open_store
 from agentbus.errors import (
     CopyDiffers,
     CopyOvertaken,
     CopyUnfinished,
+    LockTimeout,
     NotEmpty,
 )
 from agentbus.records import CopyReport
@@ -99,6 +100,27 @@ def test_a_source_that_changes_meanwhile_is_noticed(places: Places, change: str,
         places.copy(progress)
     with pytest.raises(CopyUnfinished):
         places.visited(places.target)
+
+
+def test_nobody_writes_to_the_source_while_both_are_compared(places: Places) -> None:
+    fill(places)
+    refused: list[str] = []
+
+    def progress(done: int, total: int, what: str) -> None:
+        if what == "comparing events" and not refused:
+            refused.append(what)
+            with (
+                pytest.raises(LockTimeout),
+                open_bus(places.source, clock=places.clock, lock_timeout=0.1) as bus,
+            ):
+                agent = bus.agent("visitor")
+                agent.ack(*(held.message_id for held in agent.in_hand()))
+
+    places.copy(progress)
+    assert refused
+    with places.visited(places.source) as bus:
+        agent = bus.agent("visitor")
+        agent.ack(*(held.message_id for held in agent.in_hand()))
 
 
 def test_of_two_copies_at_once_one_gives_way(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,18 +4,19 @@ meanwhile. For the command line."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
 from agentbus.engine import forking
 from agentbus.engine.blocking import Attendance
 from agentbus.engine.calls import Call
+from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.attending import attend
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import opened
+from agentbus.engine.postgres.connection import Connection, connect, let_go, opened, server_queries, writing
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import postponed
@@ -98,6 +99,32 @@ class BlockingPostgres:
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._checked()
         return self.run(self._readers.answer(lambda: question(request, self.clock.now())))
+
+    @contextmanager
+    def still(self) -> Iterator[None]:
+        self._checked()
+        connection = self.run(self._keeping_still())
+        try:
+            yield
+            # Gone with the connection, the lock would have kept nobody from writing.
+            self.run(self._served(connection.execute(server_queries()["server_setting"], "server_version")))
+        finally:
+            let_go(connection)
+
+    async def _keeping_still(self) -> Connection:
+        connection = await self._served(connect(self._address, writing(self._patience)))
+        try:
+            await self._served(connection.execute(server_queries()["server_keep_still"]))
+        except BaseException:
+            let_go(connection)
+            raise
+        return connection
+
+    async def _served(self, answer: Awaitable[T]) -> T:
+        try:
+            return await answer
+        except problems.DRIVER as error:
+            raise problems.translated(error, self._address, waited=self._patience) from error
 
     def attend(self) -> AbstractContextManager[Attendance]:
         self._checked()

@@ -32,7 +32,7 @@ class BlockingSQLite:
         self._owner = forking.Owner()
         self._home = place
         self._queries = Queries("sqlite")
-        lock = FileLock(place.lock, lock_timeout)
+        self._lock = lock = FileLock(place.lock, lock_timeout)
         try:
             self._connection = open_writer(place, lock)
         except BaseException:
@@ -65,6 +65,10 @@ class BlockingSQLite:
                 step = op.send(self._rows(step))
         except StopIteration as stop:
             return cast(T, stop.value)
+
+    def still(self) -> AbstractContextManager[None]:
+        self._checked()
+        return self._lock.held()
 
     def attend(self) -> AbstractContextManager[Attendance]:
         # Imported only here: most calls wait for nothing.

@@ -21,6 +21,10 @@ SELECT pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0)),
     CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint);
 
+-- name: server_keep_still
+-- Let nobody write, as long as this connection lasts.
+SELECT pg_advisory_lock(hashtextextended('agentbus bus ' || current_schema(), 0));
+
 -- name: server_unlock
 -- Let go of what a statement that failed held of the session: undoing a transaction leaves that as it is.
 SELECT pg_advisory_unlock_all();
