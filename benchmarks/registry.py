@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import Options, Suite, main
+from benchmarks.command import Options, Suite
 from benchmarks.contestants.registries.base import Contestant, Population
 from benchmarks.contestants.registries.bus import READ_BUS
 from benchmarks.contestants.registries.files import FAST_MAIL_FILES, MAIL_FILES, NAMED_FILES
-from benchmarks.measure import Progress, Results
+from benchmarks.measure import Results
+from benchmarks.progress import Progress
+from benchmarks.run import main
 from benchmarks.workloads import registry
 from benchmarks.workloads.registry import RATE, Workload
 
@@ -43,6 +45,7 @@ SUITE = Suite(
     title="The registry",
     about=__doc__ or "",
     choices=[workload.key for workload in WORKLOADS],
+    together=registry.population_of,
     rate=RATE,
     titles={workload.key: workload.title for workload in WORKLOADS},
     notes=lambda: NOTES,

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import Options, Suite, main
+from benchmarks.command import Options, Suite
 from benchmarks.contestants.workflows import EVERYONE, INSTALLED, Contestant, Step
-from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
+from benchmarks.measure import Case, Results, Series, afresh, interleave
 from benchmarks.payload import SIZE
-from benchmarks.report import Check
+from benchmarks.progress import Progress
+from benchmarks.report import Check, against
+from benchmarks.run import main
 from benchmarks.workloads.lifecycles import TASKS
 
 RATE = "steps/s"
@@ -30,7 +32,7 @@ NOTES = (
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds, slices = (0.5, 1) if options.quick else (1.0, 3)
+    seconds, slices = (0.3, 1) if options.quick else (0.7, 1)
     cases: list[Case] = []
     for workload, count in ((STEPS, TASKS), (ONE, 1)):
         if workload in options.chosen:
@@ -48,8 +50,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
 
 def checks(results: Results) -> list[Check]:
     """Every promise of which both sides were measured in this run."""
-    ratio = results.ratio(STEPS, "agentbus", "dbos")
-    return [] if ratio is None else [Check(f"{TASKS} tasks, steps against DBOS on SQLite", ratio, "x", least=20)]
+    return against(results, f"{TASKS} tasks, steps against DBOS on SQLite", STEPS, "agentbus", "dbos", least=20)
 
 
 def _rate(contestant: Contestant, tasks: int, seconds: float, directory: Path) -> float:

@@ -16,8 +16,9 @@ import agentbus
 from agentbus import Agent
 from benchmarks.command import Options
 from benchmarks.contestants.queues.everyone import present
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.measure import Results, Series
 from benchmarks.payload import PAYLOAD, TEXT
+from benchmarks.progress import Progress
 from benchmarks.report import Check
 from benchmarks.workloads.lifecycles import BATCH
 

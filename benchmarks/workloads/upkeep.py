@@ -13,7 +13,8 @@ import anyio
 
 import agentbus
 from agentbus import Agent, Bus
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.measure import Results, Series
+from benchmarks.progress import Progress
 from benchmarks.report import Check
 
 WAITING = 1000
