@@ -60,7 +60,7 @@ class Pace:
 
 
 FULL = Pace(
-    seconds=0.5, slices=1, messages=105, quiet=1.5, many=1_000_000, growth_rounds=25, agents=10_000,
+    seconds=0.5, slices=1, messages=90, quiet=1.2, many=1_000_000, growth_rounds=25, agents=10_000,
     upkeep_seconds=10.0,
 )  # fmt: skip
 QUICK = Pace(

@@ -157,7 +157,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     progress.expect(len(counts) * len(chosen))
     for count in counts:
         for one in chosen:
-            progress.say(f"writers: {count} processes, {one.key}")
+            progress.say(f"{one.key}")
             _measure(one, count, pace, directory, results)
     return {"seconds": pace.seconds}
 
