@@ -37,7 +37,7 @@ NAMES = {
     "agentbus-process": "agentbus, process", "agentbus-postgres": "agentbus, PostgreSQL", "raw": "raw sqlite3",
     "persist-ack": "persist-queue, SQLite", "persist-file": "persist-queue, files", "aiosqlite": "aiosqlite, plain",
     "aiosqlite-normal": "aiosqlite, NORMAL", "redis": "Redis Streams", "redis-everysec": "Redis Streams",
-    "nats": "NATS JetStream", "nats-default": "NATS JetStream", "asyncpg": "SKIP LOCKED", "huey": "huey",
+    "nats": "NATS JetStream", "nats-default": "NATS JetStream", "asyncpg": "Postgres SKIP LOCKED", "huey": "huey",
     "dbos": "DBOS", "files": "JSON files", "files-hasty": "JSON files", "maildir": "Maildir",
 }  # fmt: skip
 """Shorter than in the tables."""
@@ -288,8 +288,8 @@ def _writers(results: dict[str, Found]) -> Any:
     if not series:
         return None
     units = {
-        "sends/s": "sends a second", "s, longest wait": "longest wait, s",
-        "Jain's index": "fairness (1: all the same)",
+        "sends/s": "sends a second (↑ better)", "s, longest wait": "longest wait, s (↓ better)",
+        "Jain's index": "fairness (1 is best)",
     }  # fmt: skip
     figure, axes = pyplot.subplots(1, len(units), figsize=(9, 3.7))
     for axis, (unit, title) in zip(axes, units.items(), strict=True):
@@ -313,9 +313,7 @@ def _writers(results: dict[str, Found]) -> Any:
             if "Jain" not in unit:
                 axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axis.tick_params(axis="y", labelsize=SMALL)
-    _below(
-        figure, axes[0], "Processes write to one file at once: more sends, short waits, 1 for fairness are better", 3.7
-    )
+    _below(figure, axes[0], "Many processes write to one file at once", 3.7)
     return figure
 
 
