@@ -19,13 +19,14 @@ from benchmarks.run import main
 from benchmarks.workloads.lifecycles import TASKS
 
 RATE = "steps/s"
-FINISHED = 1000
+FINISHED, FEW_FINISHED = 1000, 100
+"""Steps of a task that is resumed, and if it is to be quick."""
 STEPS, ONE, RESUME = "steps", "one", "resume"
 TITLES = {STEPS: f"{TASKS} tasks", ONE: "one task"}
 NOTES = (
     f"A step that does nothing and returns {SIZE} bytes of JSON, one after the other in each task. Medians, and the "
     "range, of interleaved rounds, each on a new database.",
-    f"Resuming: a task with {FINISHED:,} finished steps, from the call until it has come to their end again; none is "
+    "Resuming: a task with so many finished steps, from the call until it has come to their end again; none is "
     "executed. DBOS is measured inside of the workflow only, without the queue that resumes it.",
     *(() if INSTALLED else ("DBOS is not installed here, and was left out.",)),
 )
@@ -41,9 +42,10 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
                 run = partial(afresh, directory, partial(_rate, about, count, seconds))
                 cases.append(Case(results.add(series), run))
     if RESUME in options.chosen:
+        steps = FEW_FINISHED if options.quick else FINISHED
         for about in (one for one in EVERYONE if options.wants(one.key)):
-            series = Series(RESUME, about.key, "ms", title=f"resuming {FINISHED:,} finished steps: {about.title}")
-            cases.append(Case(results.add(series), partial(afresh, directory, partial(_resume, about))))
+            series = Series(RESUME, about.key, "ms", title=f"resuming {steps:,} finished steps: {about.title}")
+            cases.append(Case(results.add(series), partial(afresh, directory, partial(_resume, about, steps))))
     interleave(cases, options.rounds, slices, progress)
     return {"seconds": seconds, "slices": slices}
 
@@ -83,7 +85,7 @@ def _rate(contestant: Contestant, tasks: int, seconds: float, directory: Path) -
     return asyncio.run(work())
 
 
-def _resume(contestant: Contestant, directory: Path) -> float:
+def _resume(contestant: Contestant, steps: int, directory: Path) -> float:
     """Milliseconds."""
 
     async def work() -> float:
@@ -92,7 +94,7 @@ def _resume(contestant: Contestant, directory: Path) -> float:
 
         async def body(step: Step) -> None:
             begun = time.perf_counter()
-            for _ in range(FINISHED):
+            for _ in range(steps):
                 await step()
             times.put_nowait((begun, time.perf_counter()))
             if contestant.key.startswith("agentbus"):

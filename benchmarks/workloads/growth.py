@@ -77,7 +77,7 @@ def measure(directory: Path, many: int, rounds: int, options: Options, results: 
     """Claim and acknowledge in each database in turn, round after round; then the same of some others."""
     if options.wants("agentbus"):
         asyncio.run(in_turn(directory, depths(many), rounds, _opened, results, progress))
-    reachable = [FEW, *(depth for depth in (10_000, 100_000) if depth <= many)]
+    reachable = [depth for depth in (FEW, 3_000, 10_000, 100_000) if depth < many]
     asyncio.run(_measure_others(directory, reachable, options, results, progress))
 
 
