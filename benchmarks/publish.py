@@ -107,10 +107,8 @@ def for_readme(found: Found, charts: str) -> str:
     parts = [f"![{ALT['throughput']}]({charts}/throughput.png)", main_table(found), _measured_on(found)]
     kept = sum(one.passed is True for one in checks)
     held = f"{kept} of {len(checks)} floors that we set ourselves are held in this run"
-    if broken:
-        told = "; ".join(f"{name}: {value}, {bound}" for name, value, bound, _ in (one.row() for one in broken))
-        held += f"; not held: {told}"
-    parts.append(f"{held}.")
+    told = [f"- {name}: {value}, not {bound}" for name, value, bound, _ in (one.row() for one in broken)]
+    parts.append("\n".join([f"{held}. Not held:\n", *told]) if broken else f"{held}.")
     return "\n\n".join(part for part in parts if part)
 
 

@@ -25,7 +25,7 @@ NOTES = (
     "A summary counts incomplete agents by status, type and session, and interrupted sessions; it knows the oldest "
     "agent and the size. That of the bus also names dead holders, and tells the time to recovery from the audit trail.",
     "The bus answers by what was cut off, files by all there ever was: the more history, the larger the ratio.",
-    "The files are in the page cache. One that is opened by its name is read faster than the bus answers.",
+    "The files are in the page cache. One that is opened by its name is read about as fast as the bus answers.",
     sweep.NOTE,
 )
 

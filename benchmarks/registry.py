@@ -29,7 +29,7 @@ NOTES = (
     "with what is known to be there.",
     "Files: whoever asks scans the directory and parses every file; or opens the right one by its name, and looks into "
     "a directory of messages of their own. All files are in the page cache.",
-    "A file that is opened by its name is read faster than the bus answers; what files cannot do is answer across "
+    "A file that is opened by its name is read about as fast as the bus answers; what files cannot do is answer across "
     "agents.",
 )
 
