@@ -151,7 +151,10 @@ def _arena(base: Path | None) -> Iterator[Path]:
 @contextmanager
 def _ending_kindly() -> Iterator[None]:
     """Somebody who ends the run with a signal interrupts it: what was measured is kept, and servers are stopped."""
-    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGTERM, signal.SIGHUP)}
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    for one, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(one, signal.default_int_handler)
     try:
         yield
     finally:
