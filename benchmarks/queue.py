@@ -40,8 +40,8 @@ NOTES = (
     " (UPDATE … RETURNING for the claim), no lock; the fewest thread hops there can be.",
     f"Libraries are called plainly, on the loop's own thread; JSON files by {TASKS} tasks in threads.",
     "raw sqlite3 runs our statements on our tables, without encoding, fencing, checks, lock file or wake-ups.",
-    "Beats: CPU of the whole process while nothing happens, after the first beat, which costs once what ten later ones "
-    "do.",
+    "Beats: CPU of the whole process while nothing happens, after the first beat, which costs more and is told by "
+    "itself.",
     "Servers run on loopback, and were started for this. NATS acknowledges without waiting for the server. PostgreSQL"
     " by hand has our tables; another process notifies after it has inserted.",
 )

@@ -35,7 +35,11 @@ def measure(directory: Path, agents: int, seconds: float, results: Results, prog
         progress.say(f"{workload}: {title}, for {seconds:.0f} s")
         series = results.add(Series(workload, key, UNIT, title=title))
         home = directory / f"{workload}-{key}"
-        series.values.append(asyncio.run(_cpu_share(home, count, waiting, settling, seconds)))
+        before, share = asyncio.run(_cpu(home, count, waiting, settling, seconds))
+        series.values.append(share)
+        if key == "registered":
+            about = f"{title}: the first {settling:.0f} s, with the first beat"
+            results.add(Series("first-beat", key, "ms of CPU, once", [before], title=about))
 
 
 def checks(results: Results) -> list[Check]:
@@ -46,12 +50,14 @@ def checks(results: Results) -> list[Check]:
     ]
 
 
-async def _cpu_share(home: Path, agents: int, waiting: bool, settling: float, seconds: float) -> float:
+async def _cpu(home: Path, agents: int, waiting: bool, settling: float, seconds: float) -> tuple[float, float]:
+    """Milliseconds until the first claims and the first beat are over, and the share from then on."""
     async with _busy_doing_nothing(home, agents, waiting):
-        await anyio.sleep(settling)  # for the first claims and the first beat to be over
+        begun = time.process_time()
+        await anyio.sleep(settling)
         cpu, wall = time.process_time(), time.perf_counter()
         await anyio.sleep(seconds)
-        return (time.process_time() - cpu) / (time.perf_counter() - wall) * 100
+        return (cpu - begun) * 1000, (time.process_time() - cpu) / (time.perf_counter() - wall) * 100
 
 
 @asynccontextmanager
