@@ -159,13 +159,13 @@ def test_publishing_writes_between_the_marks_and_tells_who_is_faster(tmp_path: P
     }  # fmt: skip
     assert publish.losses(found) == [("Messages: one at a time, lifecycles/s", "900", "Huey 2x")]
     file = tmp_path / "README.md"
-    file.write_text(f"before\n{publish.BEGIN}\nold\n{publish.END}\nafter\n", encoding="utf-8")
+    file.write_text(f"before\n{publish.BEGIN}\nthe last run\n{publish.END}\nafter\n", encoding="utf-8")
     publish.write(file, publish.for_readme(found, "results"))
     publish.write(file, publish.for_benchmarks(found, f"# All\n\n## Messages\n\n{measured.markdown()}\n", "results"))
     text = file.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{publish.BEGIN}\n")
     assert text.endswith(f"{publish.END}\nafter\n")
-    assert "old" not in text
+    assert "the last run" not in text
     assert "(results/latency.png)" in text
     assert "| one at a time, against huey" in text
     assert publish.doubts({**found, "quick": True, "unmeasured": ["cli.start"]}) == [
