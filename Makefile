@@ -22,7 +22,7 @@ help:
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ from the code"
-	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one)"
+	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one; build/benchmarks)"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
 demo: $(VENV)/.installed
@@ -45,7 +45,7 @@ faults: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n 0 -m fault --full $(FAULTS)
 
 bench: $(VENV)/.installed-bench
-	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks --results build/benchmarks $(BENCH_ARGS)
 
 schemas: $(VENV)/.installed
 	@$(BIN)/python -m agentbus.interfaces.schemas

@@ -1,4 +1,8 @@
-"""The charts of a run, as PNG and SVG: ``python -m benchmarks.charts results.json DIRECTORY``. Needs matplotlib."""
+"""The charts of a run, as PNG and SVG: ``python -m benchmarks.charts results.json DIRECTORY``. Needs matplotlib.
+
+They are drawn to be read in a page of about 900 pixels. At most a dozen bars are in a panel; who is left out of a
+chart is in the tables. Bars begin at zero, so that their lengths can be compared; lines have logarithmic axes.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,33 @@ matplotlib = package("matplotlib")
 matplotlib.use("Agg")
 pyplot = package("matplotlib.pyplot")
 
-OURS, DURABLE, HASTY, LIMIT = "#0b6e4f", "#4c78a8", "#b9c6d8", "#8a8a8a"
-"""Ourselves, those that are as durable, those that are less, and the limit."""
+OURS, OURS_HASTY, DURABLE, HASTY, LIMIT = "#0b6e4f", "#6bbf9c", "#4c78a8", "#b3c3d9", "#8a8a8a"
 SHADES = {
-    OURS: "agentbus", DURABLE: "fsynced", HASTY: "not fsynced, or not at once", LIMIT: "the limit: our statements alone"
+    OURS: "agentbus, fsynced", OURS_HASTY: "agentbus, not fsynced", DURABLE: "others, fsynced",
+    HASTY: "others, not fsynced or not at once", LIMIT: "the limit: our statements, no bus",
 }  # fmt: skip
 LINES = ("#0b6e4f", "#e07b39", "#4c78a8", "#8a5fbf", "#8a8a8a")
+WAYS = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
+SURVIVES = {
+    "disk": "disk", "kill -9": "kill -9", "process": "kill -9", "a power cut loses a second": "loses 1 s",
+    "a power cut loses up to two minutes": "loses 2 min", "nothing is fsynced": "nothing synced",
+    "every hundredth send is fsynced": "every 100th",
+}  # fmt: skip
+"""What is written beside a name, by the first words of how durable it is."""
+NAMES = {
+    "agentbus-process": "agentbus, process", "agentbus-postgres": "agentbus, PostgreSQL", "raw": "raw sqlite3",
+    "persist-ack": "persist-queue, SQLite", "persist-file": "persist-queue, files", "aiosqlite": "aiosqlite, plain",
+    "aiosqlite-normal": "aiosqlite, NORMAL", "redis": "Redis Streams", "redis-everysec": "Redis Streams",
+    "nats": "NATS JetStream", "nats-default": "NATS JetStream", "asyncpg": "Postgres SKIP LOCKED", "huey": "huey",
+    "dbos": "DBOS", "files": "JSON files", "files-hasty": "JSON files", "maildir": "Maildir",
+}  # fmt: skip
+"""Shorter than in the tables."""
+ONLY_IN_TABLES = frozenset({"aiosqlite-autocommit", "maildir"})
+WAITING = (
+    "agentbus", "agentbus-process", "agentbus-postgres", "files", "litequeue", "huey", "aiosqlite", "dbos", "redis",
+    "nats", "asyncpg", "procrastinate",
+)  # fmt: skip
+SMALL = 8.5
 
 Found = list[dict[str, Any]]
 
@@ -29,69 +54,124 @@ Found = list[dict[str, Any]]
 def draw(found: dict[str, Any], directory: Path) -> list[Path]:
     """All charts that the results have figures for."""
     charts: dict[str, Callable[[dict[str, Found]], Any]] = {
-        "throughput": _throughput, "latency": _latency, "growth": _growth, "writers": _writers, "registry": _registry,
+        "throughput": _throughput, "throughput-unsynced": _throughput_unsynced, "latency": _latency, "growth": _growth,
+        "writers": _writers, "registry": _registry,
     }  # fmt: skip
     results = {name: suite["results"] for name, suite in found["suites"].items()}
     written: list[Path] = []
-    style = {"svg.hashsalt": "agentbus", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    style = {"svg.hashsalt": "agentbus", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
+             "axes.titlesize": 10.5, "axes.titleweight": "bold", "axes.titlelocation": "left"}  # fmt: skip
+    machine = found["machine"]
+    footer = sentence(machine).split(", aiosqlite")[0]
     with pyplot.rc_context(style):
         for name, chart in charts.items():
             figure = chart(results)
             if figure is not None:
-                figure.text(0.01, 0.005, sentence(found["machine"]), fontsize=6, color="#666666")
+                spread = "Medians; thin lines: the range of the rounds. " if "throughput" in name else "Medians. "
+                figure.text(0.01, 0.01, spread + footer, fontsize=7, color="#666666")
                 for kind in ("png", "svg"):
                     written.append(directory / f"{name}.{kind}")
                     plain = {"metadata": {"Date": None}} if kind == "svg" else {}
-                    figure.savefig(written[-1], dpi=130, **plain)
+                    figure.savefig(written[-1], dpi=160, **plain)
                 pyplot.close(figure)
     return written
 
 
 def _throughput(results: dict[str, Found]) -> Any:
+    title = "Messages a second, durable to disk: higher is better"
+    return _panels(results, title, lambda one: bool(_shade(one) in {OURS, DURABLE, LIMIT}))
+
+
+def _throughput_unsynced(results: dict[str, Found]) -> Any:
+    title = "Messages a second, not fsynced or not at once: higher is better"
+    return _panels(results, title, lambda one: bool(_shade(one) in {OURS_HASTY, HASTY}))
+
+
+def _panels(results: dict[str, Found], title: str, wanted: Callable[[dict[str, Any]], bool]) -> Any:
     """A panel for each way of working, the fastest on top."""
-    titles = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
-    series = [one for one in results.get("queue", []) if one["unit"] == RATE and one["workload"] in titles]
-    present = [key for key in titles if any(one["workload"] == key for one in series)]
+    series = [
+        one
+        for one in results.get("queue", [])
+        if one["unit"] == RATE and one["workload"] in WAYS and one["contestant"] not in ONLY_IN_TABLES and wanted(one)
+    ]
+    present = [key for key in WAYS if any(one["workload"] == key for one in series)]
     if not present:
         return None
-    figure, axes = pyplot.subplots(2, 2, figsize=(11, 8.2), squeeze=False)
+    of = {key: sorted((one for one in series if one["workload"] == key), key=_median) for key in present}
+    pairs = [present[at : at + 2] for at in range(0, len(present), 2)]
+    rows = [max(len(of[key]) for key in pair) for pair in pairs]
+    height = 1.35 + sum(0.22 * count + 0.75 for count in rows)
+    figure, axes = pyplot.subplots(
+        len(pairs), 2, figsize=(9, height), squeeze=False, height_ratios=[count + 1 for count in rows]
+    )
     panels = list(axes.flat)
     for axis in panels[len(present) :]:
         axis.remove()
     for axis, key in zip(panels, present, strict=False):
-        ranked = sorted((one for one in series if one["workload"] == key), key=lambda one: float(one["median"]))
-        _bars(axis, ranked, "{:,.0f}")
-        axis.set_title(titles[key], loc="left", fontweight="bold")
-    figure.suptitle("Messages sent, received and acknowledged a second", x=0.01, ha="left", fontweight="bold")
+        _bars(axis, of[key])
+        axis.set_title(WAYS[key])
+    _heading(figure, title)
     _legend(figure, series)
-    figure.tight_layout(rect=(0, 0.05, 1, 0.98))
+    figure.tight_layout(rect=(0, 0.62 / height, 1, 1 - 0.4 / height))
     return figure
 
 
-def _bars(axis: Any, ranked: Found, form: str) -> None:
+def _bars(axis: Any, ranked: Found) -> None:
     values = [one["median"] for one in ranked]
     spread = [[one["median"] - one["low"] for one in ranked], [one["high"] - one["median"] for one in ranked]]
+    places = range(len(ranked))
     axis.barh(
-        [one["title"] for one in ranked], values, color=[_shade(one) for one in ranked], xerr=spread,
+        places, values, color=[_shade(one) for one in ranked], xerr=spread,
         error_kw={"ecolor": "#444444", "elinewidth": 0.8},
     )  # fmt: skip
     furthest = max(one["high"] for one in ranked)
     for place, one in enumerate(ranked):
-        axis.text(one["high"] + furthest * 0.012, place, form.format(one["median"]), va="center", fontsize=7)
-    axis.set_xlim(0, furthest * 1.14)
-    axis.tick_params(axis="y", labelsize=7.5, length=0)
-    axis.locator_params(axis="x", nbins=6)
+        axis.text(one["high"] + furthest * 0.015, place, f"{one['median']:,.0f}", va="center", fontsize=SMALL)
+    axis.set_xlim(0, furthest * 1.24)
+    axis.set_ylim(-0.6, len(ranked) - 0.4)
+    axis.locator_params(axis="x", nbins=4)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.tick_params(axis="x", labelsize=SMALL)
+    _names(axis, ranked)
+
+
+def _names(axis: Any, ranked: Found) -> None:
+    """Names with what survives; ours in bold."""
+    axis.set_yticks(range(len(ranked)), [f"{_name(one)} ({_survives(one)})" for one in ranked], fontsize=SMALL)
+    axis.tick_params(axis="y", length=0)
     for label, one in zip(axis.get_yticklabels(), ranked, strict=True):
-        label.set_fontweight("bold" if _shade(one) == OURS else "normal")
+        label.set_fontweight("bold" if _ours(one) else "normal")
+
+
+def _name(series: dict[str, Any]) -> str:
+    return str(NAMES.get(series["contestant"], series["title"]))
+
+
+def _survives(series: dict[str, Any]) -> str:
+    words = series["durability"].replace(";", ":").split(":")[0]
+    return str(SURVIVES.get(words, words))
+
+
+def _ours(series: dict[str, Any]) -> bool:
+    return bool(series["contestant"].startswith("agentbus"))
+
+
+def _median(series: dict[str, Any]) -> float:
+    return float(series["median"])
 
 
 def _shade(series: dict[str, Any]) -> str:
-    if series["contestant"].startswith("agentbus"):
-        return OURS
+    durable = series["durability"].startswith("disk")
+    if _ours(series):
+        return OURS if durable else OURS_HASTY
     if series["contestant"] == "raw":
         return LIMIT
-    return DURABLE if series["durability"].startswith("disk") else HASTY
+    return DURABLE if durable else HASTY
+
+
+def _heading(figure: Any, title: str) -> None:
+    inches = figure.get_size_inches()[1]
+    figure.text(0.01, 1 - 0.3 / inches, title, fontsize=13, fontweight="bold")
 
 
 def _legend(figure: Any, series: Found) -> None:
@@ -99,43 +179,52 @@ def _legend(figure: Any, series: Found) -> None:
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=shade) for shade in shades]
     figure.legend(
         handles, [SHADES[shade] for shade in shades], loc="lower center", ncol=len(shades), frameon=False,
-        bbox_to_anchor=(0.5, 0.015),
+        bbox_to_anchor=(0.5, 0.24 / figure.get_size_inches()[1]), fontsize=SMALL,
     )  # fmt: skip
 
 
 def _latency(results: dict[str, Found]) -> Any:
     """From the call of send to the receiver in another process, and what waiting costs."""
-    series = [one for one in results.get("queue", []) if one["workload"] == "idle"]
+    series = [one for one in results.get("queue", []) if one["workload"] == "idle" and one["contestant"] in WAITING]
     if not series:
         return None
     of = {(one["contestant"], one["unit"].split(", ")[-1]): one for one in series}
-    order = sorted((key for key, unit in of if unit == "p50"), key=lambda key: -float(of[key, "p50"]["median"]))
-    names = [of[key, "p50"]["title"] for key in order]
-    shades = [_shade(of[key, "p50"]) for key in order]
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5.6), sharey=True, width_ratios=(3, 2))
+    order = sorted((key for key, unit in of if unit == "p50"), key=lambda key: -_median(of[key, "p50"]))
+    ranked = [of[key, "p50"] for key in order]
+    shades = [_shade(one) for one in ranked]
+    height = 1.9 + 0.26 * len(ranked)
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, height), sharey=True, width_ratios=(3, 2))
     for place, key in enumerate(order):
-        p50, p99 = of[key, "p50"]["median"], of[key, "p99"]["median"]
+        p50, p99 = _median(of[key, "p50"]), _median(of[key, "p99"])
         left.plot([p50, p99], [place, place], color=shades[place], linewidth=1.5)
         left.plot(p50, place, "o", color=shades[place], markersize=6)
         left.plot(p99, place, "|", color=shades[place], markersize=9, markeredgewidth=1.5)
-        left.text(p99 * 1.12, place, f"{p50:.2g} – {p99:.2g}", va="center", fontsize=7)
-    left.set_yticks(range(len(names)), names)
+        left.text(p99 * 1.12, place, f"{_short(p50)} – {_short(p99)}", va="center", fontsize=SMALL)
     left.set_xscale("log")
-    left.set_xlim(right=left.get_xlim()[1] * 2.5)
+    low, high = left.get_xlim()
+    left.set_xlim(low, high * (high / low) ** 0.35)
     _plain_numbers(left.xaxis)
-    left.set_title("a message to one who waits, ms: ● p50  | p99", loc="left", fontweight="bold")
-    costs = [of[key, "waiting"]["median"] for key in order]
-    right.barh(range(len(names)), costs, color=shades)
+    left.set_title("ms until it is there: ● p50   | p99")
+    costs = [_median(of[key, "waiting"]) for key in order]
+    right.barh(range(len(order)), costs, color=shades)
     for place, cost in enumerate(costs):
-        right.text(max(costs) * 0.012 + cost, place, f"{cost:.2g}", va="center", fontsize=7)
-    right.set_title("waiting, % of one core", loc="left", fontweight="bold")
+        right.text(max(costs) * 0.015 + cost, place, _short(cost), va="center", fontsize=SMALL)
+    right.set_xlim(0, max(costs) * 1.15 or 1)
+    right.set_title("waiting: % of one core")
     for axis in (left, right):
-        axis.tick_params(axis="y", labelsize=8, length=0)
         axis.grid(axis="x", color="#eeeeee")
         axis.set_axisbelow(True)
-    _legend(figure, series)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+        axis.tick_params(axis="x", labelsize=SMALL)
+    _names(left, ranked)
+    right.tick_params(axis="y", length=0)
+    _heading(figure, "A message to an idle receiver in another process: lower is better")
+    _legend(figure, ranked)
+    figure.tight_layout(rect=(0, 0.62 / height, 1, 1 - 0.4 / height))
     return figure
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
 def _growth(results: dict[str, Found]) -> Any:
@@ -144,28 +233,33 @@ def _growth(results: dict[str, Found]) -> Any:
     others = [one for one in results.get("queue", []) if one["workload"] == "growth-others"]
     if not ours:
         return None
-    figure, axis = pyplot.subplots(figsize=(8, 4.6))
+    figure, axis = pyplot.subplots(figsize=(9, 5))
     waiting = [one for one in ours if "finished" not in one["title"] and "mailboxes" not in one["title"]]
-    _line(axis, "agentbus", [(_first_number(one["title"]), one["median"]) for one in waiting], LINES[0])
-    for one, mark in ((one, mark) for one in ours for word, mark in (("finished", "s"), ("mailboxes", "D"))
-                      if word in one["title"]):  # fmt: skip
-        depth = max(_first_number(part) for part in one["title"].split(", "))
-        axis.plot(depth, one["median"], mark, color=LINES[0], markersize=7, markerfacecolor="none",
-                  label=f"agentbus: {one['title']}")  # fmt: skip
+    _line(
+        axis, "agentbus (disk), queued in one mailbox", [(_depth(one["title"]), _median(one)) for one in waiting], OURS
+    )
+    marks = iter("sD^v")
+    for one in (one for one in ours if one not in waiting):
+        axis.plot(_depth(one["title"]), one["median"], next(marks), color=OURS, markersize=8, markerfacecolor="none",
+                  linestyle="none", label=f"agentbus: {one['title']}")  # fmt: skip
     names = list(dict.fromkeys(one["title"].split(":")[0] for one in others))
     for name, shade in zip(names, LINES[1:], strict=False):
-        points = [one for one in others if one["title"].startswith(f"{name}:")]
-        _line(axis, name, [(_first_number(one["title"].split(":")[1]), one["median"]) for one in points], shade)
+        points = [
+            (_depth(one["title"].split(":")[1]), _median(one)) for one in others if one["title"].startswith(f"{name}:")
+        ]
+        _line(axis, f"{name} (kill -9)", points, shade)
     axis.set_xscale("log")
     axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low / 2, high * 3)
     _plain_numbers(axis.xaxis)
     _plain_numbers(axis.yaxis)
     axis.set_xlabel("messages waiting (or finished and kept)")
     axis.set_ylabel("µs to claim and acknowledge one")
-    axis.set_title("What one message costs among many", loc="left", fontweight="bold")
     axis.grid(color="#eeeeee", which="major")
-    axis.legend(frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.025, 1, 1))
+    axis.legend(frameon=False, fontsize=SMALL, loc="upper left")
+    _heading(figure, "What one message costs among many: lower is better, flat is best")
+    figure.tight_layout(rect=(0, 0.04, 1, 0.93))
     return figure
 
 
@@ -183,8 +277,9 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(lambda value, _: "")
 
 
-def _first_number(text: str) -> float:
-    return float(text.split(maxsplit=1)[0].replace(",", ""))
+def _depth(title: str) -> float:
+    """How many there are, of what there are most."""
+    return max(float(part.split(maxsplit=1)[0].replace(",", "")) for part in title.split(", "))
 
 
 def _writers(results: dict[str, Found]) -> Any:
@@ -193,35 +288,32 @@ def _writers(results: dict[str, Found]) -> Any:
     if not series:
         return None
     units = {
-        "sends/s": "sends a second",
-        "s, longest wait": "longest wait, s",
-        "Jain's index": "fairness (1: all the same)",
-    }
-    figure, axes = pyplot.subplots(1, len(units), figsize=(11, 3.8))
+        "sends/s": "sends a second (↑ better)", "s, longest wait": "longest wait, s (↓ better)",
+        "Jain's index": "fairness (1 is best)",
+    }  # fmt: skip
+    figure, axes = pyplot.subplots(1, len(units), figsize=(9, 3.7))
     for axis, (unit, title) in zip(axes, units.items(), strict=True):
         chosen = [one for one in series if one["unit"] == unit]
         for key, shade in zip(dict.fromkeys(one["contestant"] for one in chosen), LINES, strict=False):
             of = [one for one in chosen if one["contestant"] == key]
-            name = (
-                of[0]["title"]
-                .removesuffix(" processes")
-                .removesuffix(" process")
-                .removesuffix(f", {of[0]['workload']}")
-            )
-            _line(axis, name, [(int(one["workload"]), one["median"]) for one in of], shade)
+            name = "agentbus (disk)" if _ours(of[0]) else f"{key}, busy handler (disk)"
+            _line(axis, name, [(int(one["workload"]), _median(one)) for one in of], shade)
         counts = sorted({int(one["workload"]) for one in chosen})
         axis.set_xscale("log", base=2)
-        axis.set_xticks(counts, [str(count) for count in counts])
-        axis.set_xlabel("writer processes")
-        axis.set_title(title, loc="left", fontweight="bold")
+        axis.set_xticks(counts, [str(count) for count in counts], fontsize=SMALL)
+        axis.minorticks_off()
+        axis.set_xlabel("writer processes", fontsize=SMALL)
+        axis.set_title(title)
         axis.grid(color="#eeeeee")
         if "wait" in unit:
             axis.set_yscale("log")
             _plain_numbers(axis.yaxis)
         else:
             axis.set_ylim(bottom=0, top=1.05 if "Jain" in unit else None)
-    axes[0].legend(frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+            if "Jain" not in unit:
+                axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.tick_params(axis="y", labelsize=SMALL)
+    _below(figure, axes[0], "Many processes write to one file at once", 3.7)
     return figure
 
 
@@ -230,26 +322,36 @@ def _registry(results: dict[str, Found]) -> Any:
     series = results.get("registry", [])
     if not series:
         return None
-    questions = {"lookup": "one agent", "check": "any message for me?", "query": "which executors are running?"}
+    questions = {"lookup": "one agent", "check": "a message for me?", "query": "which are running?"}
     asked = [one for one in questions if any(found["workload"].startswith(f"{one}-") for found in series)]
-    figure, ((*axes,),) = pyplot.subplots(1, len(asked), figsize=(11, 3.8), sharey=True, squeeze=False)
+    figure, ((*axes,),) = pyplot.subplots(1, len(asked), figsize=(9, 3.9), sharey=True, squeeze=False)
     for axis, question in zip(axes, asked, strict=True):
         chosen = [one for one in series if one["workload"].startswith(f"{question}-")]
         for key, shade in zip(dict.fromkeys(one["contestant"] for one in chosen), LINES, strict=False):
             of = [one for one in chosen if one["contestant"] == key]
-            points = [(float(one["workload"].split("-")[1]), one["median"]) for one in of]
+            points = [(float(one["workload"].split("-")[1]), _median(one)) for one in of]
             _line(axis, of[0]["title"].strip("*"), points, shade)
         axis.set_xscale("log")
         axis.set_yscale("log")
-        _plain_numbers(axis.xaxis)
+        sizes = sorted({int(one["workload"].split("-")[1]) for one in chosen})
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.minorticks_off()
         _plain_numbers(axis.yaxis)
-        axis.set_xlabel("agents")
-        axis.set_title(questions[question], loc="left", fontweight="bold")
+        axis.set_xlabel("agents", fontsize=SMALL)
+        axis.set_title(questions[question])
+        axis.tick_params(labelsize=SMALL)
         axis.grid(color="#eeeeee")
-    axes[0].set_ylabel("answers a second")
-    axes[-1].legend(frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    _below(figure, axes[0], "Questions about agents, answers a second: higher is better", 3.9)
     return figure
+
+
+def _below(figure: Any, axis: Any, title: str, height: float) -> None:
+    """The heading, and one legend for all panels beneath them."""
+    handles, names = axis.get_legend_handles_labels()
+    figure.legend(handles, names, loc="lower center", ncol=len(names), frameon=False, fontsize=SMALL,
+                  bbox_to_anchor=(0.5, 0.2 / height))  # fmt: skip
+    _heading(figure, title)
+    figure.tight_layout(rect=(0, 0.55 / height, 1, 1 - 0.4 / height))
 
 
 def main(arguments: Sequence[str]) -> int:

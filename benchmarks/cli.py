@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import agentbus
-from benchmarks.command import Options, Suite, main
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.command import Options, Suite
+from benchmarks.measure import Results, Series
+from benchmarks.progress import Progress
 from benchmarks.report import Check
+from benchmarks.run import main
 
 BASE = "base"
 MOST = 1.5
@@ -27,6 +29,7 @@ STARTS = 20
 LOOPS = 50
 EACH = 20
 CROWD = "crowd"
+START = "start"
 _IMPORTS = "import sqlite3, argparse, socket, msgspec"
 _CALLS = {
     "send": ("send", "worker-1", "note", '{"n": 1}'),
@@ -48,26 +51,31 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     run([agent, "register", "worker-1", "--type", "worker"])
     environment["AGENTBUS_AGENT"] = "worker-1#1"
     run([agent, "state", "set", "scope", "1"])
-    calls = {BASE: [sys.executable, "-c", _IMPORTS]}
-    calls |= {name: [agent, *words] for name, words in _CALLS.items() if name in options.chosen}
-    series = {
-        name: results.add(Series("start", name, "ms", title=f"`{_IMPORTS}`" if name == BASE else f"`agentbus {name}`"))
-        for name in calls
-    }
+    chosen = {name: [agent, *words] for name, words in _CALLS.items() if name in options.chosen}
     starts = 3 if options.quick else STARTS
-    progress.expect(starts + 1)
-    for count in range(starts):
-        progress.say(f"start {count + 1} of {starts}")
-        for name, words in calls.items():
-            begun = time.perf_counter()
-            run(words)
-            series[name].values.append((time.perf_counter() - begun) * 1000)
+    progress.expect((starts if chosen else 0) + (CROWD in options.chosen))
+    if chosen:
+        _start({BASE: [sys.executable, "-c", _IMPORTS], **chosen}, starts, run, results, progress)
     if CROWD in options.chosen:
         loops, each = (10, 1) if options.quick else (LOOPS, EACH)
         progress.say(f"{loops} shell loops")
         crowd = results.add(Series(CROWD, "loops", "s", title=f"{loops} shell loops, {each} sends each"))
         crowd.values.append(_crowd(agent, environment, loops, each))
     return {"starts": starts}
+
+
+def _start(calls: dict[str, list[str]], starts: int, run: _Runner, results: Results, progress: Progress) -> None:
+    """Every call in turn, so often."""
+    series = {
+        name: results.add(Series(START, name, "ms", title=f"`{_IMPORTS}`" if name == BASE else f"`agentbus {name}`"))
+        for name in calls
+    }
+    for count in range(starts):
+        progress.say(f"start {count + 1} of {starts}")
+        for name, words in calls.items():
+            begun = time.perf_counter()
+            run(words)
+            series[name].values.append((time.perf_counter() - begun) * 1000)
 
 
 def _crowd(agent: str, environment: dict[str, str], count: int, each: int) -> float:
@@ -82,7 +90,7 @@ def _crowd(agent: str, environment: dict[str, str], count: int, each: int) -> fl
     stats = json.loads(subprocess.check_output([agent, "status", "--json"], env=environment))["data"]
     there = next((queue["queued"] for queue in stats["queues"] if queue["recipient"] == "target"), 0)
     if codes != {0} or there != count * each:
-        raise SystemExit(f"{there} of {count * each} messages are there; exit codes {codes}")
+        raise RuntimeError(f"{there} of {count * each} messages are there; exit codes {codes}")
     return taken
 
 
@@ -98,7 +106,7 @@ def checks(results: Results) -> list[Check]:
     """What each command takes, against the base of the same run."""
     found = []
     for name in _CALLS:
-        ratio = results.ratio_of_medians("start", name, BASE)
+        ratio = results.ratio_of_medians(START, name, BASE)
         if ratio is not None:
             found.append(Check(f"`agentbus {name}`, against the imports alone", ratio, "x", most=MOST))
     return found
@@ -109,6 +117,7 @@ SUITE = Suite(
     title="The command line",
     about="Time single calls of the command line against an interpreter that imports what they need.",
     choices=(*_CALLS, CROWD),
+    together=lambda choice: choice if choice == CROWD else START,
     rate="calls/s",
     titles={},
     notes=lambda: ("Every call is started anew, as a shell does; bytecode is compiled before, as an installer does.",),

@@ -1,23 +1,16 @@
-"""What the benchmarks have in common as commands: their options, a directory of their own, the report."""
+"""What the benchmarks have in common: suites and their options. Running them is in ``run``."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import logging
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.contestants import servers
-from benchmarks.machine import describe, doubts, place
-from benchmarks.measure import Progress, Results
+from benchmarks.measure import Results, told
+from benchmarks.progress import Progress
 
 ROUNDS = 3
 
@@ -40,9 +33,13 @@ Measure = Callable[[Options, Path, Results, Progress], dict[str, Any]]
 """Measures, and tells its settings for the record."""
 
 
+def alone(choice: str) -> str:
+    return choice
+
+
 @dataclass(frozen=True)
 class Suite:
-    """Workloads that are measured and told about together: ``python -m benchmarks.<name>``."""
+    """Workloads that are told about together: ``python -m benchmarks.<name>``."""
 
     name: str
     title: str
@@ -54,70 +51,74 @@ class Suite:
     notes: Callable[[], Sequence[str]]
     measure: Measure
     checks: Callable[[Results], list[report.Check]]
+    together: Callable[[str], str] = alone
+    """The part of a run that a choice belongs to: what shares a part is measured together, as what asks the same
+    filled registry. Between two parts, all that was measured is kept."""
     long: frozenset[str] = frozenset()
     """Choices that take too long to be part of a run of everything."""
 
-    def run(self, options: Options, directory: Path, progress: Progress) -> Measured:
-        results = Results()
-        settings = self.measure(options, directory, results, progress)
-        return Measured(self, results, self.checks(results), settings)
+    def parts(self, chosen: Sequence[str]) -> dict[str, list[str]]:
+        """The choices of each part, in the order of the suite."""
+        found: dict[str, list[str]] = {}
+        for choice in (one for one in self.choices if one in chosen):
+            found.setdefault(self.together(choice), []).append(choice)
+        return found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """What a suite found."""
+    """What a suite has found so far."""
 
     suite: Suite
-    results: Results
-    checks: list[report.Check]
-    settings: dict[str, Any]
+    results: Results = field(default_factory=Results)
+    settings: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each part took."""
+    problems: list[str] = field(default_factory=list)
+    """Parts that could not be measured to their end."""
+
+    def measure(self, part: str, options: Options, directory: Path, progress: Progress) -> None:
+        """A part that fails is told of, and does not keep the others from being measured."""
+        try:
+            self.settings |= self.suite.measure(options, directory, self.results, progress)
+        except Exception as error:
+            self.problems.append(f"{self.suite.name}.{part}: failed, {told(error)}")
+
+    @property
+    def failures(self) -> list[str]:
+        return [*self.problems, *self.results.failures()]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing of ours failed; not, whether we were fast enough."""
+        return not self.problems and not self.results.failed_ourselves()
+
+    def checks(self) -> list[report.Check]:
+        return self.suite.checks(self.results)
 
     def markdown(self) -> str:
-        notes = [*self.suite.notes(), *self.results.failures()]
-        return report.markdown(self.results, self.checks, self.suite.titles, notes, self.suite.rate)
+        notes = [*self.suite.notes(), *self.failures]
+        return report.markdown(self.results, self.suite.titles, notes, self.suite.rate)
 
     def as_json(self) -> dict[str, Any]:
-        return report.as_json(self.results, self.checks, self.settings)
-
-
-def main(suite: Suite, arguments: Sequence[str] | None = None) -> int:
-    """One suite: tables in Markdown on stdout, progress on stderr."""
-    given = parser(f"python -m benchmarks.{suite.name}", suite.about, suite.choices).parse_args(arguments)
-    options = Options(given.quick, given.only or suite.choices, given.rounds or rounds(given.quick), given.among)
-    with arena(given.directory) as (directory, machine, doubtful, progress):
-        measured = suite.run(options, directory, progress)
-    print(f"{report.heading(machine, doubtful)}\n\n{measured.markdown()}")
-    if given.json is not None:
-        found = {"machine": machine, "quick": options.quick, "rounds": options.rounds, **measured.as_json()}
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
-    return 0
+        return {
+            "title": self.suite.title,
+            "titles": self.suite.titles,
+            "settings": self.settings,
+            "seconds": self.seconds,
+            "failures": self.failures,
+            **report.as_json(self.results, self.checks()),
+        }
 
 
 def rounds(quick: bool) -> int:
     return 1 if quick else ROUNDS
 
 
-@contextmanager
-def arena(base: Path | None) -> Iterator[tuple[Path, dict[str, Any], list[str], Progress]]:
-    """A directory, what is to be said of the machine, and the progress; all servers are stopped afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="agentbus-bench-", dir=base or place()))
-    machine = describe(directory)
-    doubtful = doubts(directory)
-    for doubt in doubtful:
-        print(f"doubtful: {doubt}", file=sys.stderr)
-    # What was cut off is what is asked about, and not to be told anybody.
-    logging.getLogger("agentbus").setLevel(logging.ERROR)
-    progress = Progress()
-    try:
-        yield directory, dict(machine), doubtful, progress
-    finally:
-        progress.done()
-        servers.stop_all()
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 def parser(program: str, about: str, choices: Sequence[str]) -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog=program, description=about)
+    found = argparse.ArgumentParser(
+        prog=program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     found.add_argument("--quick", action="store_true", help="one short round; rougher, and with smaller tables")
     found.add_argument(
         "--only",
@@ -131,5 +132,9 @@ def parser(program: str, about: str, choices: Sequence[str]) -> argparse.Argumen
         "--rounds", type=int, help=f"how often each is measured (by default {ROUNDS}, one if it is to be quick)"
     )
     found.add_argument("--json", type=Path, metavar="FILE", help="write every figure, and the machine, to this file")
+    found.add_argument(
+        "--results", type=Path, metavar="DIRECTORY",
+        help="write results.json, results.md and the charts there; what was measured is there already while it runs",
+    )  # fmt: skip
     found.add_argument("--directory", type=Path, help="where to put the databases (by default a temporary directory)")
     return found

@@ -33,8 +33,9 @@ from benchmarks.contestants.stores import plain as plain_store
 from benchmarks.contestants.stores import raw as raw_store
 from benchmarks.contestants.stores.base import Contestant as Store
 from benchmarks.machine import place
-from benchmarks.measure import Progress, afresh
+from benchmarks.measure import afresh
 from benchmarks.payload import PAYLOAD
+from benchmarks.progress import Progress
 from benchmarks.report import table
 from benchmarks.workloads.lifecycles import BATCH, TASKS
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 import gc
 import shutil
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.progress import Progress
+
 T = TypeVar("T")
-_BAR = 20
+
+
+OURS = "agentbus"
+
+
+def told(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 @dataclass
@@ -35,10 +42,8 @@ class Series:
     """Why there are no values."""
 
     def failed(self, error: Exception) -> None:
-        """Somebody else's failure is told, and the others go on; one of ours is to be seen."""
-        if self.contestant.startswith("agentbus"):
-            raise error
-        self.failure = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        """It is told, and the others go on."""
+        self.failure = told(error)
         self.values.clear()
         self.slices.clear()
 
@@ -80,7 +85,13 @@ class Results:
         return series
 
     def failures(self) -> list[str]:
-        return [f"{one.title}, {one.workload}: failed, {one.failure}" for one in self.series if one.failure]
+        """What went wrong, each once: a workload may be measured in several units."""
+        failed = (f"{one.title}, {one.workload}: failed, {one.failure}" for one in self.series if one.failure)
+        return list(dict.fromkeys(failed))
+
+    def failed_ourselves(self) -> bool:
+        """Somebody else's failure is a note; one of ours is to be seen."""
+        return any(one.failure and one.contestant.startswith(OURS) for one in self.series)
 
     def of(self, workload: str) -> list[Series]:
         return [series for series in self.series if series.workload == workload and series.values]
@@ -91,11 +102,12 @@ class Results:
         return next((series for series in found if series.contestant == contestant), None)
 
     def ratio(self, workload: str, ours: str, theirs: str, unit: str | None = None) -> float | None:
-        """The median of the rounds' own ratios: both sides of each were measured next to each other."""
+        """The median of the rounds' own ratios: both sides of each were measured next to each other. An interrupted
+        run has one round less of one side."""
         left, right = self.find(workload, ours, unit), self.find(workload, theirs, unit)
         if left is None or right is None:
             return None
-        return statistics.median(ours / theirs for ours, theirs in zip(left.values, right.values, strict=True))
+        return statistics.median(ours / theirs for ours, theirs in zip(left.values, right.values, strict=False))
 
     def ratio_of_medians(self, workload: str, ours: str, theirs: str) -> float | None:
         """For many short rounds, each of which a neighbour may disturb on one side only."""
@@ -146,35 +158,3 @@ def afresh(directory: Path, measure: Callable[[Path], T]) -> T:
         return measure(fresh)
     finally:
         shutil.rmtree(fresh)
-
-
-class Progress:
-    """What is going on, on stderr: on a terminal one line with a bar that is overwritten, otherwise lines."""
-
-    def __init__(self) -> None:
-        self._begun = time.monotonic()
-        self._terminal = sys.stderr.isatty()
-        self._steps = 0
-        self._done = 0
-
-    def expect(self, steps: int) -> None:
-        """So many more will be said; the bar is of what has been expected so far."""
-        if self._done >= self._steps:
-            self._steps = self._done = 0
-        self._steps += steps
-
-    def say(self, text: str) -> None:
-        self._done += 1
-        line = f"{time.monotonic() - self._begun:5.0f} s  {self._bar()}{text}"
-        print(f"\r\x1b[K{line}" if self._terminal else line, end="" if self._terminal else "\n", file=sys.stderr)
-        sys.stderr.flush()
-
-    def done(self) -> None:
-        if self._terminal:
-            print("\r\x1b[K", end="", file=sys.stderr)
-
-    def _bar(self) -> str:
-        if not self._steps:
-            return ""
-        full = min(_BAR, _BAR * (self._done - 1) // self._steps)
-        return f"[{'#' * full}{'.' * (_BAR - full)}]  "

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import queue
-from benchmarks.command import Options, Suite, main
+from benchmarks.command import Options, Suite
 from benchmarks.contestants.queues.postgres import POSTGRES
-from benchmarks.measure import Progress, Results
-from benchmarks.report import Check
+from benchmarks.measure import Results
+from benchmarks.progress import Progress
+from benchmarks.report import Check, against
+from benchmarks.run import main
 from benchmarks.workloads import growth, server_growth
 from benchmarks.workloads.lifecycles import TASKS
 
@@ -43,10 +45,8 @@ def checks(results: Results) -> list[Check]:
     """Every promise of which both sides were measured in this run."""
     found: list[Check] = []
     for other, title in OTHERS.items():
-        if (ratio := results.ratio("tasks", OURS, other)) is not None:
-            found.append(Check(f"{TASKS} tasks, against {title}", ratio, "x", least=3))
-        if (wake := results.ratio(queue.IDLE, OURS, other, queue.P50)) is not None:
-            found.append(Check(f"idle p50, against {title}", wake, "x", most=1))
+        found += against(results, f"{TASKS} tasks, against {title}", "tasks", OURS, other, least=3)
+        found += against(results, f"idle p50, against {title}", queue.IDLE, OURS, other, queue.P50, most=1)
     return found + growth.checks(results)
 
 

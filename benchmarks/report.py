@@ -16,33 +16,55 @@ RATE = "lifecycles/s"
 @dataclass(frozen=True)
 class Check:
     """A figure that was promised. ``least`` for a ratio that must be reached, ``most`` for one that must not be
-    passed."""
+    passed, neither for one that is only aimed at."""
 
     name: str
-    value: float
+    value: float | None
+    """None if the other side could not be measured."""
     unit: str
     least: float | None = None
     most: float | None = None
     aim: float | None = None
 
     @property
-    def passed(self) -> bool:
+    def passed(self) -> bool | None:
+        if self.value is None:
+            return None
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
     @property
     def word(self) -> str:
+        if self.value is None:
+            return "not measured"
         if not self.passed:
-            return "**FAIL**"
-        return "pass" if self.aim is None or self.value >= self.aim else "pass (below the aim)"
+            return "**not held**"
+        if self.aim is None or self.value >= self.aim:
+            return "held"
+        return "below the aim" if self.least is None else "held, below the aim"
 
     def row(self) -> tuple[str, ...]:
-        bound = f"at least {self._shown(self.least)}" if self.least is not None else f"at most {self._shown(self.most)}"
-        if self.aim is not None:
-            bound += f", aim {self._shown(self.aim)}"
+        bounds = (("at least", self.least), ("at most", self.most), ("aim", self.aim))
+        bound = ", ".join(f"{word} {self._shown(value)}" for word, value in bounds if value is not None)
         return self.name, self._shown(self.value), bound, self.word
 
     def _shown(self, value: float | None) -> str:
-        return "" if value is None else f"{value:.3g}{self.unit}"
+        return "–" if value is None else f"{value:.3g}{self.unit}"
+
+
+def against(
+    results: Results, name: str, workload: str, ours: str, theirs: str, measured_in: str | None = None, **bounds: float
+) -> list[Check]:
+    """How many times theirs ours is, if we were measured; the other side may not have been."""
+    if results.find(workload, ours, measured_in) is None:
+        return []
+    return [Check(name, results.ratio(workload, ours, theirs, measured_in), "x", **bounds)]
+
+
+def promises(checks: Sequence[Check]) -> str:
+    """Each with what was measured, its floor, and whether it is held."""
+    if not checks:
+        return ""
+    return table(("promise", "measured", "floor", ""), [check.row() for check in checks])
 
 
 def heading(machine: dict[str, Any], doubts: Iterable[str]) -> str:
@@ -50,9 +72,7 @@ def heading(machine: dict[str, Any], doubts: Iterable[str]) -> str:
     return " ".join([f"Measured on {sentence(machine)}.", *(f"**Doubtful: {doubt}.**" for doubt in doubts)])
 
 
-def markdown(
-    results: Results, kept: Sequence[Check], titles: dict[str, str], notes: Iterable[str], rate: str = RATE
-) -> str:
+def markdown(results: Results, titles: dict[str, str], notes: Iterable[str], rate: str = RATE) -> str:
     """``titles`` are the headings of the workloads. What was measured in ``rate`` is one table."""
     rates = [series for series in results.series if series.unit == rate and series.values]
     costs = [series for series in results.series if series.unit != rate and series.values]
@@ -61,15 +81,11 @@ def markdown(
         parts.append(_rates(rates, titles))
     parts += _costs(costs)
     parts.append("\n".join(f"- {note}" for note in notes))
-    if kept:
-        parts.append(table(("promise", "measured", "floor", ""), [check.row() for check in kept]))
     return "\n\n".join(part for part in parts if part)
 
 
-def as_json(results: Results, kept: Sequence[Check], settings: dict[str, Any]) -> dict[str, Any]:
+def as_json(results: Results, kept: Sequence[Check]) -> dict[str, Any]:
     return {
-        "settings": settings,
-        "failures": results.failures(),
         "results": [series.as_json() for series in results.series if series.values],
         "checks": [{**asdict(check), "passed": check.passed} for check in kept],
     }
@@ -119,5 +135,9 @@ def _costs(costs: Sequence[Series]) -> list[str]:
 
 def _spread(series: Series) -> str:
     """The median, and the range where there is one."""
-    shown = [f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}" for value in (series.median, series.low, series.high)]
-    return shown[0] if len(series.values) == 1 else f"{shown[0]} ({shown[1]}–{shown[2]})"
+    median, low, high = (shown(value) for value in (series.median, series.low, series.high))
+    return median if len(series.values) == 1 else f"{median} ({low}–{high})"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.2g}"

@@ -9,28 +9,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import Options, Suite, main
+from benchmarks.command import Options, Suite
 from benchmarks.contestants.workflows import EVERYONE, INSTALLED, Contestant, Step
-from benchmarks.measure import Case, Progress, Results, Series, afresh, interleave
+from benchmarks.measure import Case, Results, Series, afresh, interleave
 from benchmarks.payload import SIZE
-from benchmarks.report import Check
+from benchmarks.progress import Progress
+from benchmarks.report import Check, against
+from benchmarks.run import main
 from benchmarks.workloads.lifecycles import TASKS
 
 RATE = "steps/s"
-FINISHED = 1000
+FINISHED, FEW_FINISHED = 1000, 100
+"""Steps of a task that is resumed, and if it is to be quick."""
 STEPS, ONE, RESUME = "steps", "one", "resume"
 TITLES = {STEPS: f"{TASKS} tasks", ONE: "one task"}
 NOTES = (
     f"A step that does nothing and returns {SIZE} bytes of JSON, one after the other in each task. Medians, and the "
     "range, of interleaved rounds, each on a new database.",
-    f"Resuming: a task with {FINISHED:,} finished steps, from the call until it has come to their end again; none is "
+    "Resuming: a task with so many finished steps, from the call until it has come to their end again; none is "
     "executed. DBOS is measured inside of the workflow only, without the queue that resumes it.",
     *(() if INSTALLED else ("DBOS is not installed here, and was left out.",)),
 )
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds, slices = (0.5, 1) if options.quick else (1.0, 3)
+    seconds, slices = (0.3, 1) if options.quick else (0.7, 1)
     cases: list[Case] = []
     for workload, count in ((STEPS, TASKS), (ONE, 1)):
         if workload in options.chosen:
@@ -39,17 +42,17 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
                 run = partial(afresh, directory, partial(_rate, about, count, seconds))
                 cases.append(Case(results.add(series), run))
     if RESUME in options.chosen:
+        steps = FEW_FINISHED if options.quick else FINISHED
         for about in (one for one in EVERYONE if options.wants(one.key)):
-            series = Series(RESUME, about.key, "ms", title=f"resuming {FINISHED:,} finished steps: {about.title}")
-            cases.append(Case(results.add(series), partial(afresh, directory, partial(_resume, about))))
+            series = Series(RESUME, about.key, "ms", title=f"resuming {steps:,} finished steps: {about.title}")
+            cases.append(Case(results.add(series), partial(afresh, directory, partial(_resume, about, steps))))
     interleave(cases, options.rounds, slices, progress)
     return {"seconds": seconds, "slices": slices}
 
 
 def checks(results: Results) -> list[Check]:
     """Every promise of which both sides were measured in this run."""
-    ratio = results.ratio(STEPS, "agentbus", "dbos")
-    return [] if ratio is None else [Check(f"{TASKS} tasks, steps against DBOS on SQLite", ratio, "x", least=20)]
+    return against(results, f"{TASKS} tasks, steps against DBOS on SQLite", STEPS, "agentbus", "dbos", least=20)
 
 
 def _rate(contestant: Contestant, tasks: int, seconds: float, directory: Path) -> float:
@@ -82,7 +85,7 @@ def _rate(contestant: Contestant, tasks: int, seconds: float, directory: Path) -
     return asyncio.run(work())
 
 
-def _resume(contestant: Contestant, directory: Path) -> float:
+def _resume(contestant: Contestant, steps: int, directory: Path) -> float:
     """Milliseconds."""
 
     async def work() -> float:
@@ -91,7 +94,7 @@ def _resume(contestant: Contestant, directory: Path) -> float:
 
         async def body(step: Step) -> None:
             begun = time.perf_counter()
-            for _ in range(FINISHED):
+            for _ in range(steps):
                 await step()
             times.put_nowait((begun, time.perf_counter()))
             if contestant.key.startswith("agentbus"):

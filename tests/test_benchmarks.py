@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as everything
-from benchmarks import queue
+from benchmarks import plan, publish, queue
+from benchmarks.command import Measure, Measured, Options, Suite, parser
 from benchmarks.contestants.queues.everyone import EVERYONE, left_out
-from benchmarks.measure import Case, Progress, Results, Series, interleave
-from benchmarks.report import Check, markdown
+from benchmarks.machine import describe
+from benchmarks.measure import Case, Results, Series, interleave
+from benchmarks.progress import Progress
+from benchmarks.report import Check
+from benchmarks.run import INTERRUPTED, run
 
 pytestmark = pytest.mark.slow
 
@@ -54,15 +62,126 @@ def test_somebody_elses_failure_is_told_and_the_others_go_on() -> None:
     assert ours.values == [2.0, 2.0]
     assert results.failures() == ["Redis, one: failed, ConnectionError: nobody there"]
     assert results.ratio("one", "agentbus", "redis") is None
-    with pytest.raises(ConnectionError):
-        interleave([Case(ours, fail)], 1, 1, Progress())
+    assert not results.failed_ourselves()
+
+
+def test_a_failure_of_ours_does_not_end_the_run_but_is_its_outcome(tmp_path: Path) -> None:
+    def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+        if "broken" in options.chosen:
+            raise ConnectionError("nobody there")
+        series = results.add(Series("works", "agentbus", "lifecycles/s", title="agentbus"))
+        interleave([Case(series, lambda: 2.0)], 1, 1, progress)
+        return {}
+
+    suite = of(measure, "broken", "works")
+    given = parser("", "", suite.choices).parse_args(["--results", str(tmp_path), "--directory", str(tmp_path)])
+    assert run(given, [(suite, suite.choices)]) == 1
+    found = json.loads((tmp_path / "results.json").read_text())["suites"]["tried"]
+    assert found["failures"] == ["tried.broken: failed, ConnectionError: nobody there"]
+    assert [one["median"] for one in found["results"]] == [2.0]
+
+
+def test_whoever_interrupts_a_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+        (chosen,) = options.chosen
+        if chosen == "second":
+            # What was measured is there already, for whoever ends this process at once.
+            assert json.loads((tmp_path / "results.json").read_text())["unmeasured"] == ["tried.second", "tried.third"]
+            os.kill(os.getpid(), signal.SIGTERM)
+        results.add(Series(chosen, "agentbus", "lifecycles/s", [3.0], title="agentbus"))
+        return {}
+
+    suite = of(measure, "first", "second", "third")
+    given = parser("", "", suite.choices).parse_args(["--results", str(tmp_path), "--directory", str(tmp_path)])
+    assert run(given, [(suite, suite.choices)]) == INTERRUPTED
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["unmeasured"] == ["tried.second", "tried.third"]
+    assert [one["workload"] for one in found["suites"]["tried"]["results"]] == ["first"]
+    assert "Not finished" in (tmp_path / "results.md").read_text()
+
+
+def test_the_progress_says_where_it_is_and_corrects_its_plan_by_what_it_sees() -> None:
+    out, seconds = io.StringIO(), [0.0]
+    progress = Progress(100.0, out, lambda: seconds[0])
+    progress.part("queue.one", 20.0)
+    progress.expect(2)
+    progress.say("agentbus")
+    seconds[0] = 40.0
+    progress.part("queue.tasks", 80.0)
+    progress.expect(4)
+    progress.say("agentbus")
+    assert out.getvalue().splitlines() == [
+        "    0 s of about 100 s  [....................]  queue.one: agentbus",
+        "   40 s of about 200 s  [####................]  queue.tasks: agentbus",
+    ]
+
+
+def test_every_part_of_a_run_has_its_time_and_all_of_them_make_ten_minutes_or_one() -> None:
+    parts = [
+        f"{suite.name}.{part}" for suite in everything.SUITES for part in suite.parts(everything.chosen(suite, None))
+    ]
+    assert set(parts) == set(plan.SECONDS)
+    for planned, minutes in zip(zip(*plan.SECONDS.values(), strict=True), plan.MINUTES, strict=True):
+        assert 0.7 * minutes < sum(planned) / 60 < 1.1 * minutes
 
 
 def test_a_promise_that_is_not_held_is_told_as_such() -> None:
     results = Results()
     for contestant, rate in (("agentbus", 900.0), ("persist-ack", 1000.0)):
         results.add(Series("one", contestant, "lifecycles/s", [rate], title=contestant))
-    (found,) = queue.checks(results)
+    found, *others = queue.checks(results)
     assert found.value == pytest.approx(0.9)
-    assert "**FAIL**" in markdown(results, [found], {"one": "one at a time"}, [])
-    assert Check("idle", 0.4, " %", most=0.5).passed
+    assert {one.passed for one in others} == {None}
+    assert found.row()[1:] == ("0.9x", "at least 1x", "**not held**")
+    assert Check("idle", 0.4, " %", most=0.5).word == "held"
+    assert Check("aimed at", 0.9, "x", aim=1).word == "below the aim"
+
+
+def test_a_promise_whose_other_side_is_missing_is_told_as_not_measured() -> None:
+    results = Results()
+    results.add(Series("processes", "agentbus", "lifecycles/s", [900.0], title="agentbus"))
+    (found,) = queue.checks(results)
+    assert found.passed is None
+    assert found.row() == ("two processes, against Redis with fsync", "–", "at least 1.4x", "not measured")
+
+
+def test_publishing_writes_between_the_marks_and_tells_who_is_faster(tmp_path: Path) -> None:
+    results = Results()
+    for contestant, rate, durability in (
+        ("agentbus", 900.0, "disk: a send"), ("huey", 1800.0, "disk: a commit"), ("dirq", 9000.0, "nothing is fsynced"),
+        ("raw", 9000.0, "disk: a send"),
+    ):  # fmt: skip
+        results.add(Series("one", contestant, "lifecycles/s", [rate], title=contestant.title(), durability=durability))
+    measured = Measured(queue.SUITE, results)
+    found = {
+        "date": "2026-11-16", "machine": describe(tmp_path), "doubts": [], "quick": False, "unmeasured": [],
+        "seconds": 60, "suites": {"queue": measured.as_json()},
+    }  # fmt: skip
+    assert publish.losses(found) == [("Messages: one at a time, lifecycles/s", "900", "Huey 2x")]
+    file = tmp_path / "README.md"
+    file.write_text(f"before\n{publish.BEGIN}\nthe last run\n{publish.END}\nafter\n", encoding="utf-8")
+    publish.write(file, publish.for_readme(found, "results"))
+    publish.write(file, publish.for_benchmarks(found, f"# All\n\n## Messages\n\n{measured.markdown()}\n", "results"))
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith(f"before\n{publish.BEGIN}\n")
+    assert text.endswith(f"{publish.END}\nafter\n")
+    assert "the last run" not in text
+    assert "(results/latency.png)" in text
+    assert "| one at a time, against huey" in text
+    assert publish.doubts({**found, "quick": True, "unmeasured": ["cli.start"]}) == [
+        "it was quick", "not finished: cli.start",
+    ]  # fmt: skip
+
+
+def test_the_documents_have_a_place_for_what_is_published() -> None:
+    for file in (publish.ROOT / "README.md", publish.ROOT / "benchmarks" / "README.md"):
+        text = file.read_text(encoding="utf-8")
+        assert text.count(publish.BEGIN) == text.count(publish.END) == 1
+
+
+def of(measure: Measure, *choices: str) -> Suite:
+    """A suite of nothing else."""
+    return Suite(
+        name="tried", title="Tried", about="", choices=choices, rate="lifecycles/s",
+        titles={one: one for one in choices}, notes=lambda: [], measure=measure, checks=lambda _: [],
+    )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from agentbus.engine import queries
 from agentbus.engine.sqlite import inspection
 from benchmarks.guard import RATIOS, SLICES, Guard, Ratio, Run, guarded
-from benchmarks.measure import Progress
+from benchmarks.progress import Progress
 
 HALF = Ratio("half as fast as the other", "ours", "theirs", 0.5)
 

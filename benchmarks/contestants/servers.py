@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,17 +116,22 @@ def stop_all() -> None:
 def cpu(name: str) -> float:
     """The CPU seconds of a server of ours and its children so far; 0 where nobody tells."""
     server = _running.get(name)
-    if server is None or not Path("/proc/self/stat").exists():
+    if server is None:
         return 0.0
-    ticks = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if server.process.pid in (int(stat.parent.name), int(words[1])):
-            ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    nanoseconds = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        # One that has just ended has no files any more. Ticks of 10 ms would be too coarse for an idle server.
+        with suppress(OSError, ValueError, IndexError):
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if server.process.pid in (int(process.name), parent):
+                threads = (process / "task").glob("*/schedstat")
+                nanoseconds += sum(int(thread.read_text().split()[0]) for thread in threads)
+    return nanoseconds / 1e9
+
+
+def addresses() -> dict[str, str]:
+    """Of the servers that run, for the environment of another process."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_ADDRESS.format(""))}
 
 
 def _address(name: str, start: Callable[[Path], tuple[Server, str]]) -> str:

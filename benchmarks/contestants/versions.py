@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -15,6 +16,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
+@cache
 def versions() -> dict[str, str]:
     """Of packages and servers, as far as they are here."""
     found: dict[str, str] = {}

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import agentbus
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.measure import Results, Series
+from benchmarks.progress import Progress
 
 SIZES = {"1 kB": 1_000, "10 kB": 10_000, "100 kB": 100_000, "1 MB": 1_000_000, "10 MB": 10_000_000}
 KEY = "checkpoints"

@@ -15,9 +15,11 @@ from zlib import crc32
 import agentbus
 from agentbus import Agent
 from benchmarks.command import Options
+from benchmarks.contestants.queues.base import Contestant
 from benchmarks.contestants.queues.everyone import present
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.measure import Results, Series
 from benchmarks.payload import PAYLOAD, TEXT
+from benchmarks.progress import Progress
 from benchmarks.report import Check
 from benchmarks.workloads.lifecycles import BATCH
 
@@ -67,6 +69,7 @@ def depths(many: int) -> list[Depth]:
         Depth("queued", f"{many:,} queued", many),
         Depth("finished", f"{FEW:,} queued, {many:,} finished kept", FEW, many),
         Depth("boxes", f"{many:,} queued in {BOXES:,} mailboxes", many, boxes=BOXES),
+        Depth("boxes-finished", f"{FEW:,} queued, {many:,} finished kept in {BOXES:,} mailboxes", FEW, many, BOXES),
     ]
 
 
@@ -74,7 +77,7 @@ def measure(directory: Path, many: int, rounds: int, options: Options, results: 
     """Claim and acknowledge in each database in turn, round after round; then the same of some others."""
     if options.wants("agentbus"):
         asyncio.run(in_turn(directory, depths(many), rounds, _opened, results, progress))
-    reachable = [FEW, *(depth for depth in (10_000, 100_000) if depth <= many)]
+    reachable = [depth for depth in (FEW, 3_000, 10_000, 100_000) if depth < many]
     asyncio.run(_measure_others(directory, reachable, options, results, progress))
 
 
@@ -105,7 +108,7 @@ async def in_turn(
         agents = await opened(directory, chosen, stack, progress)
         # The first round warms the caches.
         for number in range(rounds + 1):
-            progress.say(f"growth: round {number} of {rounds}")
+            progress.say(f"round {number} of {rounds}")
             for turn in range(len(agents)):
                 # Another one begins in each round, so that none always comes after the same.
                 place = (number + turn) % len(agents)
@@ -118,7 +121,7 @@ async def in_turn(
 async def _opened(directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress) -> list[Agent]:
     agents: list[Agent] = []
     for depth in chosen:
-        progress.say(f"growth: filling {depth.title}")
+        progress.say(f"filling {depth.title}")
         home = directory / depth.key
         async with agentbus.connect(home) as bus, bus.agent(AGENT, type="worker"):
             pass
@@ -165,18 +168,18 @@ def _fill(database: Path, depth: Depth) -> None:
         finished = {"status": "acked", "attempts": 1, "holder": AGENT, "finished": moment}
         queued = {"status": "queued", "attempts": 0, "holder": None, "finished": None}
         connection.execute("BEGIN IMMEDIATE")
-        last = 0
-        if depth.finished:
-            connection.execute(_FILL, {**common, **finished, "last": 0, "count": depth.finished})
-            last = depth.finished
         if depth.boxes > 1:
             connection.execute(_BOXES, {"first": first, "count": depth.boxes - 1})
-            elsewhere = {"mailbox": first + 1, "boxes": depth.boxes - 1, "last": last, "count": depth.queued - FEW}
-            connection.execute(_FILL, {**common, **queued, **elsewhere})
-            last += depth.queued - FEW
-        own_share = FEW if depth.boxes > 1 else depth.queued
-        connection.execute(_FILL, {**common, **queued, "last": last, "count": own_share})
-        connection.execute("UPDATE counters SET value = ? WHERE name = 'message'", (last + own_share,))
+        elsewhere = {"mailbox": first + 1, "boxes": depth.boxes - 1}
+        last = 0
+        for count, status in ((depth.finished, finished), (depth.queued, queued)):
+            # Of many mailboxes, ours has few.
+            ours = min(count, FEW) if depth.boxes > 1 else count
+            for share, where in ((count - ours, elsewhere), (ours, {})):
+                if share:
+                    connection.execute(_FILL, {**common, **status, **where, "last": last, "count": share})
+                    last += share
+        connection.execute("UPDATE counters SET value = ? WHERE name = 'message'", (last,))
         connection.execute("COMMIT")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -188,17 +191,30 @@ async def _measure_others(
     others = [one for one in present() if one.key in OTHER_KEYS and options.wants(one.key)]
     progress.expect(len(others) * len(chosen))
     for contestant in others:
-        fresh = directory / contestant.key
-        fresh.mkdir(parents=True)
-        async with contestant.open(fresh, 1) as (box,):
-            queued = 0
-            for depth in chosen:
-                progress.say(f"growth: {contestant.title}, {depth:,} queued")
-                title = f"{contestant.title}: {depth:,} queued"
-                series = results.add(Series(OTHERS, f"{contestant.key} {depth}", UNIT, title=title))
-                await box.send_many([PAYLOAD] * (depth - queued))
-                for _ in range(OTHERS_IN_A_ROUND):
-                    begun = time.perf_counter()
-                    await box.ack(await box.receive())
-                    series.values.append((time.perf_counter() - begun) * 1e6)
-                queued = depth - OTHERS_IN_A_ROUND
+        series = {
+            depth: results.add(
+                Series(OTHERS, f"{contestant.key} {depth}", UNIT, title=f"{contestant.title}: {depth:,} queued")
+            )
+            for depth in chosen
+        }
+        try:
+            await _measure_other(directory / contestant.key, contestant, series, progress)
+        except Exception as error:
+            for one in series.values():
+                one.failed(error)
+
+
+async def _measure_other(
+    directory: Path, contestant: Contestant, series: dict[int, Series], progress: Progress
+) -> None:
+    directory.mkdir(parents=True)
+    async with contestant.open(directory, 1) as (box,):
+        queued = 0
+        for depth, figures in series.items():
+            progress.say(f"{contestant.title}, {depth:,} queued")
+            await box.send_many([PAYLOAD] * (depth - queued))
+            for _ in range(OTHERS_IN_A_ROUND):
+                begun = time.perf_counter()
+                await box.ack(await box.receive())
+                figures.values.append((time.perf_counter() - begun) * 1e6)
+            queued = depth - OTHERS_IN_A_ROUND

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import signal
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,9 @@ PAUSE = 0.02
 """Seconds between two messages to one who waits."""
 PATIENCE = 60.0
 _WARM_UP = 5
-_SPAWN = multiprocessing.get_context("spawn")
+# A server that has everything imported already, and forks: an interpreter for each would take longer than to measure.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["benchmarks.contestants.queues.everyone", "benchmarks.writers"])
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,10 @@ class Idle:
     def p50(self) -> float:
         return statistics.median(self.latencies)
 
-    @property
-    def p99(self) -> float:
-        return sorted(self.latencies)[int(len(self.latencies) * 0.99)]
+
+def p99(latencies: Sequence[float]) -> float:
+    """Of those of all rounds: a round alone has too few."""
+    return sorted(latencies)[int(len(latencies) * 0.99)]
 
 
 async def throughput(contestant: Contestant, directory: Path, seconds: float) -> float:
@@ -99,8 +104,9 @@ async def _sending(
     work: Callable[..., Coroutine[Any, Any, None]], contestant: Contestant, directory: Path, *arguments: Any
 ) -> AsyncIterator[None]:
     """Another process that sends until it is told to stop."""
-    stop = _SPAWN.Event()
-    child = _SPAWN.Process(target=_run, args=(work, contestant.key, directory, stop, *arguments), daemon=True)
+    stop = _FORKS.Event()
+    known = (contestant.key, servers.addresses(), directory)
+    child = _FORKS.Process(target=_run, args=(work, *known, stop, *arguments), daemon=True)
     child.start()
     try:
         yield
@@ -112,9 +118,14 @@ async def _sending(
             child.join()
 
 
-def _run(work: Callable[..., Coroutine[Any, Any, None]], key: str, directory: Path, *arguments: Any) -> None:
+def _run(
+    work: Callable[..., Coroutine[Any, Any, None]], key: str, known: dict[str, str], directory: Path, *arguments: Any
+) -> None:
     from benchmarks.contestants.queues.everyone import EVERYONE
 
+    # Whoever interrupts the run interrupts the one who waits for this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(known)
     (contestant,) = (one for one in EVERYONE if one.key == key)
 
     async def send() -> None:

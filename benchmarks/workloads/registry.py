@@ -11,7 +11,8 @@ from pathlib import Path
 
 from benchmarks.command import Options
 from benchmarks.contestants.registries.base import Contestant, Population, Registry
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.measure import Results, Series
+from benchmarks.progress import Progress
 
 RATE = "answers/s"
 FEW, MANY = 1_000, 10_000
@@ -29,6 +30,11 @@ class Workload:
     title: str
     question: str
     population: Population
+
+
+def population_of(choice: str) -> str:
+    """What is asked of the same agents is measured together: they are filled once."""
+    return choice.partition("-")[2] or choice
 
 
 def measure(
@@ -64,13 +70,22 @@ def measure(
                 registries: dict[str, Registry] = {}
                 for about in asked:
                     opened = about.open(place / about.folder, population)
-                    registries[about.key] = await stack.enter_async_context(opened)
+                    try:
+                        registries[about.key] = await stack.enter_async_context(opened)
+                    except Exception as error:
+                        for workload in of_these:
+                            series[workload.key, about.key].failed(error)
                 for turn in range(1, options.rounds + 1):
                     progress.say(f"{population.agents:,} agents, round {turn} of {options.rounds}")
                     for workload in of_these:
                         for key, registry in registries.items():
                             question, expected = _question(registry, workload.question, population)
-                            series[workload.key, key].values.append(await _rate(question, expected, seconds))
+                            figures = series[workload.key, key]
+                            if not figures.failure:
+                                try:
+                                    figures.values.append(await _rate(question, expected, seconds))
+                                except Exception as error:
+                                    figures.failed(error)
 
         asyncio.run(ask())
 

@@ -13,8 +13,8 @@ import agentbus
 from agentbus import Agent
 from benchmarks.contestants.about import package
 from benchmarks.contestants.queues.postgres import schema_url
-from benchmarks.measure import Progress
 from benchmarks.payload import TEXT
+from benchmarks.progress import Progress
 from benchmarks.workloads.growth import AGENT, Depth
 
 FILL = """

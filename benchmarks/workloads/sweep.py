@@ -16,7 +16,8 @@ from typing import Any
 import agentbus
 from agentbus.engine import presence
 from benchmarks.command import Options
-from benchmarks.measure import Progress, Results, Series
+from benchmarks.measure import Results, Series
+from benchmarks.progress import Progress
 from benchmarks.report import Check
 
 UNIT = "ms per sweep"

@@ -1,0 +1,83 @@
+"""What is going on, on stderr: how far the run is, how long it has taken, and how long it probably will."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+_BAR = 20
+_ENOUGH = 10.0
+"""Planned seconds that must be over before the plan is corrected by what was seen."""
+
+
+class Progress:
+    """On a terminal one line with a bar that is overwritten, otherwise lines.
+
+    A run has parts, each planned to take so many seconds; a part has steps. Without a plan the bar is of the steps.
+    """
+
+    def __init__(
+        self, planned: float = 0.0, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out = out or sys.stderr
+        self._clock = clock
+        self._begun = clock()
+        self._terminal = self._out.isatty()
+        self._planned = planned
+        self._over = 0.0
+        self._name = ""
+        self._seconds = 0.0
+        self._steps = self._done = 0
+        self._share = 0.0
+
+    def part(self, name: str, seconds: float) -> None:
+        """The part before is over, this one begins."""
+        self._over += self._seconds
+        self._name, self._seconds = name, seconds
+        self._steps = self._done = 0
+        self._share = 0.0
+
+    def expect(self, steps: int) -> None:
+        """So many more will be said in this part."""
+        if self._done >= self._steps:
+            self._steps = self._done = 0
+        self._steps += steps
+
+    def say(self, text: str) -> None:
+        """A step begins."""
+        self._done += 1
+        if self._steps:
+            # What is expected later makes the share smaller, and the bar must not go back.
+            self._share = min(1.0, max(self._share, (self._done - 1) / self._steps))
+        elapsed = self._clock() - self._begun
+        where = f"{self._name}: " if self._name else ""
+        line = f"{elapsed:5.0f} s{self._estimate(elapsed)}  {self._bar()}{where}{text}"
+        print(f"\r\x1b[K{line}" if self._terminal else line, end="" if self._terminal else "\n", file=self._out)
+        self._out.flush()
+
+    def note(self, text: str) -> None:
+        """Something that is to stay on the screen."""
+        print(f"\r\x1b[K{text}" if self._terminal else text, file=self._out, flush=True)
+
+    def done(self) -> None:
+        if self._terminal:
+            print("\r\x1b[K", end="", file=self._out)
+
+    def _estimate(self, elapsed: float) -> str:
+        if not self._planned:
+            return ""
+        over = self._over + self._seconds * self._share
+        slower = elapsed / over if over >= _ENOUGH else 1.0
+        return f" of about {max(elapsed, elapsed + (self._planned - over) * slower):.0f} s"
+
+    def _bar(self) -> str:
+        if self._planned:
+            share = (self._over + self._seconds * self._share) / self._planned
+        elif self._steps:
+            share = (self._done - 1) / self._steps
+        else:
+            return ""
+        full = min(_BAR, int(_BAR * share))
+        return f"[{'#' * full}{'.' * (_BAR - full)}]  "

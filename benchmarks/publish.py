@@ -1,0 +1,185 @@
+"""Writes what a run found into the documents: ``python -m benchmarks.publish [RESULTS]``.
+
+``RESULTS`` is the directory that ``python -m benchmarks --results`` filled, by default ``benchmarks/results``. Tables
+and charts go into ``benchmarks/README.md``, the main ones into ``README.md``, each between two marks; nothing else
+changes. A run that was quick, not finished or doubtful is published only with ``--anyway``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import sentence
+from benchmarks.report import Check, promises, shown, table
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- written by benchmarks.publish -->", "<!-- until here -->"
+CHARTS = {
+    "Messages": ("throughput", "throughput-unsynced", "latency", "growth"),
+    "Many processes write": ("writers",),
+    "The registry": ("registry",),
+}
+"""Beneath which heading of the tables each is shown."""
+ALT = {
+    "throughput": "Messages a second, durable to disk, by contestant",
+    "throughput-unsynced": "Messages a second, not fsynced, by contestant",
+    "latency": "How long a message takes to an idle receiver, and what waiting costs",
+    "growth": "What one message costs, from a thousand to a million of them",
+    "writers": "Throughput, longest wait and fairness of 1 to 64 writer processes",
+    "registry": "Answers a second, from 100 to 10,000 agents",
+}
+MAIN = (
+    "agentbus", "agentbus-process", "agentbus-postgres", "files", "persist-ack", "huey", "litequeue", "aiosqlite",
+    "dbos", "redis", "nats", "asyncpg", "procrastinate", "raw",
+)  # fmt: skip
+WAYS = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
+CLEARLY = 1.05
+"""Who is faster by less is not called faster."""
+LIMIT = "raw"
+Found = dict[str, Any]
+
+
+def doubts(found: Found) -> list[str]:
+    """Why a run should not be published."""
+    said = [*found["doubts"], *(["it was quick"] if found["quick"] else [])]
+    return said + ([f"not finished: {', '.join(found['unmeasured'])}"] if found["unmeasured"] else [])
+
+
+def main_table(found: Found) -> str:
+    """The most important contestants down, ways of working across."""
+    of = {(one["contestant"], one["workload"], one["unit"]): one for one in _results(found, "queue")}
+    rows = []
+    for key in MAIN:
+        cells = [_cell(of.get((key, way, "lifecycles/s"))) for way in WAYS]
+        about = next((one for (contestant, *_), one in of.items() if contestant == key), None)
+        if about is not None:
+            name = f"**{about['title']}**" if key.startswith("agentbus") else about["title"]
+            rows.append((name, *cells, _cell(of.get((key, "idle", "ms, p50"))), about["durability"]))
+    return table(("messages a second", *WAYS.values(), "idle p50, ms", "what survives"), rows) if rows else ""
+
+
+def losses(found: Found) -> list[tuple[str, str, str]]:
+    """Where somebody who is as durable as we are is faster: what, our figure, and who with how many times ours."""
+    rows: list[tuple[str, str, str]] = []
+    for suite in found["suites"]:
+        results = _results(found, suite)
+        for workload, unit in dict.fromkeys((one["workload"], one["unit"]) for one in results):
+            if unit.endswith("/s") or unit == "ms, p50":
+                group = [one for one in results if (one["workload"], one["unit"]) == (workload, unit)]
+                rows += _beaten(_about(found, suite, workload, unit), group, better_is_more=unit.endswith("/s"))
+    return rows
+
+
+def _beaten(what: str, group: Sequence[Found], *, better_is_more: bool) -> Iterator[tuple[str, str, str]]:
+    for durable in (True, False):
+        alike = [one for one in group if one["durability"].startswith("disk") == durable]
+        ours = [one["median"] for one in alike if one["contestant"] in {"agentbus", "agentbus-process"}]
+        if not ours:
+            continue
+        faster = [
+            (one["median"] / ours[0] if better_is_more else ours[0] / one["median"], one["title"])
+            for one in alike
+            if not one["contestant"].startswith("agentbus") and one["contestant"] != LIMIT
+        ]
+        told = [f"{title} {times:.2g}x" for times, title in sorted(faster, reverse=True) if times > CLEARLY]
+        if told:
+            also = "" if durable or not any(one["durability"].startswith("disk") for one in group) else ", not fsynced"
+            yield f"{what}{also}", shown(ours[0]), ", ".join(told)
+
+
+def _about(found: Found, suite: str, workload: str, unit: str) -> str:
+    titles = found["suites"][suite]["titles"]
+    if unit == "ms, p50":
+        return "idle p50, ms"
+    return f"{found['suites'][suite]['title']}: {titles.get(workload, workload)}, {unit}"
+
+
+def for_readme(found: Found, charts: str) -> str:
+    """The main chart and table, and what is not held."""
+    checks = _checks(found)
+    broken = [one for one in checks if one.passed is False]
+    parts = [f"![{ALT['throughput']}]({charts}/throughput.png)", main_table(found), _measured_on(found)]
+    kept = sum(one.passed is True for one in checks)
+    held = f"{kept} of {len(checks)} floors that we set ourselves are held in this run"
+    told = [f"- {name}: {value}, not {bound}" for name, value, bound, _ in (one.row() for one in broken)]
+    parts.append("\n".join([f"{held}. Not held:\n", *told]) if broken else f"{held}.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def for_benchmarks(found: Found, tables: str, charts: str) -> str:
+    """Everything: promises, where others are faster, and each suite's tables with its charts."""
+    _, *sections = tables.split("\n## ")
+    parts = [_measured_on(found), "### Held, and not held\n\n" + promises(_checks(found))]
+    if lost := losses(found):
+        head = ("", "agentbus", "faster, at the same durability")
+        parts.append("### Where others are faster\n\n" + table(head, lost))
+    for section in sections:
+        title, _, body = section.partition("\n")
+        if title != "What was promised":
+            pictures = [f"![{ALT[one]}]({charts}/{one}.png)" for one in CHARTS.get(title, ())]
+            parts.append("\n\n".join([f"### {title}", *pictures, body.strip()]))
+    return "\n\n".join(parts)
+
+
+def write(file: Path, text: str) -> None:
+    """Between the two marks."""
+    before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{file} has no {BEGIN} … {END}")
+    file.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=__doc__)
+    parser.add_argument("results", type=Path, nargs="?", default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--anyway", action="store_true", help="also a run that is doubtful")
+    given = parser.parse_args(arguments)
+    found = json.loads((given.results / "results.json").read_text(encoding="utf-8"))
+    if (said := doubts(found)) and not given.anyway:
+        print(f"not published: {'; '.join(said)} (--anyway publishes it)", file=sys.stderr)
+        return 1
+    tables = (given.results / "results.md").read_text(encoding="utf-8")
+    for file, text in (
+        (ROOT / "README.md", for_readme(found, _path(given.results, ROOT))),
+        (ROOT / "benchmarks" / "README.md", for_benchmarks(found, tables, _path(given.results, ROOT / "benchmarks"))),
+    ):
+        write(file, text)
+        print(file)
+    return 0
+
+
+def _path(results: Path, document: Path) -> str:
+    return Path(os.path.relpath(results.resolve(), document)).as_posix()
+
+
+def _measured_on(found: Found) -> str:
+    doubtful = "".join(f" **Doubtful: {one}.**" for one in doubts(found))
+    return f"Measured {found['date']} in {found['seconds'] / 60:.0f} minutes on {sentence(found['machine'])}.{doubtful}"
+
+
+def _results(found: Found, suite: str) -> list[Found]:
+    results: list[Found] = found["suites"].get(suite, {"results": []})["results"]
+    return results
+
+
+def _checks(found: Found) -> list[Check]:
+    return [
+        Check(**{name: value for name, value in one.items() if name != "passed"})
+        for suite in found["suites"].values()
+        for one in suite["checks"]
+    ]
+
+
+def _cell(series: Found | None) -> str:
+    return "–" if series is None else shown(series["median"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""Runs suites part by part, and keeps what was measured: whoever ends a run loses the part it was in, and no other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import plan, report
+from benchmarks.command import Measured, Options, Suite, parser, rounds
+from benchmarks.contestants import servers
+from benchmarks.contestants.versions import versions
+from benchmarks.machine import describe, doubts, place
+from benchmarks.progress import Progress
+
+INTERRUPTED = 130
+
+
+@dataclass
+class Run:
+    """What was asked for, and what has been found."""
+
+    given: argparse.Namespace
+    asked: Sequence[tuple[Suite, Sequence[str]]]
+    machine: dict[str, Any] = field(default_factory=dict)
+    doubtful: list[str] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+    begun: float = field(default_factory=time.monotonic)
+    date: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d}")
+
+    def measure(self, directory: Path, progress: Progress) -> None:
+        parts = [(suite, name, chosen) for suite, all_of_it in self.asked
+                 for name, chosen in suite.parts(all_of_it).items()]  # fmt: skip
+        self.unmeasured = [f"{suite.name}.{name}" for suite, name, _ in parts]
+        for suite, name, chosen in parts:
+            if not self.measured or self.measured[-1].suite is not suite:
+                self.measured.append(Measured(suite))
+            one = self.measured[-1]
+            begun = time.monotonic()
+            progress.part(f"{suite.name}.{name}", plan.seconds(suite.name, name, self.given.quick))
+            fresh = directory / suite.name / name
+            fresh.mkdir(parents=True)
+            one.measure(name, self._options(chosen), fresh, progress)
+            shutil.rmtree(fresh)
+            one.seconds[name] = round(time.monotonic() - begun, 1)
+            self.unmeasured.pop(0)
+            self.keep()
+
+    def _options(self, chosen: Sequence[str]) -> Options:
+        return Options(self.given.quick, chosen, self.given.rounds or rounds(self.given.quick), self.given.among)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "date": self.date, "machine": self.machine, "versions": versions(), "doubts": self.doubtful,
+            "quick": self.given.quick, "rounds": self.given.rounds or rounds(self.given.quick),
+            "seconds": round(time.monotonic() - self.begun), "unmeasured": self.unmeasured,
+            "suites": {one.suite.name: one.as_json() for one in self.measured},
+        }  # fmt: skip
+
+    def markdown(self) -> str:
+        parts = [report.heading(self.machine, self.doubtful)]
+        if self.unmeasured:
+            parts.append(f"**Not finished.** Without, or with part of: {', '.join(self.unmeasured)}.")
+        parts += [f"## {one.suite.title}\n\n{one.markdown()}" for one in self.measured]
+        if promises := report.promises([check for one in self.measured for check in one.checks()]):
+            parts.append(f"## What was promised\n\n{promises}")
+        return "\n\n".join(parts) + "\n"
+
+    def keep(self) -> None:
+        """Everything so far, where it was asked for. Whoever reads it meanwhile sees a whole file."""
+        found = json.dumps(self.as_json(), indent=1) + "\n"
+        if self.given.json is not None:
+            _write(self.given.json, found)
+        if self.given.results is not None:
+            self.given.results.mkdir(parents=True, exist_ok=True)
+            _write(self.given.results / "results.json", found)
+            _write(self.given.results / "results.md", f"# What was measured\n\n{self.markdown()}")
+
+    def draw(self) -> None:
+        if self.given.results is None:
+            return
+        try:
+            from benchmarks.charts import draw
+        except ImportError:
+            print("matplotlib is not installed: no charts (pip install 'agentbus[bench]')", file=sys.stderr)
+        else:
+            draw(self.as_json(), self.given.results)
+
+
+def run(given: argparse.Namespace, asked: Sequence[tuple[Suite, Sequence[str]]]) -> int:
+    """Tables in Markdown on stdout, progress on stderr. Not 0 if something of ours failed, or it was interrupted."""
+    planned = sum(
+        plan.seconds(suite.name, part, given.quick) for suite, chosen in asked for part in suite.parts(chosen)
+    )
+    whole = Run(given, asked)
+    code = 0
+    progress = Progress(planned)
+    with _arena(given.directory) as directory, _ending_kindly():
+        whole.machine, whole.doubtful = dict(describe(directory)), doubts(directory)
+        for doubt in whole.doubtful:
+            print(f"doubtful: {doubt}", file=sys.stderr)
+        try:
+            whole.measure(directory, progress)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        finally:
+            progress.done()
+    whole.keep()
+    whole.draw()
+    print(whole.markdown())
+    if code == INTERRUPTED:
+        print(f"interrupted, without {', '.join(whole.unmeasured)}", file=sys.stderr)
+    elif not all(one.sound for one in whole.measured):
+        code = 1
+    for failure in (failure for one in whole.measured for failure in one.failures):
+        print(failure, file=sys.stderr)
+    return code
+
+
+def main(suite: Suite, arguments: Sequence[str] | None = None) -> int:
+    """One suite."""
+    given = parser(f"python -m benchmarks.{suite.name}", suite.about, suite.choices).parse_args(arguments)
+    return run(given, [(suite, given.only or suite.choices)])
+
+
+@contextmanager
+def _arena(base: Path | None) -> Iterator[Path]:
+    """A directory for the databases; it, and all servers, are gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="agentbus-bench-", dir=base or place()))
+    # What was cut off is what is asked about, and not to be told anybody.
+    logging.getLogger("agentbus").setLevel(logging.ERROR)
+    try:
+        yield directory
+    finally:
+        servers.stop_all()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _ending_kindly() -> Iterator[None]:
+    """Somebody who ends the run with a signal interrupts it: what was measured is kept, and servers are stopped."""
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    for one, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(one, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _write(file: Path, text: str) -> None:
+    aside = file.with_name(f"{file.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(file)
