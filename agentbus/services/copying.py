@@ -86,7 +86,8 @@ class _Copy:
             self._copy_some()
         with self._source.still():
             tables = [self._compared(table) for table in TABLES]
-            self._target.write(finish_copy, FinishRequest(self._place))
+        # Only now: it may have turned out that somebody could write.
+        self._target.write(finish_copy, FinishRequest(self._place))
         place = self._place
         return CopyReport(self._source.shown, self._target.shown, self._resumed, place.rows, tables)
 

@@ -90,12 +90,17 @@ def _checked(workflows: Sequence[object]) -> Sequence[Workflow[..., Any]]:
 
 @asynccontextmanager
 async def _as_agent(bus: Bus, agent: Agent | str | None, workflows: Iterable[str]) -> AsyncIterator[Agent]:
-    """The agent that works: the one that was given, or one for as long as this lasts, which says what it can do."""
+    """The agent that works: the one that was given, or one for as long as this lasts. One of our own says what it can
+    do."""
     if isinstance(agent, Agent):
         yield agent
         return
-    id = f"worker-{secrets.token_hex(6)}" if agent is None else agent
-    async with bus.agent(id, type="worker", capabilities=sorted(workflows)) as registered:
+    if agent is None:
+        made = bus.agent(f"worker-{secrets.token_hex(6)}", type="worker", capabilities=sorted(workflows))
+    else:
+        # What somebody else calls it by, somebody else says what it can do.
+        made = bus.agent(agent, type="worker")
+    async with made as registered:
         yield registered
 
 

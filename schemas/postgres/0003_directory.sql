@@ -23,21 +23,22 @@ CREATE TRIGGER mailboxes_leave_directory AFTER DELETE ON mailboxes FOR EACH STAT
 EXECUTE FUNCTION directory_changed();
 CREATE TRIGGER vocabulary_directory AFTER UPDATE ON vocabulary FOR EACH STATEMENT
 EXECUTE FUNCTION directory_changed();
-CREATE TRIGGER meta_directory AFTER INSERT OR UPDATE OR DELETE ON meta FOR EACH STATEMENT
+CREATE TRIGGER meta_directory AFTER INSERT OR UPDATE ON meta FOR EACH ROW WHEN (NEW.key = 'quotas')
+EXECUTE FUNCTION directory_changed();
+CREATE TRIGGER meta_leaves_directory AFTER DELETE ON meta FOR EACH ROW WHEN (OLD.key = 'quotas')
 EXECUTE FUNCTION directory_changed();
 
 -- Takes the lock of those who write beside others, as a transaction would at its beginning, and then looks whether the
--- directory is still this one.
+-- directory is still this one. Whoever would have to wait for the lock has to take the time anew once it has it: not here.
 CREATE FUNCTION directory_is(version bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     present bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_schema(), 0));
-    SELECT value INTO present FROM counters WHERE name = 'directory';
-    IF present IS DISTINCT FROM version THEN
-        RAISE EXCEPTION 'the directory has changed' USING ERRCODE = 'AGB01';
+    IF NOT pg_try_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_schema(), 0)) THEN
+        RETURN false;
     END IF;
-    RETURN true;
+    SELECT value INTO present FROM counters WHERE name = 'directory';
+    RETURN present = version;
 END
 $$;

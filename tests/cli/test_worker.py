@@ -63,7 +63,7 @@ def test_whoever_starts_what_no_worker_knows_is_told(works: Shell) -> None:
         until(lambda: "worker-" in works.say("agents", "list"))
         assert works.run("task", "start", "docs", "--id", "d-1").err == ""
         told = works.run("task", "start", "dosc", "--id", "d-2")
-        assert (told.code, told.err) == (0, "no worker that is running knows dosc, only docs, feature\n")
+        assert (told.code, told.err) == (0, "no worker that is running says that it knows dosc, only docs, feature\n")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -15,9 +15,10 @@ from agentbus.blocking import open_bus, open_store
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import connect
 from agentbus.engine.postgres.statements import statements
-from agentbus.errors import AccessDenied, CopyFailed
+from agentbus.errors import AccessDenied, CopyFailed, CopyUnfinished, ServerUnreachable
 from agentbus.operations.copying import LEFT_OUT, TABLES
 from agentbus.services.copying import copy_bus
+from tests.support.guarded import run
 from tests.support.postgres import Schemas, at_schema
 
 NO_TABLE = {"sequences"}
@@ -101,3 +102,26 @@ async def test_a_row_that_a_server_does_not_take_is_named(url: str, tmp_path: Pa
             copy_bus(source, lambda: open_store(url, create=True))
 
     await asyncio.to_thread(copy)
+
+
+def test_a_copy_that_could_not_keep_others_from_writing_is_not_finished(url: str, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    with open_bus(url, create=True) as bus:
+        bus.register("a", type="worker")
+    cut: list[str] = []
+
+    def progress(done: int, total: int, what: str) -> None:
+        if what == "comparing vocabulary" and not cut:
+            cut.append(what)
+            run(
+                parse(url).dsn,
+                "SELECT pg_terminate_backend(pid) FROM pg_locks"
+                " WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted AND pid <> pg_backend_pid()",
+            )
+
+    with closing(open_store(url)) as source:
+        with pytest.raises(ServerUnreachable):
+            copy_bus(source, lambda: open_store(target, create=True), progress)
+        with pytest.raises(CopyUnfinished):
+            open_bus(target)
+        assert copy_bus(source, lambda: open_store(target)).resumed

@@ -19,6 +19,7 @@ from tests.support.postgres import Schemas, at_schema, server_url
 Later = Callable[..., None]
 KNOWN = connections.migrations()
 NEWEST = max(KNOWN)
+JOINING = 20
 
 # Each needs what the one before it made. The second is of several statements, one of which has a semicolon inside.
 SECOND = """
@@ -171,3 +172,27 @@ async def test_a_bus_of_the_first_version_comes_to_this_one(schemas: Schemas) ->
         assert message is not None
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
     assert await asyncio.to_thread(steps, url) == []
+
+
+async def test_a_bus_that_others_write_to_is_brought_up_to_date(later: Later) -> None:
+    """Whoever joins writes to mailboxes, then to agents; the step wants both for itself, in another order."""
+    for turn in range(4):
+        url = await asyncio.to_thread(place, f"written_{turn}")
+        later()
+        async with agentbus.connect(url, beat_every=3600) as bus:
+            joining = [asyncio.create_task(_join(bus, f"{number}")) for number in range(3)]
+            await asyncio.sleep(0.05)
+            later(
+                "LOCK TABLE agents IN SHARE ROW EXCLUSIVE MODE; SELECT pg_sleep(0.02);"
+                "LOCK TABLE mailboxes IN SHARE ROW EXCLUSIVE MODE;"
+            )
+            async with agentbus.connect(url, beat_every=3600):
+                pass
+            await asyncio.gather(*joining)
+            assert (await bus.stats()).agents == {"running": 3 * JOINING}
+        assert await asyncio.to_thread(steps, url) == [1]
+
+
+async def _join(bus: agentbus.Bus, name: str) -> None:
+    for number in range(JOINING):
+        await bus.register(f"{name}-{number}", type="worker")

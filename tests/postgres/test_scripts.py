@@ -9,7 +9,7 @@ import pytest
 
 import agentbus
 from agentbus.engine.postgres.address import parse
-from agentbus.engine.postgres.connection import connect
+from agentbus.engine.postgres.connection import connect, writing
 from agentbus.engine.postgres.scripts import Scripts, _literal, _Unwritable
 from agentbus.operations import Each, Query
 
@@ -107,6 +107,24 @@ async def test_what_is_run_again_is_prepared(url: str) -> None:
                 assert await connection.fetchval("SELECT attempts FROM messages") == attempts
         finally:
             await connection.close()
+
+
+async def test_what_could_not_be_prepared_is_prepared_the_next_time(url: str) -> None:
+    ours, other = await connect(parse(url), writing(0.1)), await connect(parse(url))
+    try:
+        scripts = Scripts(ours)
+        assert (await scripts.ringing(["mailbox/1"], 7) or "").startswith("SELECT")
+        async with other.transaction():
+            await other.execute("LOCK TABLE listeners IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await scripts.ringing(["mailbox/1"], 7)
+        for _ in range(2):
+            script = await scripts.ringing(["mailbox/1"], 7)
+            assert script is not None
+            await ours.execute(script)
+    finally:
+        await ours.close()
+        await other.close()
 
 
 async def test_what_people_wrote_is_never_in_the_text_of_a_statement() -> None:

@@ -4,7 +4,7 @@ meanwhile. For the command line."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ from agentbus.engine.postgres.attending import attend
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, opened, server_queries, writing
 from agentbus.engine.postgres.readers import Readers
+from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import postponed
 from agentbus.errors import AgentBusError, BusClosed, Misuse
@@ -107,22 +108,26 @@ class BlockingPostgres:
         try:
             yield
             # Gone with the connection, the lock would have kept nobody from writing.
-            self.run(self._served(connection.execute(server_queries()["server_setting"], "server_version")))
+            self.run(self._asked(connection, "server_version"))
         finally:
             let_go(connection)
 
     async def _keeping_still(self) -> Connection:
-        connection = await self._served(connect(self._address, writing(self._patience)))
         try:
-            await self._served(connection.execute(server_queries()["server_keep_still"]))
+            connection = await connect(self._address, writing(self._patience))
+        except problems.DRIVER as error:
+            raise problems.translated(error, self._address) from error
+        try:
+            await self._asked(connection, "server_keep_still")
         except BaseException:
             let_go(connection)
             raise
         return connection
 
-    async def _served(self, answer: Awaitable[T]) -> T:
+    async def _asked(self, connection: Connection, name: str) -> None:
         try:
-            return await answer
+            with watched(connection, self._address):
+                await connection.execute(server_queries()[name])
         except problems.DRIVER as error:
             raise problems.translated(error, self._address, waited=self._patience) from error
 

@@ -152,7 +152,10 @@ async def _migrate(connection: Connection, address: Address) -> None:
         *_, made, there = await connection.fetchrow(queries["server_facts"], address.schema)  # type: ignore[misc]
         if not there:
             await connection.execute(queries["server_schema"].format(schema=address.identifier))
-        if not made:
+        if made:
+            # Before any table is: whoever writes to it takes them in another order.
+            await connection.execute(queries["server_lock_alone"])
+        else:
             await connection.execute(queries["server_migrations"])
         found = await connection.fetchval(queries["server_version"])
         steps = migrations()

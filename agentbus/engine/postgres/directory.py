@@ -2,8 +2,8 @@
 
 What a send looks up (who is there, which types are known, the quotas) seldom changes, and the tables count the changes.
 So the answers are remembered, together with the count. The statement that inserts the message takes the bus's lock as a
-transaction would, compares the count, and commits by itself: one round trip instead of four. If the count is another,
-it writes nothing, and everything is asked anew.
+transaction would, compares the count, and commits by itself: one round trip instead of four, before that of the bells.
+If the count is another, or somebody runs alone, it writes nothing, and a transaction is made after all.
 
 If the answer to that statement is lost with the connection, the next one moves the count on, so that the statement
 cannot be carried out any more, and looks whether it was: whatever this process wrote before has a lower number.

@@ -10,7 +10,6 @@ What a connection runs again and again is prepared there once: planning it anew 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -21,7 +20,6 @@ from agentbus.operations import Each, Query
 
 _MOST_ROWS = 4
 _MOST_CHANNELS = 64
-_PREPARED_AT = 2
 _parameter = re.compile(r"\$(\d+)")
 _by_people = re.compile(r"\b(?:error|evidence|expected|metadata|note|result|value) = (?:coalesce\()?\$(\d+)")
 _is_name = re.compile(r"[A-Za-z][A-Za-z0-9._/:#@-]{0,255}").fullmatch
@@ -32,7 +30,8 @@ class Scripts:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._used: Counter[str] = Counter()
+        self._used: set[str] = set()
+        self._prepared: set[str] = set()
 
     async def deferred(self, step: Query | Each) -> str | None:
         """The statements of a step that gives nothing back, if it may wait for the COMMIT; None if it must be run
@@ -65,11 +64,12 @@ class Scripts:
         """The last statement of a query with these parameters. Prepared at its second use: many connections, those of
         the command line, never come to one."""
         sql = statements()[name][-1].sql
-        self._used[name] += 1
-        if self._used[name] < _PREPARED_AT or not literals:
+        if name not in self._used or not literals:
+            self._used.add(name)
             return _parameter.sub(lambda match: literals[int(match[1]) - 1], sql)
-        if self._used[name] == _PREPARED_AT:
+        if name not in self._prepared:
             await self.connection.execute(f"PREPARE agentbus_{name} AS {sql}")
+            self._prepared.add(name)
         return f"EXECUTE agentbus_{name} ({', '.join(literals)})"
 
 

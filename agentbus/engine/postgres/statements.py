@@ -14,8 +14,6 @@ from agentbus.engine.postgres.connection import Connection, server_queries
 from agentbus.engine.queries import load
 from agentbus.operations import Each, Numbered, Query, Row, Rows
 
-_FEW = 2
-"""Rows from which on an INSERT takes all of them at once."""
 _wide: dict[str, str] = {}
 """INSERTs that take a list for each column, by the name of the query."""
 _plain_insert = re.compile(r"(INSERT INTO [^()]*\([^()]*\)\s*)VALUES \((\$\d+(?:, \$\d+)*)\)(.*)", re.DOTALL).fullmatch
@@ -79,16 +77,17 @@ async def _widened(connection: Connection, name: str, sql: str, match: re.Match[
 async def write_numbered(connection: Connection, step: Numbered) -> Rows:
     """Insert rows that the server numbers, all in one statement; the first of the numbers."""
     if len(step.rows) == 1:
-        sql = _numbering_one(step.name, "server_numbered_one")
+        sql = await _numbering(connection, step.name, "server_numbered_one")
         return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter)]
-    sql = _numbered.get(step.name) or await _numbering(connection, step.name)
+    sql = await _numbering(connection, step.name, "server_numbered")
     parameters = (*_columns(step.rows), step.counter, len(step.rows))
     return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
 
 async def write_if_current(connection: Connection, step: Numbered, version: int) -> Rows:
-    """Insert the only row of this step, unless the directory has another version by now; its number."""
-    sql = _numbering_one(step.name, "server_numbered_if_current")
+    """Insert the only row of this step; its number. Nothing if the directory has another version by now, or cannot be
+    looked at without waiting."""
+    sql = await _numbering(connection, step.name, "server_numbered_if_current")
     return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter, version)]
 
 
@@ -102,28 +101,22 @@ async def find_written(connection: Connection, step: Numbered, newest: int) -> R
     return [tuple(found) for found in await connection.fetch(sql, newest, *marks)]
 
 
-async def _numbering(connection: Connection, name: str) -> str:
-    statement, match = _inserting(name)
-    prepared = await connection.prepare(statement.sql)
-    kinds = [kind.name for kind in prepared.get_parameters()[1:]]
-    _numbered[name] = server_queries()["server_numbered"].format(
-        insert=match[1],
-        columns=", ".join(f"c{place}" for place in range(len(kinds))),
-        lists=", ".join(f"${place}::{kind}[]" for place, kind in enumerate(kinds, 1)),
-        counter=f"${len(kinds) + 1}",
-        amount=f"CAST(${len(kinds) + 2} AS bigint)",
-    )
-    return _numbered[name]
-
-
-@cache
-def _numbering_one(name: str, template: str) -> str:
-    statement, match = _inserting(name)
-    values = [f"${place}" for place in range(1, statement.width + 2)]
-    *others, counter, version = values
-    return server_queries()[template].format(
-        insert=match[1], values=", ".join(others), counter=counter, version=version
-    )
+async def _numbering(connection: Connection, name: str, template: str) -> str:
+    """An INSERT of one row as another that takes numbers from a counter: the server is asked once for the types."""
+    if (name, template) not in _numbered:
+        statement, match = _inserting(name)
+        prepared = await connection.prepare(statement.sql)
+        kinds = [kind.name for kind in prepared.get_parameters()[1:]]
+        _numbered[name, template] = server_queries()[template].format(
+            insert=match[1],
+            columns=", ".join(f"c{place}" for place in range(len(kinds))),
+            lists=", ".join(f"${place}::{kind}[]" for place, kind in enumerate(kinds, 1)),
+            values=", ".join(f"${place}::{kind}" for place, kind in enumerate(kinds, 1)),
+            counter=f"${len(kinds) + 1}",
+            amount=f"CAST(${len(kinds) + 2} AS bigint)",
+            version=f"${len(kinds) + 2}",
+        )
+    return _numbered[name, template]
 
 
 def _inserting(name: str) -> tuple[Statement, re.Match[str]]:
@@ -134,8 +127,8 @@ def _inserting(name: str) -> tuple[Statement, re.Match[str]]:
     return statement, match
 
 
-_numbered: dict[str, str] = {}
-"""INSERTs that take their numbers from a counter, by the name of the query."""
+_numbered: dict[tuple[str, str], str] = {}
+"""INSERTs that take their numbers from a counter, by the name of the query and of what is made of it."""
 _FROM_LISTS = "(SELECT * FROM unnest({lists}))"
 
 

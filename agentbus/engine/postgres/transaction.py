@@ -122,6 +122,8 @@ class Transactor:
         try:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect(self._address, writing(self._patience))
+                # Another server may be there by now, whose tables have counted otherwise.
+                self._directory.forget()
             connection = self._connection
             with watched(connection, self._address):
                 try:
@@ -154,8 +156,10 @@ class Transactor:
                 raise
             if problems.is_lock_timeout(error):
                 raise
-            self._directory.forget()
             await connection.execute(self._unlock)
+            number = []
+        if not number:
+            self._directory.forget()
             return None
         return await self._written(connection, call, planned, number)
 
@@ -188,12 +192,13 @@ class Transactor:
         """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
         bells = Bells()
         last: list[str] = []
-        alone = len(calls) == 1
+        # What asks after it has written may be undone, and its answers with it: only what asks first is remembered.
+        several = self._directory.ask if len(calls) == 1 and calls[0].operation.single else ask_several
         now = await self._begin(connection, calls)
         try:
             for operation, group in grouped(calls):
                 op = operation.run([call.request for call in group], now)
-                results = await self._drive(connection, op, bells, last, self._directory.ask if alone else ask_several)
+                results = await self._drive(connection, op, bells, last, several)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
             return await self._commit(connection, calls, bells, last)
@@ -349,7 +354,7 @@ class Transactor:
 
 
 class _Lost(Exception):
-    """The connection is gone, and nothing was written."""
+    """The connection is gone. Nothing was written, but for one message perhaps that was sent alone."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__(str(reason))

@@ -159,12 +159,17 @@ def _look_for_workers(call: Call, workflow: str | None = None) -> None:
     """Whoever wants a task to go on is told if nobody works, or nobody who knows this workflow."""
     if call.arguments.quiet:
         return
-    workers = call.bus.do(call.bus.agents.list(type="worker", status="running", limit=_MOST_WORKERS)).items
-    known = sorted({name for worker in workers for name in worker.capabilities})
-    if not workers:
+    workers = call.bus.do(call.bus.agents.list(type="worker", status="running", limit=_MOST_WORKERS))
+    known = sorted({name for worker in workers.items for name in worker.capabilities})
+    if not workers.items:
         call.note("no worker is running: agentbus worker MODULE:WORKFLOW takes it up")
-    elif workflow and workflow not in known and all(worker.capabilities for worker in workers):
-        call.note(f"no worker that is running knows {workflow}, only {', '.join(known)}")
+    elif (
+        workflow
+        and workflow not in known
+        and workers.cursor is None
+        and all(worker.capabilities for worker in workers.items)
+    ):
+        call.note(f"no worker that is running says that it knows {workflow}, only {', '.join(known)}")
 
 
 def _by(parser: ArgumentParser, decides: bool = False) -> None:

@@ -114,7 +114,7 @@ SELECT before + 1 FROM taken;
 
 -- name: server_numbered_if_current
 -- The same, unless the directory has changed: a transaction of its own.
-{insert} VALUES (CASE WHEN directory_is({version}) THEN counter_take({counter}, 1) END, {values}) RETURNING id;
+{insert} SELECT counter_take({counter}, 1), {values} WHERE directory_is({version}) RETURNING id;
 
 -- name: server_written
 -- The message whose answer was lost, if it was written. The directory has changed after this: it will not be written late.
