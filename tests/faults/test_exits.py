@@ -150,7 +150,7 @@ async def leave(bus: Path, how: str) -> None:
                         raise ZeroDivisionError
                     if how == "cancelled":
                         task.cancel()
-                        await asyncio.sleep(1)
+                        await asyncio.Event().wait()
                 return
 
     with ExitStack() as contending:
