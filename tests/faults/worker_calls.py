@@ -11,7 +11,7 @@ from typing import Any
 
 import agentbus
 from agentbus import Agent, Bus
-from agentbus.engine.sqlite import transaction
+from agentbus.engine.sqlite import transaction, writer
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from tests.support.processes import say
 
@@ -55,6 +55,8 @@ async def failing(bus: Bus, agent: Agent, first: int, count: int) -> None:
 async def main(how: str, path: str, first: str, count: str, pages: str = "20") -> None:
     # Instead of a thousand: the log is moved into the database again and again.
     transaction._LOG_PAGES = int(pages)
+    # By every commit, also of what is not synced, which is else seldom left to the thread.
+    writer._MOST_TOUCHED = -1
     async with agentbus.connect(path, beat_every=3600) as bus:
         engine: Any = bus.engine
         engine._writer._transactor._checkpoints = None

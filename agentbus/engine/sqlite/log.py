@@ -15,6 +15,9 @@ from contextlib import suppress
 from agentbus.errors import LogNotSynced
 
 _PORTION = 1024 * 1024
+_GROWTH = 4 * 1024 * 1024
+_MOST_UNSYNCED = 64
+"""Commits in a row that need not be synced."""
 
 
 class Log:
@@ -24,6 +27,9 @@ class Log:
         self._connection = connection
         self._path = path
         self._doubtful = False
+        self._unsynced = 0
+        """How many commits there were since the last that was synced."""
+        self._size = self._length()
 
     def move(self, *, whole: bool) -> bool:
         """Move it into the database as far as nobody reads it; with ``whole`` also make the file small again, if nobody
@@ -44,10 +50,51 @@ class Log:
 
     def require(self) -> None:
         """Before something that is to last is written: the log must be one that can be relied on."""
+        if not self.is_sound():
+            raise LogNotSynced(path=self._path)
+
+    def is_sound(self) -> bool:
+        """Whether it can be relied on, if need be after it was written again."""
         if self._doubtful:
             self._write_again()
-            if self._doubtful:
-                raise LogNotSynced(path=self._path)
+        return not self._doubtful
+
+    def committed(self, *, synced: bool) -> None:
+        self._unsynced = 0 if synced else self._unsynced + 1
+
+    def is_due(self, *, at_once: bool) -> bool:
+        """Whether a commit that need not last shall be synced all the same: else nobody would ever move the log. Not
+        where nothing may be waited for (``at_once``), and not a log that cannot be relied on."""
+        return not at_once and (self._unsynced >= _MOST_UNSYNCED or self._has_grown()) and self.is_sound()
+
+    def _has_grown(self) -> bool:
+        """Whether its file is much larger than when this was last so. It does not shrink when it is begun anew."""
+        size = self._length()
+        if size <= self._size + _GROWTH:
+            return False
+        self._size = size
+        return True
+
+    def _length(self) -> int:
+        try:
+            return os.stat(f"{self._path}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
+    def sync(self) -> None:
+        """Before it is closed: whoever closes it last moves it, and does not tell of an fsync that fails."""
+        if not self._unsynced:
+            return
+        try:
+            file = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.doubt()
 
     def _write_again(self) -> None:
         with suppress(sqlite3.Error, OSError):
