@@ -165,7 +165,8 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
     team.start("worker_calls", "killed", root / "bus", 0, 4, before=recording(trace)).finish(60)
     before = list(steps(trace))
     failing = recording(trace, f"fdatasync:error=EIO:when={when}")
-    team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), pages, before=failing).wait(120)
+    worker = team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), pages, "thread", before=failing)
+    worker.wait(120)
     disk = Disk(root)
     sent: set[str] = set()
     images = failed = 0

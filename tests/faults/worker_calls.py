@@ -52,11 +52,12 @@ async def failing(bus: Bus, agent: Agent, first: int, count: int) -> None:
                 await agent.progress(start % 100)
 
 
-async def main(how: str, path: str, first: str, count: str, pages: str = "20") -> None:
+async def main(how: str, path: str, first: str, count: str, pages: str = "20", where: str = "anywhere") -> None:
     # Instead of a thousand: the log is moved into the database again and again.
     transaction._LOG_PAGES = int(pages)
-    # By every commit, also of what is not synced, which is else seldom left to the thread.
-    writer._MOST_TOUCHED = -1
+    if where == "thread":
+        # Also by commits that need not last: else few of these are left to the thread, and only there it is done.
+        writer._MOST_TOUCHED = -1
     async with agentbus.connect(path, beat_every=3600) as bus:
         engine: Any = bus.engine
         engine._writer._transactor._checkpoints = None

@@ -15,9 +15,8 @@ from contextlib import suppress
 from agentbus.errors import LogNotSynced
 
 _PORTION = 1024 * 1024
-_GROWTH = 4 * 1024 * 1024
-_MOST_UNSYNCED = 64
-"""Commits in a row that need not be synced."""
+_HEADER, _FRAME = 32, 24
+"""Bytes at the beginning of the log, which have its salt, and in front of each page, which have it too."""
 
 
 class Log:
@@ -27,9 +26,8 @@ class Log:
         self._connection = connection
         self._path = path
         self._doubtful = False
-        self._unsynced = 0
-        """How many commits there were since the last that was synced."""
-        self._size = self._length()
+        self._synced = True
+        """Whether the last commit of this connection was synced, and with it all before."""
 
     def move(self, *, whole: bool) -> bool:
         """Move it into the database as far as nobody reads it; with ``whole`` also make the file small again, if nobody
@@ -60,30 +58,28 @@ class Log:
         return not self._doubtful
 
     def committed(self, *, synced: bool) -> None:
-        self._unsynced = 0 if synced else self._unsynced + 1
+        self._synced = synced
 
-    def is_due(self, *, at_once: bool) -> bool:
-        """Whether a commit that need not last shall be synced all the same: else nobody would ever move the log. Not
-        where nothing may be waited for (``at_once``), and not a log that cannot be relied on."""
-        return not at_once and (self._unsynced >= _MOST_UNSYNCED or self._has_grown()) and self.is_sound()
+    def is_due(self, pages: int) -> bool:
+        """Whether it has so many pages that it should be moved, and can be relied on."""
+        return self._has(pages) and self.is_sound()
 
-    def _has_grown(self) -> bool:
-        """Whether its file is much larger than when this was last so. It does not shrink when it is begun anew."""
-        size = self._length()
-        if size <= self._size + _GROWTH:
-            return False
-        self._size = size
-        return True
-
-    def _length(self) -> int:
+    def _has(self, pages: int) -> bool:
+        """Its file does not shrink when it is begun anew, but what is left of an earlier round has another salt."""
         try:
-            return os.stat(f"{self._path}-wal").st_size
+            file = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return 0
+            return False
+        try:
+            header = os.pread(file, _HEADER, 0)
+            page = int.from_bytes(header[8:12], "big") + _FRAME
+            return os.pread(file, 8, _HEADER + (pages - 1) * page + 8) == header[16:24] != b""
+        finally:
+            os.close(file)
 
     def sync(self) -> None:
         """Before it is closed: whoever closes it last moves it, and does not tell of an fsync that fails."""
-        if not self._unsynced:
+        if self._synced:
             return
         try:
             file = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)

@@ -187,9 +187,9 @@ class Transactor:
         lasting = self._disk and any(call.durable for call in calls)
         if lasting:
             self._log.require()
-        synced = lasting or self._log.is_due(at_once=self._at_once)
-        self._set_synchronous(synced)
         # SQLite does not tell of an fsync that failed while it moves the log: there must be nothing left to sync then.
+        synced = lasting or (not self._at_once and self._log.is_due(_LOG_PAGES))
+        self._set_synchronous(synced)
         self._set_checkpoints(synced)
         try:
             return self._together(calls)
