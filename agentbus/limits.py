@@ -26,6 +26,9 @@ MAX_KEPT = 10_000
 """Versions of a document, or checkpoints of a name, that can be kept: whenever one is saved, they are counted."""
 MAX_ID = 2**62
 """Above the number of any row."""
+OLD_TRANSACTION = 300
+"""Seconds after which a transaction that is still open is in everybody's way on a server: what was deleted since it
+began must be kept for it, and whoever claims has to step over it."""
 KEEP_VERSIONS = 10
 """Versions of a document that are kept, unless said otherwise."""
 TASK_STATUSES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")

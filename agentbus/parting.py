@@ -17,7 +17,7 @@ import anyio
 from agentbus.engine.interface import Engine
 
 PATIENCE = 0.7
-IMPATIENCE = 0.1
+IMPATIENCE = 0.05
 _REMEMBERED = 5.0
 
 

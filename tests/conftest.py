@@ -20,8 +20,6 @@ from tests.support.postgres import Schemas, at_schema
 
 pytest_plugins = ["tests.support.figures"]
 
-pytest_plugins = ["tests.support.figures"]
-
 
 def pytest_configure() -> None:
     # In the background of a shell Ctrl-C is ignored, under nohup the end of a terminal; by what tests start too.

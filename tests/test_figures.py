@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.figures import Scale, write
+from tests.support.figures import Scale, not_held, write
 
 TABLE = """# Faults
 
@@ -24,6 +24,13 @@ def test_what_was_measured_is_written_into_its_row(tmp_path: Path) -> None:
     assert file.read_text(encoding="utf-8") == TABLE.replace(
         "| 1 | kill -9 | – |", "| 1 | kill -9 | 200 kills, 0 lost; a / b |"
     )
+
+
+def test_what_failed_is_marked_with_what_it_measured_or_with_its_name() -> None:
+    measured = [("row", 4), ("figure", "4|64 writers, longest wait 2 s")]
+    assert list(not_held(measured, "test_writers")) == [(4, "**not held: 64 writers, longest wait 2 s**")]
+    assert list(not_held([("row", 4)], "test_writers")) == [(4, "**not held: test_writers**")]
+    assert list(not_held([], "test_of_no_row")) == []
 
 
 def test_the_table_has_every_row_once() -> None:

@@ -78,7 +78,7 @@ def test_a_query_can_be_prepared_on_the_real_schema(name: str, empty: sqlite3.Co
 
 
 def test_only_queries_that_exist_are_used() -> None:
-    known = {*QUERIES, *parse(text("server"))}
+    known = {*QUERIES, *parse(text("server")), *parse(text("file"))}
     assert [f"{place}: {name}" for place, name, _ in uses() if name not in known] == []
 
 
@@ -97,7 +97,7 @@ def test_queries_are_given_as_many_parameters_as_they_take() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("dialect", ["common", "sqlite", "postgres", "server"])
+@pytest.mark.parametrize("dialect", ["common", "sqlite", "postgres", "server", "file"])
 def test_every_query_has_a_sentence(dialect: str) -> None:
     for name, comment in comments(dialect).items():
         assert re.match(r"[A-Z`$].*\.$", comment), f"{name}: {comment!r}"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agentbus.clock import Clock, Now
     from agentbus.engine.hub import Hub
     from agentbus.operations import Op, Operation
-    from agentbus.operations.examining import Unseen
+    from agentbus.operations.examining import OpenTransaction, Unseen
     from agentbus.operations.processes import Entry
     from agentbus.records import BackupRecord, Check
 
@@ -76,6 +76,10 @@ class Engine(Protocol):
 
     def free_space(self) -> int | None:
         """Bytes that are left for the store; None if it cannot tell."""
+
+    async def oldest_transaction(self) -> OpenTransaction | None:
+        """The one that has been open for longest on the server; None if none is, or if there is no server: a file has
+        its log to tell of somebody who reads for long."""
 
     def waited(self) -> int:
         """Milliseconds that writing waited for other processes since this was last asked; 0 where nobody waits for all

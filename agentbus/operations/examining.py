@@ -28,6 +28,23 @@ class Unseen(msgspec.Struct, frozen=True):
     fix: str | None = None
 
 
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that somebody has open on a server: for how many seconds, in which backend, by which program."""
+
+    seconds: int
+    pid: int
+    program: str
+
+    @property
+    def text(self) -> str:
+        program = self.program or "unnamed"
+        return f"backend {self.pid} ({program}) has had a transaction open for {self.seconds} s: claims grow slower"
+
+    @property
+    def fix(self) -> str:
+        return f"end it: SELECT pg_terminate_backend({self.pid})"
+
+
 class Page(msgspec.Struct, frozen=True):
     """Some stored payloads: what they are, their checksums and texts; and from where the next page goes on."""
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from agentbus.limits import OLD_TRANSACTION
+from agentbus.operations.examining import OpenTransaction
 from agentbus.operations.liveness import Rules
 from agentbus.operations.tidying import Other, Survey
 from agentbus.records import EventRecord, Finding
@@ -92,11 +94,13 @@ def from_events(events: Iterable[EventRecord]) -> list[Finding]:
 
 
 class Thresholds(msgspec.Struct, frozen=True):
-    """From where on the size of the log and the room on the disk (bytes), and the depth of a queue are worth a word."""
+    """From where on the size of the log and the room on the disk (bytes), the depth of a queue, and the age of a
+    server's transaction (seconds) are worth a word."""
 
     log: int = 64 * 1024 * 1024
     disk: int = 512 * 1024 * 1024
     queue: int = 1000
+    transaction: int = OLD_TRANSACTION
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -156,6 +160,16 @@ def silent_hosts(survey: Survey, rules: Rules) -> list[Condition]:
             text = f"the host {host} is silent: none of its {len(others)} processes beat for {facts['silent']} s"
             found.append(Condition(None, Finding("host_silent", f"host:{host}", "error", text, facts, survey.now.wall)))
     return found
+
+
+def old_transaction(found: OpenTransaction | None, thresholds: Thresholds, at: int) -> list[Condition]:
+    """A transaction that has been open for too long; again whenever it is twice as old, or it is another one."""
+    if found is None or found.seconds < thresholds.transaction:
+        return []
+    facts = {"seconds": found.seconds, "pid": found.pid, "program": found.program}
+    text = f"{found.text}; {found.fix}"
+    finding = Finding("transaction_old", "server:transactions", "warning", text, facts, at)
+    return [Condition((found.pid, found.seconds.bit_length()), finding)]
 
 
 class Memory:

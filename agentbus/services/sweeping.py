@@ -20,7 +20,7 @@ from agentbus.operations.tasks import free_lapsed_tasks
 from agentbus.operations.tidying import Survey, SurveyRequest, TidyRequest, survey, tidy
 from agentbus.records import EventRecord, Finding, Sweep
 from agentbus.services.expiry import expire_state
-from agentbus.services.findings import Memory, Thresholds, conditions, from_events, silent_hosts
+from agentbus.services.findings import Memory, Thresholds, conditions, from_events, old_transaction, silent_hosts
 from agentbus.services.presence import is_gone
 
 _PAGE = 500
@@ -65,6 +65,7 @@ class Sweeper:
         await self._engine.checkpoint()
         _, log = await self._engine.sizes()
         warnings = conditions(around, self._thresholds, log, self._engine.free_space())
+        warnings += old_transaction(await self._engine.oldest_transaction(), self._thresholds, around.now.wall)
         findings = [*await self._news(), *self._told.news([*hosts, *warnings])]
         return Sweep(around.now.wall, time.perf_counter() - begun, dict(counts), findings)
 

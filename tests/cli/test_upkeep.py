@@ -111,7 +111,7 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(shell: Shell) -> None:
     finished(shell, 1)
     rows = [line.split("\t") for line in shell.say("doctor").splitlines()]
     assert {row[0] for row in rows} <= {"ok", "warning"}
-    assert ["ok", "integrity", "every page and index is sound", "-"] in rows
+    assert ["ok", "integrity", "every page, index and row is sound", "-"] in rows
     damage = "UPDATE messages SET checksum = 7"
     import sqlite3
 

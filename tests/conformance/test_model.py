@@ -4,7 +4,7 @@ and passing time ends as it should."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from typing import Any
 
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from agentbus import Address, Agent, Bus, Message, State, pool
 from agentbus.errors import AgentFenced, LeaseLost, VersionConflict
 from tests.conformance.helpers import stored, worker
+from tests.conftest import Engine
 from tests.support.clock import FakeClock
 from tests.support.figures import Figure
 
@@ -117,11 +118,19 @@ _done: Counter[str] = Counter()
 
 
 @pytest.fixture
-def counted(figure: Figure) -> Iterator[None]:
+async def bus(engine: Engine) -> AsyncIterator[Bus]:
+    """It is not about power cuts: what is written thousands of times need not be synced."""
+    async with engine.connect(durability="process") as bus:
+        yield bus
+
+
+@pytest.fixture
+def counted(figure: Figure, request: pytest.FixtureRequest) -> Iterator[None]:
     """Says at the end how much was done."""
     _done.clear()
     yield
-    figure(**{"examples": _done["examples"], "steps": _done["steps"], "unlike the model": 0})
+    name = request.node.callspec.params["engine"]
+    figure(name, **{"examples": _done["examples"], "steps": _done["steps"], "unlike the model": 0})
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Workers that end with their test, and a runtime directory of the test's own for the bells of deep buses."""
+"""Workers that end with their test, a runtime directory of the test's own for the bells of deep buses, and a bus on a
+server."""
 
 import shutil
 import tempfile
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import Schemas, at_schema
 from tests.support.processes import Team
 
 
@@ -31,3 +33,12 @@ def runtime(short: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
     return directory
+
+
+@pytest.fixture
+def url(schemas: Schemas, short: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bus on a server that is not to be stopped."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(short / "state"))
+    name = schemas.take()
+    yield at_schema(schemas.url, name)
+    schemas.give_back(name)

@@ -8,6 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from agentbus.engine.sqlite.shape import refused
+
 
 def rows(bus: Path, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
     """Read only: such a connection never checkpoints, so that it needs no lock when it closes."""
@@ -24,6 +26,9 @@ def integrity(bus: Path) -> str:
     """``ok``, or what is wrong."""
     found = [str(line) for (line,) in rows(bus, "PRAGMA integrity_check")]
     found += [f"foreign key: {row}" for row in rows(bus, "PRAGMA foreign_key_check") if row]
+    # Of a database that may only be read SQLite does not look at these.
+    with closing(sqlite3.connect(f"file:{bus / 'bus.db'}?mode=ro", uri=True, timeout=10)) as connection:
+        found += [f"refused by {table}" for table in refused(connection)]
     return "\n".join(found)
 
 

@@ -117,4 +117,5 @@ async def test_damaged_bytes_are_noticed_and_never_given_out(tmp_path: Path, fig
         note=f"{verdicts['elsewhere']} in a column that has no checksum and no constraint",
     )
     assert verdicts["noticed"] >= times // 4
+    assert verdicts["elsewhere"] <= scale(0, 0, times // 100)
     assert not unseen, unseen

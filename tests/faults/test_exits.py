@@ -1,15 +1,19 @@
 """Every way out of a process that has a bus open takes less than two seconds, and the orderly ones leave no bell."""
 
+import asyncio
 import os
 import signal
+import threading
 import time
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
+import agentbus
 from tests.faults.rows import integrity, lock_held, nobody_writes, rows
 from tests.support.figures import Figure
-from tests.support.processes import Team, Worker
+from tests.support.processes import Team, Worker, eventually
 
 SOON = 2.0
 INTERRUPTED = -signal.SIGINT
@@ -111,3 +115,49 @@ def test_a_lock_that_another_process_holds_does_not_hold_up_the_exit(
     assert bells(bus) == []
     nobody_writes(bus)
     assert integrity(bus) == "ok"
+
+
+@pytest.mark.fault(10)
+async def test_a_process_that_goes_on_keeps_no_thread_and_no_descriptor(short: Path, figure: Figure) -> None:
+    ways = ("normal", "exception", "cancelled", "contended")
+    # Once before counting: some threads and descriptors are the program's from its first use on.
+    await leave(short / "bus", "normal")
+    await asyncio.to_thread(eventually, lambda: helpers() == 0, "nobody waits for the lock")
+    threads, descriptors = threading.active_count(), len(os.listdir("/dev/fd"))
+    for how in ways:
+        for _ in range(3):
+            await leave(short / "bus", how)
+    # Whoever waited for the lock in vain is rid of it as soon as it is free.
+    await asyncio.to_thread(eventually, lambda: helpers() == 0, "nobody waits for the lock")
+    kept = threading.active_count() - threads, len(os.listdir("/dev/fd")) - descriptors
+    figure(f"{3 * len(ways)} buses left behind {kept[0]} threads and {kept[1]} descriptors")
+    assert kept == (0, 0)
+    # Where the lock was not to be had, a bell that nobody hears shows the next to come that the bus was left.
+    await leave(short / "bus", "normal")
+    assert bells(short / "bus") == []
+
+
+async def leave(bus: Path, how: str) -> None:
+    """Open a bus, be in the middle of something, and leave it in one of these ways."""
+
+    async def work() -> None:
+        async with agentbus.connect(bus) as opened, opened.agent("a", type="worker", takeover=True) as agent:
+            await agent.send("a", "note")
+            async for message in agent.inbox():
+                async with message:
+                    contending.enter_context(lock_held(bus) if how == "contended" else nullcontext())
+                    if how in {"exception", "contended"}:
+                        raise ZeroDivisionError
+                    if how == "cancelled":
+                        task.cancel()
+                        await asyncio.Event().wait()
+                return
+
+    with ExitStack() as contending:
+        task = asyncio.create_task(work())
+        with suppress(ZeroDivisionError, asyncio.CancelledError):
+            await task
+
+
+def helpers() -> int:
+    return sum(thread.name == "agentbus-lock" for thread in threading.enumerate())

@@ -149,8 +149,13 @@ def _is_there(words: list[str], image: Image) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.fault(7)
+@pytest.mark.parametrize(
+    ("pages", "when", "wanted"),
+    [(100_000, "6+5", 400), (20, "9+2", 1500)],
+    ids=["at a commit", "while the log is moved"],
+)
 def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
-    short: Path, team: Team, figure: Figure, scale: Scale
+    short: Path, team: Team, figure: Figure, scale: Scale, pages: int, when: str, wanted: int
 ) -> None:
     """The system has forgotten what that one should have written: nothing may rely on it any more."""
     require_strace()
@@ -159,8 +164,9 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
     root.mkdir()
     team.start("worker_calls", "killed", root / "bus", 0, 4, before=recording(trace)).finish(60)
     before = list(steps(trace))
-    failing = recording(trace, "fdatasync:error=EIO:when=6+5")
-    team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), 100_000, before=failing).wait(120)
+    failing = recording(trace, f"fdatasync:error=EIO:when={when}")
+    worker = team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), pages, "thread", before=failing)
+    worker.wait(120)
     disk = Disk(root)
     sent: set[str] = set()
     images = failed = 0
@@ -170,13 +176,16 @@ def test_what_is_acknowledged_after_an_fsync_that_failed_survives_a_power_cut(
             sent.update({f"n-{words[1]}"} if words[0] == "sent" or words[2:3] == ["sent"] else ())
         elif disk.take(step):
             failed += step.result < 0
-            if failed and chance.random() < scale(60, 400) / len(recorded):
+            if failed and chance.random() < scale(60, wanted) / len(recorded):
                 image = Image(disk.cut(chance, fate := chance.choice(FATES)), short / f"image-{images}")
                 images += 1
                 assert image.read() == "ok", f"seed {seed}, call {number}, {fate}"
                 lost += [f"seed {seed}, call {number}, {fate}: {name}" for name in sent - image.sent]
                 image.remove()
-    figure("power cut after a failed fsync", failed=failed, images=images, acknowledged=len(sent), lost=len(lost))
+    moved = "the log was moved" if pages < 1000 else "the log was not moved"
+    figure(
+        f"power cut after a failed fsync, {moved}", failed=failed, images=images, acknowledged=len(sent), lost=len(lost)
+    )
     assert failed >= 2, "hardly an fsync failed; this test proves little"
     assert len(sent) >= 20
     assert not lost, f"{len(lost)} lost: {lost[:3]}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import agentbus
 from agentbus import Agent, Bus
-from agentbus.engine.sqlite import transaction
+from agentbus.engine.sqlite import transaction, writer
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from tests.support.processes import say
 
@@ -52,9 +52,12 @@ async def failing(bus: Bus, agent: Agent, first: int, count: int) -> None:
                 await agent.progress(start % 100)
 
 
-async def main(how: str, path: str, first: str, count: str, pages: str = "20") -> None:
+async def main(how: str, path: str, first: str, count: str, pages: str = "20", where: str = "anywhere") -> None:
     # Instead of a thousand: the log is moved into the database again and again.
     transaction._LOG_PAGES = int(pages)
+    if where == "thread":
+        # Also by commits that need not last: else few of these are left to the thread, and only there it is done.
+        writer._MOST_TOUCHED = -1
     async with agentbus.connect(path, beat_every=3600) as bus:
         engine: Any = bus.engine
         engine._writer._transactor._checkpoints = None

@@ -1,4 +1,5 @@
-"""Sends to everybody as fast as it can and never waits, whatever it is told; says what it came to when told to stop."""
+"""Sends to everybody as fast as it can and never waits, whatever the bus tells it; rests when the test tells it to
+``pause``, and says what it came to when told to ``stop``."""
 
 import asyncio
 import sys
@@ -13,11 +14,20 @@ TASKS = 8
 
 async def main(path: str) -> None:
     told = await ears()
-    stopping = asyncio.create_task(told.readline())
+    stopping = asyncio.Event()
+    going = asyncio.Event()
+    going.set()
     outcomes: Counter[str] = Counter()
 
+    async def obey() -> None:
+        while (order := await told.readline()) not in {b"", b"stop\n"}:
+            (going.clear if order == b"pause\n" else going.set)()
+        stopping.set()
+        going.set()
+
     async def run(agent: agentbus.Agent) -> None:
-        while not stopping.done():
+        while not stopping.is_set():
+            await going.wait()
             try:
                 await agent.send(agentbus.pool("jobs"), "note", {"text": "more" * 50})
                 outcomes["sent"] += 1
@@ -28,7 +38,7 @@ async def main(path: str) -> None:
 
     async with agentbus.connect(path) as bus, bus.agent("runaway", type="worker") as agent:
         say("running")
-        await asyncio.gather(*(run(agent) for _ in range(TASKS)))
+        await asyncio.gather(obey(), *(run(agent) for _ in range(TASKS)))
     for code, times in outcomes.items():
         say("outcome", code, times)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 import agentbus
+from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.shape import constraints
 from agentbus.errors import InvalidUrl
 from agentbus.records import Check
 from tests.sqlite.examined import NAMES, busy
@@ -52,6 +55,43 @@ async def test_a_bus_that_nobody_has_open(tmp_path: Path) -> None:
     await made(tmp_path / "bus")
     assert await ill(tmp_path / "bus") == {}
     assert [check.name for check in await agentbus.doctor(tmp_path / "bus")] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("statement", "table"),
+    [
+        ("UPDATE state SET type = 'user_daua'", "state"),
+        ("UPDATE agents SET status = 'gone'", "agents"),
+        ("UPDATE messages SET payload = 'no JSON'", "messages"),
+        ("UPDATE checkpoints SET files = '{'", "checkpoints"),
+        ("UPDATE messages SET attempts = -1", "messages"),
+    ],
+)
+async def test_a_row_that_its_table_would_refuse_is_found(tmp_path: Path, statement: str, table: str) -> None:
+    """SQLite does not look at that in a database that it may only read, as the doctor does from outside."""
+    await made(tmp_path)
+    connection = sqlite3.connect(tmp_path / "bus.db", isolation_level=None)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    connection.execute(statement)
+    connection.close()
+    assert (await ill(tmp_path))["integrity"].text.endswith(f"refuses are in: {table}")
+
+
+async def test_a_backup_with_such_a_row_is_not_advised(tmp_path: Path) -> None:
+    backup = Path(await made(tmp_path))
+    (tmp_path / "bus.db").write_bytes(b"no database")
+    assert str(backup) in str((await ill(tmp_path))["integrity"].fix)
+    connection = sqlite3.connect(backup, isolation_level=None)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    connection.execute("UPDATE agents SET status = 'gone'")
+    connection.close()
+    assert "there is no sound backup" in str((await ill(tmp_path))["integrity"].fix)
+
+
+def test_every_constraint_of_the_tables_is_known() -> None:
+    script = "\n".join(migrations().values())
+    known = [one for sql in script.split("CREATE TABLE")[1:] for one in constraints(sql)]
+    assert len(known) == len(re.findall(r"\bCHECK \(", script)) > 100
 
 
 async def test_a_bus_that_is_open_here_goes_on(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,6 +13,7 @@ import pytest
 
 import agentbus
 from agentbus import Bus
+from agentbus.engine.sqlite.log import Log
 from agentbus.errors import InvalidInput, LockTimeout
 from agentbus.operations.liveness import Rules
 from agentbus.services.findings import Thresholds
@@ -134,3 +136,23 @@ async def test_the_store_itself_is_refused_as_a_log_file(tmp_path: Path) -> None
             with pytest.raises(InvalidInput):
                 await bus.monitor(log_file=tmp_path / name).__aenter__()
         await (await worker(bus, "a")).send("a", "note")
+
+
+def test_how_long_the_log_is_can_be_seen_though_its_file_never_shrinks(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("CREATE TABLE t (x)")
+        for _ in range(30):
+            connection.execute("INSERT INTO t VALUES (zeroblob(10000))")
+        log = Log(connection, str(tmp_path / "bus.db"))
+        ((_, pages, moved),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        assert pages == moved > 60
+        assert log.is_due(pages)
+        assert not log.is_due(pages + 1)
+        # All of it was moved: it is begun anew.
+        connection.execute("INSERT INTO t VALUES (1)")
+        assert os.stat(tmp_path / "bus.db-wal").st_size > pages * 4096
+        assert log.is_due(1)
+        assert not log.is_due(pages)
+    assert not log.is_due(1), "there is none any more"

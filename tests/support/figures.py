@@ -2,14 +2,15 @@
 
 ``make test`` runs each of them small, ``--full`` in the size that the table of ``tests/faults/README.md`` promises,
 ``--long`` ten times as long with seeds that nobody tried before. What a test marked ``fault(row)`` tells the fixture
-``figure`` is printed with it, gathered at the end of the run, and written into that table by ``--figures FILE``.
+``figure`` is printed with it, gathered at the end of the run, and written into that table by ``--figures FILE``: also
+that of tests that failed, which is marked.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,9 @@ import pytest
 
 T = TypeVar("T")
 Figure = Callable[..., None]
+Properties = Sequence[tuple[str, object]]
 _FIGURE = "figure"
+_ROW = "row"
 
 
 class Scale:
@@ -71,6 +74,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(3600), append=False)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Whatever becomes of the test, its report says which row it belongs to."""
+    marker = item.get_closest_marker("fault")
+    if marker is not None:
+        item.user_properties.append((_ROW, marker.args[0]))
+
+
 @pytest.fixture
 def scale(pytestconfig: pytest.Config) -> Scale:
     """The size of this run."""
@@ -98,8 +108,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     # Those of the teardown: some can say only then what they came to.
     for report in terminalreporter.stats.get("", []):
         if report.nodeid in passed and report.when == "teardown":
-            for row, text in _told(report):
+            for row, text in _told(report.user_properties):
                 figures.setdefault(row, []).append(text)
+    for report in (*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])):
+        for row, text in not_held(report.user_properties, report.location[2]):
+            figures.setdefault(row, []).append(text)
     if not figures or not (Scale(config).full or config.getoption("figures")):
         return
     terminalreporter.section("what the faults came to")
@@ -122,8 +135,16 @@ def write(file: Path, figures: dict[int, list[str]]) -> None:
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _told(report: pytest.TestReport) -> Iterator[tuple[int, str]]:
-    for name, value in report.user_properties:
+def not_held(properties: Properties, test: str) -> Iterator[tuple[int, str]]:
+    """What a test that failed had measured, or at least which it was: the table must not look as if all were well."""
+    told = list(_told(properties))
+    for name, value in properties:
+        if name == _ROW:
+            yield int(str(value)), "; ".join(f"**not held: {text}**" for text in [text for _, text in told] or [test])
+
+
+def _told(properties: Properties) -> Iterator[tuple[int, str]]:
+    for name, value in properties:
         if name == _FIGURE:
             row, _, text = str(value).partition("|")
             yield int(row), text

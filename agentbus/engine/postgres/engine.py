@@ -15,13 +15,13 @@ from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
-from agentbus.engine.postgres.examination import examine
+from agentbus.engine.postgres.examination import examine, oldest
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.postgres.writer import Writer
 from agentbus.errors import BusClosed, UseServerTools
 from agentbus.operations import Op
-from agentbus.operations.examining import Unseen
+from agentbus.operations.examining import OpenTransaction, Unseen
 from agentbus.operations.processes import Entry
 from agentbus.records import BackupRecord, Check
 
@@ -94,6 +94,9 @@ class PostgresEngine(LoopEngine[Writer]):
 
     def free_space(self) -> int | None:
         return None
+
+    async def oldest_transaction(self) -> OpenTransaction | None:
+        return await oldest(self._reading())
 
     def waited(self) -> int:
         # Transactions run beside each other.

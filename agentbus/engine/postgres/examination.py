@@ -14,11 +14,10 @@ from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import migrations
 from agentbus.engine.postgres.readers import Readers
 from agentbus.errors import AgentBusError
-from agentbus.operations.examining import Unseen
+from agentbus.limits import OLD_TRANSACTION
+from agentbus.operations.examining import OpenTransaction, Unseen
 from agentbus.records import Check
 
-_OLD = 600
-"""Seconds after which an open transaction keeps dead rows in everybody's way."""
 _KEEPING = ("fsync", "full_page_writes")
 """Settings without which what is committed may be lost."""
 _CROWDED = 0.8
@@ -91,12 +90,16 @@ async def _durability(readers: Readers) -> Found:
     return "ok", "what is committed is on the disk", None
 
 
-async def _oldest(readers: Readers) -> Found:
+async def oldest(readers: Readers) -> OpenTransaction | None:
+    """The transaction that has been open for longest, as far as this user may see."""
     rows = await readers.fetch("server_oldest")
-    if rows and rows[0][0] is not None and rows[0][0] >= _OLD:
-        age, pid, program = rows[0]
-        text = f"backend {pid} ({program or 'unnamed'}) has had a transaction open for {age} s: claims grow slower"
-        return "warning", text, f"end it: SELECT pg_terminate_backend({pid})"
+    return OpenTransaction(*rows[0]) if rows else None
+
+
+async def _oldest(readers: Readers) -> Found:
+    found = await oldest(readers)
+    if found is not None and found.seconds >= OLD_TRANSACTION:
+        return "warning", found.text, found.fix
     return "ok", "no transaction is open for long", None
 
 

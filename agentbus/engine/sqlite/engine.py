@@ -177,6 +177,9 @@ class SQLiteEngine(LoopEngine[Writer]):
             return None
         return found.f_bavail * found.f_frsize
 
+    async def oldest_transaction(self) -> None:
+        """There is no server."""
+
     def waited(self) -> int:
         return 0 if self._writer is None else self._writer.waited()
 

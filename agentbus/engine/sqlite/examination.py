@@ -23,7 +23,7 @@ from agentbus.engine.sqlite.home import Home, filesystem, refuse_unshared
 from agentbus.engine.sqlite.lock import holder
 from agentbus.engine.sqlite.relics import backups, newest_relic
 from agentbus.engine.sqlite.restoring import REPLACING, WORKSHOP
-from agentbus.engine.sqlite.shape import differences, is_sound
+from agentbus.engine.sqlite.shape import differences, is_sound, refused
 from agentbus.errors import AgentBusError, LockTimeout, NotADatabase, StoreError, UnsupportedFileSystem
 from agentbus.operations import Rows
 from agentbus.operations.examining import Unseen
@@ -86,7 +86,15 @@ class Examination:
         problems = [str(text) for (text,) in self._asked("PRAGMA integrity_check(10)") if text != "ok"]
         if problems:
             return Check("integrity", "error", "; ".join(problems), self.cure)
-        return Check("integrity", "ok", "every page and index is sound")
+        connection = self._opened()
+        try:
+            tables = refused(connection)
+        finally:
+            connection.close()
+        if tables:
+            text = f"rows that a CHECK constraint refuses are in: {', '.join(tables)}"
+            return Check("integrity", "error", text, self.cure)
+        return Check("integrity", "ok", "every page, index and row is sound")
 
     def _foreign_keys(self) -> Check:
         rows = self._asked("PRAGMA foreign_key_check")

@@ -17,6 +17,7 @@ from agentbus.engine.forking import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable
 
 _HURRY = 0.1
+"""Seconds that all who come after a hurry may wait together."""
 
 
 class FileLock:
@@ -28,7 +29,8 @@ class FileLock:
         self._fd = self._open()
         self._held: int | None = None
         self._ticket: _Ticket | None = None
-        self.hurried = False
+        self._hurried: float | None = None
+        """When nobody waits any more (monotonic seconds)."""
         self._waited = 0.0
         self._told = 0
         forget_in_child(self)
@@ -72,11 +74,16 @@ class FileLock:
         return self._told - before
 
     def hurry(self) -> None:
-        """Whoever waits for the lock gives up, and nobody waits for long any more."""
-        self.hurried = True
+        """Whoever waits for the lock gives up, and those who come after wait no longer than a moment, all together."""
+        if self._hurried is None:
+            self._hurried = time.monotonic() + _HURRY
         ticket = self._ticket
         if ticket is not None:
             ticket.over.set()
+
+    @property
+    def hurried(self) -> bool:
+        return self._hurried is not None
 
     def close(self) -> None:
         self.release()
@@ -127,7 +134,7 @@ class FileLock:
 
         Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
         begun = time.monotonic()
-        ticket.over.wait(min(timeout, _HURRY) if self.hurried else timeout)
+        ticket.over.wait(timeout if self._hurried is None else max(0.0, min(timeout, self._hurried - begun)))
         self._ticket = None
         waited = time.monotonic() - begun
         self._waited += waited

@@ -15,6 +15,8 @@ from contextlib import suppress
 from agentbus.errors import LogNotSynced
 
 _PORTION = 1024 * 1024
+_HEADER, _FRAME = 32, 24
+"""Bytes at the beginning of the log, which have its salt, and in front of each page, which have it too."""
 
 
 class Log:
@@ -24,6 +26,8 @@ class Log:
         self._connection = connection
         self._path = path
         self._doubtful = False
+        self._synced = True
+        """Whether the last commit of this connection was synced, and with it all before."""
 
     def move(self, *, whole: bool) -> bool:
         """Move it into the database as far as nobody reads it; with ``whole`` also make the file small again, if nobody
@@ -44,10 +48,49 @@ class Log:
 
     def require(self) -> None:
         """Before something that is to last is written: the log must be one that can be relied on."""
+        if not self.is_sound():
+            raise LogNotSynced(path=self._path)
+
+    def is_sound(self) -> bool:
+        """Whether it can be relied on, if need be after it was written again."""
         if self._doubtful:
             self._write_again()
-            if self._doubtful:
-                raise LogNotSynced(path=self._path)
+        return not self._doubtful
+
+    def committed(self, *, synced: bool) -> None:
+        self._synced = synced
+
+    def is_due(self, pages: int) -> bool:
+        """Whether it has so many pages that it should be moved, and can be relied on."""
+        return self._has(pages) and self.is_sound()
+
+    def _has(self, pages: int) -> bool:
+        """Its file does not shrink when it is begun anew, but what is left of an earlier round has another salt."""
+        try:
+            file = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            header = os.pread(file, _HEADER, 0)
+            page = int.from_bytes(header[8:12], "big") + _FRAME
+            return os.pread(file, 8, _HEADER + (pages - 1) * page + 8) == header[16:24] != b""
+        finally:
+            os.close(file)
+
+    def sync(self) -> None:
+        """Before it is closed: whoever closes it last moves it, and does not tell of an fsync that fails."""
+        if self._synced:
+            return
+        try:
+            file = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self.doubt()
 
     def _write_again(self) -> None:
         with suppress(sqlite3.Error, OSError):

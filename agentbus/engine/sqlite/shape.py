@@ -1,15 +1,20 @@
-"""The shape of a database: whether its tables, indexes and triggers are those that the migrations make."""
+"""The shape of a database: whether its tables, indexes and triggers are those that the migrations make, and whether its
+rows are what these tables take."""
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from agentbus.engine.queries import load
+from agentbus.engine.queries import load, parse, text
 from agentbus.engine.sqlite.backup import opened_backup, verify
 from agentbus.engine.sqlite.connection import migrations
 from agentbus.errors import DamagedBackup
+
+_TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\bCHECK\b|[()]")
 
 
 def missing(connection: sqlite3.Connection) -> list[str]:
@@ -30,6 +35,50 @@ def differences(connection: sqlite3.Connection) -> list[str]:
     return [f"{what}: {', '.join(things)}" for what, things in wrong.items() if things]
 
 
+def refused(connection: sqlite3.Connection) -> list[str]:
+    """Tables with rows that their CHECK constraints refuse, of those that are as they should be.
+
+    Of a database that is opened to read only, SQLite does not keep the constraints, and its integrity_check passes them
+    over without a word.
+    """
+    found = _shape(connection)
+    return [
+        thing.removeprefix("table ")
+        for thing, sql in _expected().items()
+        if thing.startswith("table ") and found.get(thing) == sql and _has_refused(connection, thing, sql)
+    ]
+
+
+def _has_refused(connection: sqlite3.Connection, thing: str, sql: str) -> bool:
+    checks = list(constraints(sql))
+    if not checks:
+        return False
+    queries = parse(text("file"))
+    # One after the other, as the table itself asks: what is no JSON must not be taken apart.
+    cases = " ".join(queries["file_case"].format(check=check) for check in checks)
+    question = queries["file_refused"].format(table=thing.removeprefix("table "), cases=cases)
+    return bool(connection.execute(question).fetchone()[0])
+
+
+def constraints(sql: str) -> Iterator[str]:
+    """The expressions of all CHECKs of a CREATE TABLE."""
+    depth = 0
+    begun: list[tuple[int, int]] = []
+    expected = False
+    for token in _TOKEN.finditer(sql):
+        if token[0] == "CHECK":
+            expected = True
+        elif token[0] == "(":
+            depth += 1
+            if expected:
+                begun.append((depth, token.end()))
+                expected = False
+        elif token[0] == ")":
+            if begun and begun[-1][0] == depth:
+                yield sql[begun.pop()[1] : token.start()]
+            depth -= 1
+
+
 def is_sound(backup: Path) -> bool:
     """Whether a bus can be restored from this backup."""
     try:
@@ -38,7 +87,7 @@ def is_sound(backup: Path) -> bool:
             newest = max(migrations())
             if not 1 <= version <= newest or verify(connection) is not None:
                 return False
-            return version < newest or not differences(connection)
+            return version < newest or not (differences(connection) or refused(connection))
     except (DamagedBackup, UnicodeDecodeError):
         return False
 

@@ -30,7 +30,7 @@ _WIDTH = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """What tends mailboxes: as long as their backlog, so it is not run where it would hold others up."""
 _LOG_PAGES = 1000
-"""The commit that makes the log this long moves it into the database."""
+"""The commit that makes the log this long moves it into the database, if it is one that is synced."""
 
 
 class Transactor:
@@ -84,7 +84,6 @@ class Transactor:
                 return None
             self._at_once = True
             self._still_there()
-            self._set_checkpoints(False)
             channels = self._commit_locked(calls)
         except _Busy:
             return None
@@ -124,6 +123,7 @@ class Transactor:
         self._listeners.close()
         with suppress(AgentBusError, OSError):
             self._lock.acquire(0.5)
+            self._log.sync()
         self._connection.close()
         forking.closed(*self._files)
         if _identity(self._path) not in {None, self._file}:
@@ -151,7 +151,6 @@ class Transactor:
 
     def _commit_all(self, calls: Sequence[Call]) -> list[str]:
         with self._lock.held():
-            self._set_checkpoints(True)
             return self._commit_locked(calls)
 
     def _commit_locked(self, calls: Sequence[Call]) -> list[str]:
@@ -188,7 +187,10 @@ class Transactor:
         lasting = self._disk and any(call.durable for call in calls)
         if lasting:
             self._log.require()
-        self._set_synchronous(lasting)
+        # SQLite does not tell of an fsync that failed while it moves the log: there must be nothing left to sync then.
+        synced = lasting or (not self._at_once and self._log.is_due(_LOG_PAGES))
+        self._set_synchronous(synced)
+        self._set_checkpoints(synced)
         try:
             return self._together(calls)
         except _Undone:
@@ -287,6 +289,7 @@ class Transactor:
             if self._synchronous:
                 self._listeners.hint(channels)
             self._connection.execute("COMMIT")
+            self._log.committed(synced=bool(self._synchronous))
         except sqlite3.Error as error:
             self._rollback()
             for call in calls:
