@@ -30,6 +30,7 @@ from agentbus.errors import (
     UnknownRecipient,
     VersionConflict,
 )
+from tests.support.clock import FakeClock
 from tests.support.proxy import proxied, socket_and_schema
 
 Statements = list[str]
@@ -258,15 +259,21 @@ async def test_another_server_is_asked_anew(url: str) -> None:
 
 
 async def test_the_time_of_a_message_that_had_to_wait_is_when_it_had_its_turn(url: str) -> None:
-    async with agentbus.connect(url, beat_every=3600, clock=SystemClock()) as bus:
+    clock = FakeClock()
+    bus = agentbus.connect(url, beat_every=3600, clock=clock)
+    clock.attach(bus)
+    async with bus:
         agent = await bus.register("a", type="worker")
         await warm(agent, "a")
         connection = await connect(parse(url))
         try:
             async with connection.transaction():
                 await connection.execute(server_queries()["server_lock_alone"])
-                sending = asyncio.create_task(agent.send("a", "note", "short", ttl=0.3))
-                await asyncio.sleep(0.5)
+                sending = asyncio.create_task(agent.send("a", "note", "short", ttl=2))
+                with anyio.fail_after(5):
+                    while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
+                        await asyncio.sleep(0.005)
+                clock.advance(3)
             assert (await sending).id is not None
         finally:
             await connection.close()
