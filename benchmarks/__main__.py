@@ -1,7 +1,8 @@
 """All benchmarks: ``python -m benchmarks``, or ``make bench``. Tables in Markdown on stdout, progress on stderr.
 
 About ten minutes, or one with ``--quick``. ``--only queue`` or ``--only queue.tasks`` picks. ``--results DIRECTORY``
-writes every figure as JSON, the tables, and the charts, while it runs: whoever interrupts it keeps what was measured.
+writes every figure as JSON and the tables while it runs, and the charts at its end: whoever interrupts it keeps what
+was measured.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.contestants.about import package
 from benchmarks.machine import sentence
-from benchmarks.report import RATE
+from benchmarks.report import RATE, WAYS
 
 matplotlib = package("matplotlib")
 matplotlib.use("Agg")
@@ -26,7 +26,6 @@ SHADES = {
     HASTY: "others, not fsynced or not at once", LIMIT: "the limit: our statements, no bus",
 }  # fmt: skip
 LINES = ("#0b6e4f", "#e07b39", "#4c78a8", "#8a5fbf", "#8a8a8a")
-WAYS = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
 SURVIVES = {
     "disk": "disk", "kill -9": "kill -9", "process": "kill -9", "a power cut loses a second": "loses 1 s",
     "a power cut loses up to two minutes": "loses 2 min", "nothing is fsynced": "nothing synced",

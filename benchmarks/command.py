@@ -107,6 +107,7 @@ class Measured:
             "settings": self.settings,
             "seconds": self.seconds,
             "failures": self.failures,
+            "sound": self.sound,
             **report.as_json(self.results, self.checks()),
         }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
 
 _BAR = 20
+_NARROW = 80
 _ENOUGH = 10.0
 """Planned seconds that must be over before the plan is corrected by what was seen."""
 
@@ -54,7 +56,11 @@ class Progress:
         elapsed = self._clock() - self._begun
         where = f"{self._name}: " if self._name else ""
         line = f"{elapsed:5.0f} s{self._estimate(elapsed)}  {self._bar()}{where}{text}"
-        print(f"\r\x1b[K{line}" if self._terminal else line, end="" if self._terminal else "\n", file=self._out)
+        if self._terminal:
+            # A line that is too long could not be overwritten.
+            print(f"\r\x1b[K{line[: self._width() - 1]}", end="", file=self._out)
+        else:
+            print(line, file=self._out)
         self._out.flush()
 
     def note(self, text: str) -> None:
@@ -64,6 +70,12 @@ class Progress:
     def done(self) -> None:
         if self._terminal:
             print("\r\x1b[K", end="", file=self._out)
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._out.fileno()).columns or _NARROW
+        except (OSError, ValueError):
+            return _NARROW
 
     def _estimate(self, elapsed: float) -> str:
         if not self._planned:

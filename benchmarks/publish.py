@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import plan
 from benchmarks.machine import sentence
-from benchmarks.report import Check, promises, shown, table
+from benchmarks.report import WAYS, Check, promises, shown, table
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- written by benchmarks.publish -->", "<!-- until here -->"
@@ -38,7 +39,6 @@ MAIN = (
     "agentbus", "agentbus-process", "agentbus-postgres", "files", "persist-ack", "huey", "litequeue", "aiosqlite",
     "dbos", "redis", "nats", "asyncpg", "procrastinate", "raw",
 )  # fmt: skip
-WAYS = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
 CLEARLY = 1.05
 """Who is faster by less is not called faster."""
 LIMIT = "raw"
@@ -48,7 +48,12 @@ Found = dict[str, Any]
 def doubts(found: Found) -> list[str]:
     """Why a run should not be published."""
     said = [*found["doubts"], *(["it was quick"] if found["quick"] else [])]
-    return said + ([f"not finished: {', '.join(found['unmeasured'])}"] if found["unmeasured"] else [])
+    measured = {f"{name}.{part}" for name, suite in found["suites"].items() for part in suite["seconds"]}
+    if missing := [part for part in plan.SECONDS if part not in measured or part in found["unmeasured"]]:
+        said.append(f"without {', '.join(missing)}")
+    if found["among"]:
+        said.append(f"only among {', '.join(found['among'])}")
+    return said + [f"{name} failed" for name, suite in found["suites"].items() if not suite["sound"]]
 
 
 def main_table(found: Found) -> str:
@@ -141,6 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, nargs="?", default=ROOT / "benchmarks" / "results")
     parser.add_argument("--anyway", action="store_true", help="also a run that is doubtful")
     given = parser.parse_args(arguments)
+    if ROOT / "benchmarks" not in given.results.resolve().parents:
+        parser.error(f"{given.results} is not below benchmarks/: the documents could not show its charts")
     found = json.loads((given.results / "results.json").read_text(encoding="utf-8"))
     if (said := doubts(found)) and not given.anyway:
         print(f"not published: {'; '.join(said)} (--anyway publishes it)", file=sys.stderr)

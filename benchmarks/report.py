@@ -10,6 +10,8 @@ from benchmarks.machine import sentence
 from benchmarks.measure import Results, Series
 
 RATE = "lifecycles/s"
+WAYS = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
+"""In which messages are sent and received."""
 """The unit of what contestants are compared by."""
 
 

@@ -64,7 +64,8 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         return {
             "date": self.date, "machine": self.machine, "versions": versions(), "doubts": self.doubtful,
-            "quick": self.given.quick, "rounds": self.given.rounds or rounds(self.given.quick),
+            "quick": self.given.quick, "among": self.given.among,
+            "rounds": self.given.rounds or rounds(self.given.quick),
             "seconds": round(time.monotonic() - self.begun), "unmeasured": self.unmeasured,
             "suites": {one.suite.name: one.as_json() for one in self.measured},
         }  # fmt: skip

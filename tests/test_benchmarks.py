@@ -155,7 +155,7 @@ def test_publishing_writes_between_the_marks_and_tells_who_is_faster(tmp_path: P
     measured = Measured(queue.SUITE, results)
     found = {
         "date": "2026-11-16", "machine": describe(tmp_path), "doubts": [], "quick": False, "unmeasured": [],
-        "seconds": 60, "suites": {"queue": measured.as_json()},
+        "among": [], "seconds": 60, "suites": {"queue": measured.as_json()},
     }  # fmt: skip
     assert publish.losses(found) == [("Messages: one at a time, lifecycles/s", "900", "Huey 2x")]
     file = tmp_path / "README.md"
@@ -168,9 +168,23 @@ def test_publishing_writes_between_the_marks_and_tells_who_is_faster(tmp_path: P
     assert "the last run" not in text
     assert "(results/latency.png)" in text
     assert "| one at a time, against huey" in text
-    assert publish.doubts({**found, "quick": True, "unmeasured": ["cli.start"]}) == [
-        "it was quick", "not finished: cli.start",
+
+
+def test_only_a_whole_run_is_published() -> None:
+    suites: dict[str, Any] = {}
+    for part in plan.SECONDS:
+        suite, _, name = part.partition(".")
+        suites.setdefault(suite, {"seconds": {}, "sound": True})["seconds"][name] = 1.0
+    whole = {"doubts": [], "quick": False, "unmeasured": [], "among": [], "suites": suites}
+    assert publish.doubts(whole) == []
+    assert publish.doubts({**whole, "quick": True, "unmeasured": ["cli.start"]}) == [
+        "it was quick", "without cli.start",
     ]  # fmt: skip
+    assert publish.doubts({**whole, "among": ["redis"]}) == ["only among redis"]
+    failed = {**suites, "queue": {**suites["queue"], "sound": False}}
+    assert publish.doubts({**whole, "suites": failed}) == ["queue failed"]
+    without = {name: suite for name, suite in suites.items() if name != "tasks"}
+    assert publish.doubts({**whole, "suites": without}) == ["without tasks.steps, tasks.one, tasks.resume"]
 
 
 def test_the_documents_have_a_place_for_what_is_published() -> None:
