@@ -206,6 +206,8 @@ def finish_copy(request: FinishRequest, now: Now) -> Op[Outcome[None]]:
         return problem
     yield Query("copy_done")
     yield from begin_boot(now)
+    # Whoever visits is not gone with the process that was watched: it will call here, or its patience ends.
+    yield Query("copy_unwatch")
     live = yield Query("process_live")
     yield from void([process for (process,) in live], "the bus was copied", now.awake, now)
     facts = {"source": request.place.source, "rows": request.place.rows}

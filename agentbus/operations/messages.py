@@ -130,10 +130,10 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
                     channels.append(_channel(draft, box))
     id = 0
     if rows:
-        # Ids are never given out twice, not even after a purge.
-        ((id,),) = yield Numbered("message_insert", "message", rows)
         # A scheduled message wakes its receivers too: they learn when it is due.
         yield Wake(channels)
+        # Ids are never given out twice, not even after a purge.
+        ((id,),) = yield Numbered("message_insert", "message", rows)
     elif any(not isinstance(plan, AgentBusError) for plan in plans):
         # Only repetitions. Whoever sent them first may have died before its fsync; touching a row makes this commit a
         # real one, which makes theirs durable too.

@@ -140,7 +140,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True):
-    """What the callbacks of a worker are told: the step or phase of a task that has changed.
+    """What the callbacks of a worker are told: the step or phase of a task that has changed, or what became of its
+    workflow.
 
     >>> TaskChange("feature-1", "step", "plan", "finished", 1).status
     'finished'
@@ -148,9 +149,9 @@ class TaskChange(msgspec.Struct, frozen=True):
 
     task: str
     kind: str
-    """step, task, phase or checkpoint."""
+    """step, task (one that this one waits for), phase, checkpoint or workflow."""
     name: str
-    """The key of the step, or the phase."""
+    """The key of the step, the phase, or the workflow."""
     status: str
     attempt: int = 1
 

@@ -132,33 +132,35 @@ class Run:
             raise self._loss
         # Whatever a workflow makes of being let go (it may answer with a result): it waits for something.
         if self._letting_go:
-            await self.let_go()
+            status = await self.let_go()
         elif problem is not None:
-            await self._fail(problem)
+            status = await self._fail(problem)
         else:
-            await self._complete(value)
+            status = await self._complete(value)
+        self.tell("workflow", self.workflow.name, status)
 
-    async def let_go(self) -> None:
+    async def let_go(self) -> str:
         """Nothing more can be done for it at present, or here."""
         self.closing = True
         awaits = sorted({(wait.kind, wait.name) for wait in self._waits if wait.kind != "halt"})
         due = min((wait.due for wait in self._waits if wait.due is not None), default=None)
-        await self.agent.write(let_go_task, LetGoRequest(self.agent.actor, self.hold, tuple(awaits), due))
+        status: str = await self.agent.write(let_go_task, LetGoRequest(self.agent.actor, self.hold, tuple(awaits), due))
+        return status
 
     def forget_waits(self) -> None:
         """Whoever takes it next finds out what it waits for."""
         self._waits.clear()
 
-    async def _complete(self, value: Any) -> None:
+    async def _complete(self, value: Any) -> str:
         try:
             text, crc = encode(value, self.bus.max_payload)
             open_value(text, crc, f"the result of workflow {self.workflow.name}", result_type(self.workflow.function))
         except Exception as error:
-            await self._fail(error)
-            return
+            return await self._fail(error)
         await self.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
+        return "completed"
 
-    async def _fail(self, error: BaseException) -> None:
+    async def _fail(self, error: BaseException) -> str:
         problem = problem_of(error, self.claimed.id)
         step = problem.step
         steps: tuple[str, ...] = ()
@@ -171,7 +173,7 @@ class Run:
             self.agent.actor, self.hold, plain(problem), summary_of(problem), steps,
             problem.type in _FINAL or step in self.unrepeatable,
         )  # fmt: skip
-        await self.write(fail_task, request)
+        return await self.write(fail_task, request)
 
     def lose(self, error: AgentBusError) -> None:
         """It is no longer ours: whatever it does is cancelled, and nothing more is written."""

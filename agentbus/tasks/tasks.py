@@ -193,6 +193,7 @@ class Tasks(Control):
         lease: float = 60.0,
         on_step: Callable[[TaskChange], Any] | None = None,
         on_phase: Callable[[TaskChange], Any] | None = None,
+        on_task: Callable[[TaskChange], Any] | None = None,
         until_idle: bool = False,
     ) -> None:
         """Take tasks of these workflows and run them, so many at a time, for ever; with ``until_idle`` until none can
@@ -201,7 +202,7 @@ class Tasks(Control):
 
         A worker is an agent, of the type worker: this one, one of this id, or one with an id of its own (whose
         capabilities are the workflows). It holds each task for ``lease`` seconds, and renews that while it runs. The
-        callbacks are told of each change.
+        callbacks are told of each change; ``on_task`` when a task ends, or is let go because it waits.
 
         >>> await bus.tasks.run_worker(feature, bugfix, concurrency=32)               # doctest: +SKIP
         """
@@ -209,7 +210,7 @@ class Tasks(Control):
 
         await run_worker(
             self._bus, workflows, check_range(concurrency, "concurrency", 1, 10_000), agent,
-            check_seconds(lease, "lease"), on_step, on_phase, check_switch(until_idle, "until_idle"),
+            check_seconds(lease, "lease"), on_step, on_phase, on_task, check_switch(until_idle, "until_idle"),
         )  # fmt: skip
 
     async def _record(self, task: str) -> TaskRecord:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,6 +46,8 @@ log = logging.getLogger("agentbus")
 T = TypeVar("T")
 
 Callback = Callable[[TaskChange], Any]
+_CALLBACKS = {"phase": "on_phase", "workflow": "on_task"}
+"""Who is told of what kind of change, if not ``on_step``."""
 
 LOOK_AGAIN = 1.0
 """Seconds after which a worker that has tasks looks for what it was not rung for."""
@@ -59,17 +61,19 @@ async def run_worker(
     lease: int,
     on_step: Callback | None,
     on_phase: Callback | None,
+    on_task: Callback | None,
     until_idle: bool,
 ) -> None:
     """Work until cancelled, or until there is nothing to do."""
     known = {workflow.name: workflow for workflow in _checked(workflows)}
     if len(known) < len(workflows):
         raise InvalidInput(reason="two workflows have the same name")
-    for callback, name in ((on_step, "on_step"), (on_phase, "on_phase")):
+    callbacks = {"on_step": on_step, "on_phase": on_phase, "on_task": on_task}
+    for name, callback in callbacks.items():
         if callback is not None:
             check_callback(callback, name, "change")
     async with _as_agent(bus, agent, known) as handle:
-        worker = Worker(bus, handle, known, concurrency, lease, on_step, on_phase)
+        worker = Worker(bus, handle, known, concurrency, lease, callbacks)
         try:
             await worker.work(until_idle)
         except BaseExceptionGroup as group:
@@ -114,8 +118,7 @@ class Worker:
         workflows: dict[str, Workflow[..., Any]],
         concurrency: int,
         lease: int,
-        on_step: Callback | None,
-        on_phase: Callback | None,
+        callbacks: Mapping[str, Callback | None],
     ) -> None:
         self.bus = bus
         self.agent = agent
@@ -123,8 +126,7 @@ class Worker:
         self._workflows = workflows
         self._concurrency = concurrency
         self._lease = lease
-        self._on_step = on_step
-        self._on_phase = on_phase
+        self._callbacks = callbacks
         # By hand-out: a task may come back before the run that lost it has come to its end.
         self._runs: dict[tuple[int, int], Run] = {}
         self._more = False
@@ -288,7 +290,7 @@ class Worker:
 
     def changed(self, change: TaskChange) -> None:
         """Tell whoever wants to know, one after the other, beside the work."""
-        callback = self._on_phase if change.kind == "phase" else self._on_step
+        callback = self._callbacks[_CALLBACKS.get(change.kind, "on_step")]
         if callback is not None:
             self._changes.put_nowait((callback, change))
 

@@ -12,9 +12,14 @@ BEGIN
 END
 $$;
 
+-- Whether one that lives is suspected makes no difference to senders; beats change that, many at once.
 CREATE TRIGGER agents_directory AFTER UPDATE ON agents FOR EACH ROW
 WHEN (
-    OLD.status IS DISTINCT FROM NEW.status OR OLD.epoch IS DISTINCT FROM NEW.epoch
+    (
+        OLD.status IS DISTINCT FROM NEW.status
+        AND NOT (OLD.status IN ('running', 'suspect') AND NEW.status IN ('running', 'suspect'))
+    )
+    OR OLD.epoch IS DISTINCT FROM NEW.epoch
     OR OLD.mailbox IS DISTINCT FROM NEW.mailbox OR OLD.replies IS DISTINCT FROM NEW.replies
 )
 EXECUTE FUNCTION directory_changed();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import agentbus
 from agentbus.blocking import open_bus, open_store
 from agentbus.services.copying import copy_bus
 from tests.cli.conftest import Shell
@@ -35,6 +37,12 @@ def test_a_bus_is_copied_and_the_copy_is_used(shell: Shell) -> None:
     assert [event["kind"] for event in shell.json("events")][-1] == "bus_copied"
 
 
+def test_a_bus_that_is_further_down_is_named(shell: Shell) -> None:
+    outcome = shell.run("copy", str(shell.directory), "there")
+    assert outcome.code == 1
+    assert f"there is one in {shell.directory / '.agentbus'}" in outcome.err
+
+
 def test_what_both_have_is_printed_as_json(shell: Shell) -> None:
     data = shell.json("copy", ".agentbus", "there", "--quiet")
     assert (data["source"], data["target"]) == (str(shell.directory / ".agentbus"), str(shell.directory / "there"))
@@ -53,9 +61,10 @@ def test_a_bar_shows_how_far_it_is(shell: Shell) -> None:
     assert "copying" not in quiet
 
 
-def test_who_is_in_the_way_is_said(shell: Shell) -> None:
-    shell.register("a", pid=os.getpid())
-    error = shell.json("copy", ".agentbus", "there", code=1)
+async def test_who_is_in_the_way_is_said(shell: Shell) -> None:
+    async with agentbus.connect(shell.directory / ".agentbus") as bus:
+        await bus.register("a", type="worker")
+        error = await asyncio.to_thread(shell.json, "copy", ".agentbus", "there", code=1)
     assert error["code"] == "not_at_rest"
     assert f"process {os.getpid()} (a)" in error["message"]
     assert not (shell.directory / "there").exists()

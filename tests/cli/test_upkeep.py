@@ -155,4 +155,9 @@ def test_quotas_are_shown_and_set_and_hold_for_commands(shell: Shell) -> None:
         "wait until some are taken, or allow more: agentbus quotas --depth N",
     )
     assert shell.refused("quotas", "--depth", "0", code=2)["code"] == "out_of_range"
-    assert shell.refused("quotas", "--rate", "fast", code=2)["code"] == "usage"
+    refused = shell.refused("quotas", "--rate", "fast", code=2)
+    assert (refused["code"], refused["message"]) == ("usage", "argument --rate: 'fast' is not an amount: 10000, none")
+    for text, bytes in (("2GiB", 2**31), ("1.5 kB", 1500), ("3M", 3_000_000), ("7", 7)):
+        assert shell.json("quotas", "--size", text)["size"] == bytes
+    for text in ("2 gigs", "GiB", "1e", "", "2GiBB"):
+        assert "is not a size: " in shell.refused("quotas", "--size", text, code=2)["message"]

@@ -51,11 +51,21 @@ def test_a_worker_does_what_there_is_to_do_and_says_so(works: Shell) -> None:
     done = works.run("worker", "flows:docs", "flows:feature", "--until-idle", "--agent", "w", agent="somebody")
     assert (done.code, done.err) == (0, "working on docs, feature; Ctrl-C ends it\n")
     rows = [line.split("\t")[1:] for line in done.out.splitlines()]
-    assert rows == [["d-1", "step", "write", "running", "1"], ["d-1", "step", "write", "finished", "1"]]
+    assert rows == [
+        ["d-1", "step", "write", "running", "1"],
+        ["d-1", "step", "write", "finished", "1"],
+        ["d-1", "workflow", "docs", "completed", "1"],
+    ]
     assert task(works, "d-1").result == "written: None"
     with open_bus(works.directory / ".agentbus") as bus:
         agents = bus.do(bus.agents.list()).items
     assert [(agent.id, agent.type, agent.status) for agent in agents] == [("w", "worker", "completed")]
+
+
+def test_a_worker_tells_of_a_task_that_fails(works: Shell) -> None:
+    works.say("task", "start", "feature", "--id", "f-1")
+    done = works.run("worker", "flows:feature", "--until-idle")
+    assert [line.split("\t")[1:] for line in done.out.splitlines()] == [["f-1", "workflow", "feature", "failed", "1"]]
 
 
 def test_whoever_starts_what_no_worker_knows_is_told(works: Shell) -> None:

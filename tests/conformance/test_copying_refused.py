@@ -46,6 +46,14 @@ def test_an_empty_bus_is_copied_into_one_that_was_only_made(places: Places) -> N
         assert bus.stats().agents == {}
 
 
+def test_a_process_that_is_only_watched_does_not_have_the_bus_open(places: Places) -> None:
+    with places.visited(places.source) as bus:
+        bus.register("a", type="worker", pid=os.getpid())
+    places.copy()
+    with places.visited(places.target) as bus:
+        assert bus.stats().agents == {"running": 1}
+
+
 def test_a_bus_cannot_be_copied_onto_itself_or_again(places: Places) -> None:
     with places.visited(places.source) as bus:
         bus.register("a", type="worker")

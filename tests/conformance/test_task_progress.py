@@ -35,11 +35,15 @@ async def test_phases_are_shown_told_and_kept_once(bus: Bus) -> None:
     async def on_step(change: TaskChange) -> None:
         steps.append((change.name, change.status))
 
-    await work_off(bus, phased, on_phase=told.append, on_step=on_step)
+    became: list[TaskChange] = []
+    await work_off(bus, phased, on_phase=told.append, on_step=on_step, on_task=became.append)
     record = await task_of(bus, task.id)
     assert (record.status, record.phase) == ("waiting", "plan_awaiting_approval")
     await bus.tasks.approve(task.id, by="ada")
-    await work_off(bus, phased, on_phase=told.append, on_step=on_step)
+    await work_off(bus, phased, on_phase=told.append, on_step=on_step, on_task=became.append)
+    assert [(one.kind, one.name, one.status) for one in became] == [
+        ("workflow", "phased", "waiting"), ("workflow", "phased", "completed"),
+    ]  # fmt: skip
     assert (await task_of(bus, task.id)).phase == "building"
     assert [change.name for change in told] == ["planning", "plan_awaiting_approval", "building"]
     assert steps == [("plan", "running"), ("plan", "finished")]

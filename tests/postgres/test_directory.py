@@ -16,6 +16,7 @@ import pytest
 import agentbus
 from agentbus import Agent, Bus, pool
 from agentbus.clock import SystemClock
+from agentbus.engine.postgres import bell
 from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import connect, server_queries
 from agentbus.errors import (
@@ -60,6 +61,7 @@ async def warm(agent: Agent, to: Any) -> None:
 
 
 async def test_a_message_alone_takes_one_statement_and_a_bell(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell, "RESTED", 3600)
     bus, other = (agentbus.connect(url, clock=SystemClock(), beat_every=3600) for _ in range(2))
     async with bus, other:
         await _sends_quickly(bus, other, monkeypatch)
@@ -326,3 +328,41 @@ async def test_a_cut_without_a_way_back_is_an_unknown_outcome(url: str) -> None:
                 proxy.refuses = False
                 await sender.send("sender", "note", None)
         assert (await other.stats()).messages == {"queued": 4}
+
+
+async def test_what_was_removed_before_it_could_be_looked_for_is_an_unknown_outcome(url: str) -> None:
+    socket, schema = socket_and_schema(url)
+    async with agentbus.connect(url, beat_every=3600, clock=SystemClock()) as other, proxied(socket) as proxy:
+        receiver = await other.register("receiver", type="worker")
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+        async with agentbus.connect(place, beat_every=3600, clock=SystemClock()) as bus:
+            sender = await bus.register("sender", type="worker")
+            await warm(sender, "receiver")
+            proxy.cut, proxy.refuses = "unheard", True
+            sending = asyncio.create_task(sender.send("receiver", "note", "lost sight of"))
+            for message in await receiver.receive_many(3, timeout=5):
+                await message.ack()
+            with anyio.fail_after(5):
+                while (await other.stats()).messages != {"acked": 3}:
+                    for message in await receiver.receive_many(1, timeout=1):
+                        await message.ack()
+            assert await other.messages.purge() == 3
+            proxy.refuses = False
+            with pytest.raises(OutcomeUnknown):
+                await sending
+        assert (await other.stats()).messages == {}
+
+
+async def test_a_connection_whose_prepared_statements_are_forgotten_is_replaced(url: str) -> None:
+    async with agentbus.connect(url, beat_every=3600, clock=SystemClock()) as bus:
+        agent = await bus.register("a", type="worker")
+        await warm(agent, "a")
+        await agent.receive_many(2, timeout=5)
+        engine: Any = bus.engine
+        for _ in range(2):
+            await engine._writer._transactor._connection.execute("DEALLOCATE ALL")
+            await agent.send("a", "note", "after")
+            await engine._writer._transactor._connection.execute("DEALLOCATE ALL")
+            message = await agent.receive(timeout=5)
+            assert message is not None
+            await message.ack()

@@ -69,7 +69,9 @@ async def test_a_user_without_permission_is_told_what_it_needs(guarded: Server) 
         assert (await bus.stats()).messages == {}
 
 
-async def test_a_user_of_a_bus_that_somebody_else_made_is_told_what_it_needs(guarded: Server) -> None:
+async def test_a_user_of_a_bus_that_somebody_else_made_is_told_what_it_needs(
+    guarded: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with agentbus.connect(at_schema(guarded.url, "theirs")):
         pass
     await asyncio.to_thread(run, guarded.url, "CREATE SCHEMA bare")
@@ -84,6 +86,9 @@ async def test_a_user_of_a_bus_that_somebody_else_made_is_told_what_it_needs(gua
         await agent.send("a", "note", 1)
         await agent.send_many([("a", "note", 2), ("a", "note", 3)])
         assert (await bus.sweep()).findings == []
+    later = {**connections.migrations(), max(connections.migrations()) + 1: "ALTER TABLE meta ADD COLUMN mood text"}
+    monkeypatch.setattr(connections, "migrations", lambda: later)
+    assert "only their owner can bring them to" in str(await refused(place, AccessDenied))
 
 
 async def test_a_database_that_is_not_there_is_said_so(guarded: Server) -> None:

@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--full", action="store_true", help="fault tests in their whole size (make faults)")
     group.addoption("--long", action="store_true", help="ten times as long, with fresh seeds")
     group.addoption("--seed", type=int, help="the seed that a long run printed, to have the same again")
+    group.addoption("--row", type=int, metavar="N", help="only the fault tests of this row of the table")
     group.addoption("--figures", metavar="FILE", help="write what was measured into the table of this file")
 
 
@@ -67,7 +68,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes minutes in its whole size may take them."""
+    """Only what is asked for; and what takes minutes in its whole size may take them."""
+    row = config.getoption("row")
+    if row is not None:
+        others = [item for item in items if not (mark := item.get_closest_marker("fault")) or mark.args[0] != row]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     if Scale(config).full:
         for item in items:
             if item.get_closest_marker("fault") is not None:

@@ -25,6 +25,8 @@ ANY = "*"
 """Rung instead of a list of channels that would not fit: look at everything."""
 AGAIN = 0.01
 """Seconds after which those come again who found everything in other hands."""
+RESTED = 0.005
+"""Seconds after which those that were rung may be asleep again."""
 _SETTINGS = {"synchronous_commit": "off"}
 
 
@@ -48,6 +50,7 @@ class Bell:
         self._connection: Connection | None = None
         self._waiting: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
+        self._last = 0.0
         self._closed = False
 
     async def open(self) -> None:
@@ -73,12 +76,20 @@ class Bell:
         """Wake who waits here at once, and in other processes soon, unless they were ``told``; those in ``again`` once
         more in a little while."""
         if channels:
+            self._last = self._loop.time()
             self._hub.ring(channels)
             if not told:
                 self._waiting.update(dict.fromkeys(channels))
                 self._work()
         if again:
             self._loop.call_later(AGAIN, self._hub.ring, again)
+
+    def hint(self, channels: Sequence[str]) -> None:
+        """Before a commit that takes time: wake processes that are likely to sleep deeply, so that they are awake, and
+        their connections too, when they are rung."""
+        if self._loop.time() - self._last > RESTED:
+            self._waiting.update(dict.fromkeys(channels))
+            self._work()
 
     async def close(self) -> None:
         self._closed = True

@@ -159,9 +159,15 @@ async def _migrate(connection: Connection, address: Address) -> None:
             await connection.execute(queries["server_migrations"])
         found = await connection.fetchval(queries["server_version"])
         steps = migrations()
-        for version in range(found + 1, max(steps) + 1):
-            await connection.execute(steps[version])
-            await connection.execute(queries["server_migrated"], version)
+        try:
+            for version in range(found + 1, max(steps) + 1):
+                await connection.execute(steps[version])
+                await connection.execute(queries["server_migrated"], version)
+        except asyncpg.InsufficientPrivilegeError as error:
+            if not made:
+                raise
+            reason = f"its tables are of version {found}; only their owner can bring them to {max(steps)}"
+            raise AccessDenied(path=address.shown, reason=reason) from error
 
 
 @cache

@@ -38,6 +38,8 @@ class Planned(msgspec.Struct):
     """An operation that has come to its only write."""
 
     op: Op[list[Outcome[Any]]]
+    channels: Sequence[str]
+    """To be rung afterwards."""
     step: Numbered
     version: int
     newest: int
@@ -47,22 +49,19 @@ class Planned(msgspec.Struct):
         """Write it, unless the directory has changed; the number that it got. Raises what the driver does."""
         return await write_if_current(connection, self.step, self.version)
 
-    async def look(self, connection: Connection) -> Rows:
-        """The number that it got, if it was written; otherwise it will never be. In a transaction that runs alone."""
+    async def look(self, connection: Connection) -> tuple[int | None, bool]:
+        """The number that it got, if it was written (otherwise it will never be), and whether that can be told. In a
+        transaction that runs alone."""
         return await find_written(connection, self.step, self.newest)
 
-    def end(self, written: Rows) -> tuple[Outcome[Any], list[str]]:
-        """The outcome of the call, and the channels to ring."""
-        channels: list[str] = []
+    def end(self, number: int) -> Outcome[Any]:
+        """The outcome of the call."""
         try:
-            while True:
-                step = self.op.send(written)
-                assert type(step) is Wake  # noqa: S101 - what is written by itself is written last
-                channels += step.channels
-                written = []
+            step = self.op.send([(number,)])
         except StopIteration as stop:
             (outcome,) = stop.value
-            return outcome, channels
+            return outcome
+        raise ValueError(f"{step} comes after what was to be the last")
 
 
 class Directory:
@@ -93,12 +92,16 @@ class Directory:
             if type(step) is not Several or (answers := self._remembered(step.queries)) is None:
                 return None
             step = op.send(cast(Any, answers))
+            if type(step) is not Wake:
+                return None
+            channels = list(dict.fromkeys(step.channels))
+            step = op.send([])
         except (StopIteration, AgentBusError, Separately):
             # It is refused: whether that is still right, only a transaction can tell.
             return None
         if type(step) is not Numbered or len(step.rows) != 1:
             return None
-        return Planned(op, step, self._version, self._newest)
+        return Planned(op, channels, step, self._version, self._newest)
 
     def numbered(self, newest: int) -> None:
         """Numbers up to this one have been given out."""
@@ -106,6 +109,7 @@ class Directory:
 
     def forget(self) -> None:
         self._answers.clear()
+        self._newest = 0
 
     def _remembered(self, queries: Sequence[Query]) -> list[Rows] | None:
         found = [self._answers.get(_key(query)) for query in queries]

@@ -34,8 +34,9 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 _DENIED = frozenset({"28000", "28P01", "42501", "3F000"})
 """Also: the schema is there, but this user does not see it."""
 _LOCKED = "55P03"
-_GOING = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25P03"})
-"""The server shuts down, has crashed, is starting; has no connection left; has cut off one that stood still."""
+_GOING = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25P03", "26000"})
+"""The server shuts down, has crashed, is starting; has no connection left; has cut off one that stood still; or was
+made to forget what was prepared, by something on the way to it."""
 
 
 def is_lost(error: BaseException) -> bool:

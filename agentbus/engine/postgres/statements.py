@@ -91,14 +91,15 @@ async def write_if_current(connection: Connection, step: Numbered, version: int)
     return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter, version)]
 
 
-async def find_written(connection: Connection, step: Numbered, newest: int) -> Rows:
-    """See that the only row of this step is not inserted any more; its number, if it was: one after ``newest``."""
+async def find_written(connection: Connection, step: Numbered, newest: int) -> tuple[int | None, bool]:
+    """See that the only row of this step is not inserted any more; its number, if it was (one after ``newest``), and
+    whether that can be told."""
     _, match = _inserting(step.name)
     _, *columns = (name.strip() for name in match[1].partition("(")[2].strip(" )\n").split(","))
     row = dict(zip(columns, step.rows[0], strict=True))
-    sql = server_queries()["server_written"]
     marks = [row[name] for name in ("mailbox", "sender", "type", "checksum", "created")]
-    return [tuple(found) for found in await connection.fetch(sql, newest, *marks)]
+    ((number, certain),) = await connection.fetch(server_queries()["server_written"], newest, *marks)
+    return number, certain
 
 
 async def _numbering(connection: Connection, name: str, template: str) -> str:

@@ -22,7 +22,7 @@ from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.scripts import Scripts
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
-from agentbus.errors import AgentBusError, OutcomeUnknown
+from agentbus.errors import AgentBusError, OutcomeUnknown, StoreError
 from agentbus.operations import Again, Each, Numbered, Op, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
@@ -55,6 +55,8 @@ class Transactor:
         self._clock = clock
         self._patience = patience
         self.process = 0
+        self.hint: Callable[[Sequence[str]], None] | None = None
+        """Told before a commit that takes time who will be rung after it."""
         self._connection = connection
         self._scripts: Scripts | None = None
         self._directory = Directory()
@@ -148,6 +150,8 @@ class Transactor:
             return None
         if (planned := self._directory.plan(call, clock.now())) is None:
             return None
+        if self.hint is not None:
+            self.hint(planned.channels)
         try:
             number = await planned.write(connection)
         except problems.DRIVER as error:
@@ -161,28 +165,31 @@ class Transactor:
         if not number:
             self._directory.forget()
             return None
-        return await self._written(connection, call, planned, number)
+        return await self._written(connection, call, planned, number[0][0])
 
     async def _settled(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
         """The answer to the one statement was lost. None if it was not carried out, and will not be."""
         await connection.execute(f"BEGIN; {self._alone}")
-        number = await doubted.look(connection)
+        number, certain = await doubted.look(connection)
         await connection.execute("COMMIT")
-        self._doubted = None
         self._directory.forget()
-        return await self._written(connection, call, doubted, number) if number else None
+        if number is None and not certain:
+            return self._failed([call], StoreError(path=self._address.shown, reason="messages were removed meanwhile"))
+        self._doubted = None
+        return None if number is None else await self._written(connection, call, doubted, number)
 
-    async def _written(self, connection: Connection, call: Call, planned: Planned, number: Rows) -> Bells:
+    async def _written(self, connection: Connection, call: Call, planned: Planned, number: int) -> Bells:
         bells = Bells()
-        call.outcome, bells.channels = planned.end(number)
-        self._directory.numbered(number[0][0])
-        bells.told = await self._ring(connection, bells.channels)
+        bells.channels += planned.channels
+        call.outcome = planned.end(number)
+        self._directory.numbered(number)
+        bells.told = await self._ring(connection, planned.channels)
         return bells
 
     async def _ring(self, connection: Connection, channels: Sequence[str]) -> bool:
         """Ring the other processes; whether that was possible: if not, the bell does it."""
         try:
-            await ask(connection, Query("listeners_of", (list(dict.fromkeys(channels)), self.process)))
+            await ask(connection, Query("listeners_of", (list(channels), self.process)))
         except problems.DRIVER:
             let_go(connection)
             return False
@@ -337,7 +344,7 @@ class Transactor:
         """Whatever it is, every caller must hear of it."""
         if self._doubted is not None:
             bells = Bells()
-            _, bells.channels = self._doubted.end([(0,)])
+            bells.channels += self._doubted.channels
             self._unknown(calls, error)
             return bells
         for call in calls:

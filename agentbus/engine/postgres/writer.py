@@ -31,6 +31,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._transactor = transactor
         self._bell = bell
+        transactor.hint = bell.hint
         self._queue: Batch = deque()
         self._closed = False
         self._comes: asyncio.Future[None] | None = None

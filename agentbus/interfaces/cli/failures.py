@@ -170,6 +170,9 @@ def _make_one(path: str) -> str:
 
     if "://" in path:
         return "make one there: agentbus init, with the same --url or AGENTBUS_URL"
+    below = os.path.join(path, ".agentbus")
+    if os.path.isdir(below):
+        return f"there is one in {quote(below)}"
     try:
         here = os.path.dirname(path) == os.getcwd()
     except OSError:

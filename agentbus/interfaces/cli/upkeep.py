@@ -8,7 +8,7 @@ from typing import Any
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import FAILED, typed
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import days, hours, minutes
+from agentbus.interfaces.cli.values import amount, days, hours, minutes, size
 
 
 def cleanup(call: Call) -> Result:
@@ -112,15 +112,9 @@ def _cleanup(parser: ArgumentParser) -> None:
 
 def _quotas(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--depth", type=_quota, metavar="N", help="so many messages may wait in one mailbox; `none` for any number")
-    add("--rate", type=_quota, metavar="N", help="so many messages a second may one agent send")
-    add("--size", type=_quota, metavar="BYTES", help="a bus of this size takes no more messages")
-
-
-def _quota(text: str) -> int | float | str:
-    if text == "none":
-        return text
-    return int(text) if text.isdecimal() else float(text)
+    add("--depth", type=amount, metavar="N", help="so many messages may wait in one mailbox; `none` for any number")
+    add("--rate", type=amount, metavar="N", help="so many messages a second may one agent send; `none` for any")
+    add("--size", type=size, metavar="BYTES", help="a bus with so much in it takes no more messages (2GiB, `none`)")
 
 
 _QUOTAS = ("depth", "rate", "size")

@@ -131,6 +131,39 @@ _UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 8
 _EXAMPLES = {1: "30 (seconds)", 60: "30 (minutes)", 3600: "12 (hours)", 86_400: "7 (days)"}
 
 
+def amount(text: str) -> int | float | str:
+    """A number, or ``none``."""
+    found = text if text == "none" else _number(text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not an amount: 10000, none")
+    return found
+
+
+def size(text: str) -> int | float | str:
+    """Bytes, also with a unit, or ``none``.
+
+    >>> size("4096"), size("2GiB"), size("1.5 kB")
+    (4096, 2147483648, 1500)
+    """
+    if text == "none":
+        return text
+    if (found := _number(text)) is not None:
+        return found
+    count = _number(text.strip().rstrip("iBkKMGT"))
+    factor = _SIZES.get(text.strip().lstrip("0123456789. ").removesuffix("B"))
+    if count is None or factor is None:
+        raise ArgumentTypeError(f"{text!r} is not a size: 2147483648 (bytes), 500MB, 2GiB, none")
+    return int(count * factor)
+
+
+_SIZES = {"": 1} | {
+    name + binary: base**power
+    for power, names in enumerate(("kK", "M", "G", "T"), 1)
+    for name in names
+    for binary, base in (("", 1000), ("i", 1024))
+}
+
+
 def _number(text: str) -> int | float | None:
     """What it says. Whether that is in range is checked by what takes it."""
     try:

@@ -57,6 +57,7 @@ async def _work(call: Call, workflows: list[Workflow[..., Any]]) -> None:
                 lease=given.lease,
                 on_step=tell,
                 on_phase=tell,
+                on_task=tell,
                 until_idle=given.until_idle,
             )
         )
@@ -183,9 +184,10 @@ COMMANDS = {
         worker, "Take durable tasks and run them, until Ctrl-C: new ones, and those whose worker died, from their last"
         " finished step on. Any number of workers may run.",
         "agentbus worker flows:feature flows:bugfix", _worker,
-        output="plain output: at, task, kind (step, task, phase, checkpoint), name, status, attempt; with --json an\n"
-        "envelope on each line. Modules are found from the working directory. The worker is an agent: --agent ID,\n"
-        "or one with an id of its own. When it is told to end, it lets go of its tasks: others go on with them at\n"
-        "once, or it does when it is run again. What blocks (a long call that is not awaited) delays that.",
+        output="plain output: at, task, kind (step, task, phase, checkpoint, workflow), name, status, attempt; with\n"
+        "--json an envelope on each line. Modules are found from the working directory. The worker is an agent:\n"
+        "--agent ID, or one with an id of its own. When it is told to end, it lets go of its tasks: others go on\n"
+        "with them at once, or it does when it is run again. What blocks (a long call that is not awaited) delays\n"
+        "that.",
     ),
 }  # fmt: skip

@@ -29,15 +29,21 @@ UNION ALL SELECT 'meta', count(*) FROM meta;
 SELECT count(*) FROM vocabulary WHERE builtin = 0;
 
 -- name: copy_residents
--- The processes that count as live, each with an agent that lives in it, or several times.
+-- The processes that count as live, each with an agent that lives in it, or several times. Those that are only watched for
+-- a visiting agent do not have the bus open.
 SELECT processes.id, host, boot, pid, processes.started, bell, beat, every, agents.id
 FROM processes LEFT JOIN agents ON agents.process = processes.id AND agents.ended IS NULL
-WHERE processes.status = 'live'
+WHERE processes.status = 'live' AND processes.watched = 0
 ORDER BY processes.id, agents.id;
 
 -- name: copy_forget
 -- What an empty bus knows of itself, but for its name, is not true of what is copied into it.
 DELETE FROM meta WHERE key <> 'bus';
+
+-- name: copy_unwatch
+-- No process is watched for visiting agents.
+UPDATE agents SET process = NULL
+WHERE ended IS NULL AND process IN (SELECT id FROM processes WHERE status = 'live' AND watched = 1);
 
 -- name: copy_done
 -- The copy is finished.

@@ -117,8 +117,17 @@ SELECT before + 1 FROM taken;
 {insert} SELECT counter_take({counter}, 1), {values} WHERE directory_is({version}) RETURNING id;
 
 -- name: server_written
--- The message whose answer was lost, if it was written. The directory has changed after this: it will not be written late.
+-- The message whose answer was lost, if it was written; and whether that can be told: not of a server that knows less than
+-- this process has seen, nor where messages were removed since. The directory has changed after this: it will not be
+-- written late.
 WITH changed AS (UPDATE counters SET value = value + 1 WHERE name = 'directory')
-SELECT id FROM messages
-WHERE id > $1 AND mailbox = $2 AND sender = $3 AND type = $4 AND checksum = $5 AND created = $6
-ORDER BY id LIMIT 1;
+SELECT
+    (
+        SELECT id FROM messages
+        WHERE id > $1 AND mailbox = $2 AND sender = $3 AND type = $4 AND checksum = $5 AND created = $6
+        ORDER BY id LIMIT 1
+    ),
+    (SELECT last_value >= $1 FROM message_ids) AND NOT EXISTS (
+        SELECT 1 FROM events
+        WHERE kind IN ('messages_purged', 'retention_applied', 'agent_deleted') AND at >= CAST($6 AS bigint) - 1000
+    );
