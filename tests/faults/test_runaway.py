@@ -78,8 +78,8 @@ async def test_a_runaway_is_held_by_the_quotas_and_the_others_go_on(
     there = value(path, WAITING)
     lost = outcomes["sent"] - there
     told = f"p99 of others {alone:.1f} ms while it rests, {beside:.1f} beside it" if beside else "state goes on"
-    ((name, value),) = quotas.items()
-    figure(f"quota of {name} {value:,}: {told}", refused=outcomes[code], acknowledged=outcomes["sent"], lost=lost)
+    ((name, most),) = quotas.items()
+    figure(f"quota of {name} {most:,}: {told}", refused=outcomes[code], acknowledged=outcomes["sent"], lost=lost)
     assert outcomes[code] > 0
     assert lost == 0
     if code == "queue_full":
