@@ -67,6 +67,31 @@ async def test_a_message_alone_takes_one_statement_and_a_bell(url: str, monkeypa
         await _sends_quickly(bus, other, monkeypatch)
 
 
+async def test_whoever_was_not_rung_for_a_while_is_woken_before_the_commit_too(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell, "RESTED", -1)
+    bus, other = (agentbus.connect(url, clock=SystemClock(), beat_every=3600) for _ in range(2))
+    async with bus, other:
+        sender = await bus.register("sender", type="worker")
+        receiver = await other.register("receiver", type="worker")
+        await warm(sender, "receiver")
+        await receiver.receive_many(2, timeout=5)
+        for number in range(20):
+            waiting = asyncio.create_task(receiver.receive(timeout=30))
+            await asyncio.sleep(0.01)
+            with overheard(monkeypatch) as heard:
+                await sender.send("receiver", "note", number)
+                with anyio.fail_after(5):
+                    message = await waiting
+            assert message is not None
+            assert message.payload == number
+            assert heard.count("INSERT") == 1
+            # The bell's before the commit, the writer's after it; and what the receiver asks.
+            assert heard.count("SELECT") >= 2
+            await message.ack()
+
+
 async def _sends_quickly(bus: Bus, other: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = await bus.register("sender", type="worker")
     receiver = await other.register("receiver", type="worker", pools=["jobs"])
