@@ -45,7 +45,7 @@ LEAVES = {
     "disk",
     "settings",
 }
-MOST_LINES = 400
+MOST_LINES = 800
 OPERATION = {"operation", "one_by_one"}
 """What makes an operation of a function."""
 WITH_RICH = {
