@@ -11,6 +11,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from agentbus.errors import AgentBusError
+from agentbus.trust import open_file
+
 SIZE = 4 * 1024 * 1024
 _PLENTY = 16 * SIZE
 """Bytes that must be free for a file to be made at all: a small disk has none to spare."""
@@ -21,7 +24,7 @@ def load(directory: str) -> None:
     """Have the file, if there is plenty of room for it."""
     path = f"{directory}/{_NAME}"
     try:
-        if os.stat(path).st_size:
+        if os.lstat(path).st_size:
             return
     except OSError:
         pass
@@ -33,10 +36,14 @@ def release(directory: str) -> bool:
     """Give the room up; whether there was any."""
     path = f"{directory}/{_NAME}"
     try:
-        if not os.stat(path).st_size:
+        if not os.lstat(path).st_size:
             return False
-        os.truncate(path, 0)
-    except OSError:
+        file = open_file(path, os.O_WRONLY)
+        try:
+            os.ftruncate(file, 0)
+        finally:
+            os.close(file)
+    except (OSError, AgentBusError):
         return False
     return True
 
@@ -45,7 +52,7 @@ def is_needed(directory: str) -> bool:
     """Whether the room was given up, and is still needed for cleaning up. Where it is not, it is taken back."""
     path = f"{directory}/{_NAME}"
     try:
-        if os.stat(path).st_size:
+        if os.lstat(path).st_size:
             return False
     except OSError:
         # There never was any.
@@ -66,8 +73,8 @@ def _free(directory: str) -> int | None:
 
 
 def _fill(path: str) -> None:
-    with suppress(OSError):
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with suppress(OSError, AgentBusError):
+        file = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file, 0, SIZE)

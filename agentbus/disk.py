@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NoSuchFile, NotWritable
+from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NoSuchFile, NotWritable, TooManyFiles
+from agentbus.trust import check_directory
 
 DATABASE = "bus.db"
 """The file that makes a directory the home of a bus."""
@@ -53,12 +54,14 @@ def stamp(wall: int) -> str:
 
 
 def make_private(directory: Path) -> None:
-    """A directory for this user only, whose name is on the disk; with those above it that are missing."""
+    """A directory for this user only, whose name is on the disk; with those above it that are missing. What is in its
+    place and is no such directory is refused."""
     if not directory.parent.exists():
         make_private(directory.parent)
     try:
         directory.mkdir(mode=0o700)
     except FileExistsError:
+        check_directory(str(directory))
         return
     sync(directory.parent)
 
@@ -164,4 +167,7 @@ def refusal(path: Path, error: OSError) -> AgentBusError:
     """What the system said, in the bus's words."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFull(path=str(path))
-    return NotWritable(path=str(path), reason=error.strerror or str(error))
+    reason = error.strerror or str(error)
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return TooManyFiles(path=str(path), reason=reason)
+    return NotWritable(path=str(path), reason=reason)

@@ -44,6 +44,7 @@ LEAVES = {
     "builtin",
     "disk",
     "settings",
+    "trust",
 }
 MOST_LINES = 800
 OPERATION = {"operation", "one_by_one"}

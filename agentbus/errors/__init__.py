@@ -93,6 +93,10 @@
         ├── StatementTimeout          transient: the server cut a statement off
         ├── UnsupportedFileSystem
         ├── NotWritable
+        │   └── ReadOnlyBus           this user can look at the bus, and not write
+        ├── TooManyFiles              transient: no file descriptor is left
+        ├── UntrustedHome             another user owns the bus, or can write to its directory
+        ├── UnsafeFile                a link, or a file of another user, in the place of a file of the bus
         ├── DatabaseGone              unlinked or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
         │   └── LockedElsewhere       a program that is not agentbus does
@@ -189,6 +193,7 @@ from agentbus.errors.store import (
     NotImportable,
     NotWritable,
     OutcomeUnknown,
+    ReadOnlyBus,
     SameBus,
     SchemaTooNew,
     ServerTooOld,
@@ -196,8 +201,11 @@ from agentbus.errors.store import (
     SQLiteTooOld,
     StatementTimeout,
     StoreError,
+    TooManyFiles,
     UnknownDatabase,
+    UnsafeFile,
     UnsupportedFileSystem,
+    UntrustedHome,
     UseServerTools,
 )
 from agentbus.errors.tasks import (
@@ -270,6 +278,7 @@ __all__ = [
     "PlanOutdated",
     "QueueFull",
     "QuotaExceeded",
+    "ReadOnlyBus",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",
@@ -294,6 +303,7 @@ __all__ = [
     "TaskFailure",
     "TaskLost",
     "TaskTimedOut",
+    "TooManyFiles",
     "TypeChanging",
     "UnknownAgent",
     "UnknownApproval",
@@ -309,8 +319,10 @@ __all__ = [
     "UnknownTask",
     "UnknownType",
     "UnreadableFile",
+    "UnsafeFile",
     "UnsafePath",
     "UnsupportedFileSystem",
+    "UntrustedHome",
     "UseServerTools",
     "VersionConflict",
     "WorkflowChanged",

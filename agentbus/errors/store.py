@@ -229,6 +229,44 @@ class NotWritable(StoreError):
     text = "{path} cannot be written: {reason}"
 
 
+class ReadOnlyBus(NotWritable):
+    """The bus can be looked at by this user, and not be written. Nothing was written."""
+
+    code = "read_only_bus"
+    text = "{path} can only be read here: {reason}"
+    fix_text = "call as the user who owns it, on a file system that is not read-only; or copy a backup of it"
+
+
+class TooManyFiles(StoreError):
+    """This process, or the system, has no file descriptor left. Nothing was written."""
+
+    code = "too_many_files"
+    text = "{path} cannot be opened: {reason}"
+    fix_text = "close what is open and not needed, or allow more: ulimit -n"
+    transient = True
+
+
+class UntrustedHome(StoreError):
+    """The directory of the bus belongs to another user, or other users can write to it. Nothing in it was used."""
+
+    code = "untrusted_home"
+    text = "{path} is not used: {reason}"
+    fix_text = "{command}"
+
+
+class UnsafeFile(StoreError):
+    """What is in the place of a file or directory of a bus leads elsewhere, or belongs to another user. It was not
+    used."""
+
+    code = "unsafe_file"
+    text = "{path} is not used: {reason}"
+    fix_text = "{advice}"
+
+    def __init__(self, **facts: Any) -> None:
+        advice = "look where it comes from, and move it away: a bus makes its own files, and follows no links"
+        super().__init__(**{"advice": advice, **facts})
+
+
 class DatabaseGone(StoreError):
     """The database file was unlinked or replaced while it was open."""
 

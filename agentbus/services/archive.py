@@ -81,8 +81,10 @@ def archive_in(directory: Path, now: int) -> Path:
 class ArchiveWriter:
     """A new archive, made when the first portion is written to it. ``bus`` is the name of the bus that it is of."""
 
-    def __init__(self, path: Path, now: int, bus: str | None = None) -> None:
+    def __init__(self, path: Path, now: int, bus: str | None = None, *, own: bool = True) -> None:
         self.path = path
+        self._own = own
+        """Whether its folder is one of the bus, and not one that the caller named."""
         self.bus = bus
         self.size = 0
         self._created = now
@@ -117,7 +119,8 @@ class ArchiveWriter:
 
     def _make(self) -> int:
         directory = self.path.parent
-        make_private(directory)
+        if self._own:
+            make_private(directory)
         descriptor = make_held(self.path)
         # The name of the file must outlive a power cut as well as what is in it.
         sync(directory)

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from agentbus.clock import Now
 from agentbus.engine import presence
-from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError
+from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError, UnsafeFile, UntrustedHome
 from agentbus.operations import Op, examining
 from agentbus.operations.examining import Unseen
 from agentbus.operations.outgrowing import read_crowd
@@ -99,6 +99,8 @@ _TOLD_BY: dict[type[AgentBusError], str] = {
     NotADatabase: "integrity",
     StoreError: "schema",
     NotWritable: "permissions",
+    UnsafeFile: "permissions",
+    UntrustedHome: "permissions",
 }
 """Which check tells the cause of an error that others run into."""
 

@@ -45,7 +45,7 @@ async def export(
     target = await to_its_end(_target, check_path(path), engine.directory, session, now)
     await to_its_end(sweep, target.parent, f"{mark}????????")
     unfinished = target.with_name(f"{mark}{secrets.token_hex(4)}")
-    run = _Export(engine, plan, ArchiveWriter(unfinished, now, plan.bus), progress)
+    run = _Export(engine, plan, ArchiveWriter(unfinished, now, plan.bus, own=False), progress)
     try:
         await run.everything()
         # Still held: nobody else takes it for one that was left behind.

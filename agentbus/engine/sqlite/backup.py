@@ -20,14 +20,13 @@ from urllib.parse import quote
 from agentbus.disk import BESIDE, give_name, make_private, misplaced, refusal, stamp, sync
 from agentbus.engine.interface import Progress
 from agentbus.engine.sqlite.connection import open_reader, translated
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.home import BACKUP_LOCK, Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.relics import backups
 from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
 from agentbus.records import BackupRecord
 
 UNFINISHED = ".unfinished"
-LOCK = "backup.lock"
 _STEP = 1000
 """Pages after which progress is told."""
 _SPARE = 1024 * 1024
@@ -160,7 +159,7 @@ def _fits(home: Home, directory: Path) -> None:
 
 @contextmanager
 def _alone(home: Home, timeout: float) -> Iterator[None]:
-    lock = FileLock(home.directory / LOCK, timeout)
+    lock = FileLock(home.directory / BACKUP_LOCK, timeout)
     try:
         with lock.held():
             yield

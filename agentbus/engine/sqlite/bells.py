@@ -9,6 +9,7 @@ import atexit
 import os
 import socket
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Callable, Container, Iterable
@@ -75,10 +76,25 @@ def hung_up(place: Home) -> Bell:
 
 
 def remove(bells: Iterable[str | None]) -> None:
-    """The bells of processes that are gone, as far as they had any."""
+    """Remove the bells of processes that are gone, as far as they had any.
+
+    Their paths come from the database, which another program may have prepared: nothing is removed but a bell.
+    """
     for bell in bells:
-        if bell is not None:
-            _remove(bell)
+        if bell is not None and is_bell(bell):
+            with suppress(OSError):
+                if stat.S_ISSOCK(os.lstat(bell).st_mode):
+                    os.unlink(bell)
+
+
+def is_bell(path: str) -> bool:
+    """Whether a path can be that of a bell, as far as its text says. That it is one of this bus cannot be said: a home
+    has as many paths as there are ways to it."""
+    folder, _, name = path.rpartition("/")
+    pid, _, token = name.partition("-")
+    named = pid.isdecimal() and len(token) == 8 and token.isalnum()
+    above, _, own = folder.rpartition("/")
+    return named and (own == "bells" or above.rpartition("/")[2].startswith("agentbus-"))
 
 
 def _remove(bell: str) -> None:
@@ -159,7 +175,7 @@ class Poll:
 def sweep(directory: Path, keep: Container[str | None]) -> None:
     """Remove the bells that no process answers to."""
     for bell in directory.iterdir():
-        if str(bell) in keep or not bell.is_socket():
+        if str(bell) in keep or not stat.S_ISSOCK(bell.lstat().st_mode):
             continue
         if presence.answers(str(bell)) is False:
             _remove(str(bell))

@@ -13,7 +13,7 @@ from agentbus.clock import Clock, Now
 from agentbus.engine import forking
 from agentbus.engine.sqlite.connection import identity, open_untouched
 from agentbus.engine.sqlite.examination import Examination
-from agentbus.engine.sqlite.home import Home, sizes
+from agentbus.engine.sqlite.home import Home, check, sizes
 from agentbus.engine.sqlite.inspection import inspected
 from agentbus.errors import BusForked
 from agentbus.operations import Op
@@ -49,4 +49,5 @@ class ClosedSQLite:
         return await anyio.to_thread.run_sync(lambda: inspected(op, self._connect, self._home))
 
     def _connect(self) -> sqlite3.Connection:
+        check(self._home)
         return open_untouched(self._home, _PATIENCE)

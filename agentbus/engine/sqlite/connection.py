@@ -8,7 +8,7 @@ from functools import cache
 
 from agentbus import ballast
 from agentbus.engine import forking
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.home import Home, check_database
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import (
     AgentBusError,
@@ -174,6 +174,7 @@ def _uri(path: str, options: str) -> str:
 
 
 def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
+    check_database(home)
     name = _uri(home.file, options) if options else home.file
     try:
         connection = sqlite3.connect(

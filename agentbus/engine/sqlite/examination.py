@@ -17,18 +17,27 @@ from pathlib import Path
 from agentbus.disk import EXPORTING, left_behind, stamp
 from agentbus.engine import presence
 from agentbus.engine.queries import load
-from agentbus.engine.sqlite.backup import LOCK, UNFINISHED
+from agentbus.engine.sqlite.backup import UNFINISHED
 from agentbus.engine.sqlite.connection import migrations, translated
-from agentbus.engine.sqlite.home import Home, filesystem, refuse_unshared
+from agentbus.engine.sqlite.home import BACKUP_LOCK, REPLACING, Home, check, filesystem, refuse_unshared
 from agentbus.engine.sqlite.lock import holder
 from agentbus.engine.sqlite.relics import backups, newest_relic
-from agentbus.engine.sqlite.restoring import REPLACING, WORKSHOP
+from agentbus.engine.sqlite.restoring import WORKSHOP
 from agentbus.engine.sqlite.shape import differences, is_sound, refused
-from agentbus.errors import AgentBusError, LockTimeout, NotADatabase, StoreError, UnsupportedFileSystem
+from agentbus.errors import (
+    AgentBusError,
+    LockTimeout,
+    NotADatabase,
+    StoreError,
+    UnsafeFile,
+    UnsupportedFileSystem,
+    UntrustedHome,
+)
 from agentbus.operations import Rows
 from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import CREATED
 from agentbus.records import Check
+from agentbus.trust import is_trusted
 
 LARGE_LOG = 64 * 1024 * 1024
 _WITHOUT_RESET_BUG = (3, 51, 3)
@@ -149,10 +158,17 @@ class Examination:
         return Check("file system", "ok", kind or "unknown")
 
     def _permissions(self) -> Check:
+        try:
+            check(self._home)
+        except (UntrustedHome, UnsafeFile) as error:
+            return Check("permissions", "error", str(error.args[0]), error.fix)
         closed = [str(path) for path, needed in self._needed() if not os.access(path, needed)]
         if closed:
             fix = f"as the owner: chmod u+rwX {' '.join(closed)}"
             return Check("permissions", "error", f"this user may not read and write {_some(closed)}", fix)
+        if is_trusted(self._home.root):
+            text = f"{self._home.directory} is trusted: who owns it, and who can write to it, is not looked at"
+            return Check("permissions", "warning", text, "see that you trust all users who can write to it")
         opened = [str(path) for path, mode in _modes(self._home) if mode & 0o077]
         if opened:
             fix = f"chmod -R go= {self._home.directory}"
@@ -202,7 +218,7 @@ class Examination:
         if holder(home.lock) is None:
             found += [str(path) for path in _entries(home.directory) if path.name.startswith(WORKSHOP)]
             found += [str(path) for path in _entries(home.backups) if path.name.startswith(REPLACING)]
-        if holder(str(home.directory / LOCK)) is None:
+        if holder(str(home.directory / BACKUP_LOCK)) is None:
             found += [str(path) for path in _entries(home.backups) if UNFINISHED in path.name]
         found += [str(path) for path in left_behind(home.archive, f"{EXPORTING}*")]
         if found:

@@ -8,12 +8,16 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from agentbus.errors import InvalidUrl, NoBus, NotWritable, UnsupportedFileSystem
+from agentbus.errors import InvalidUrl, NoBus, NotWritable, UnsafeFile, UnsupportedFileSystem
+from agentbus.trust import check_directory, check_file, check_home
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = ".agentbus"
+BACKUP_LOCK = "backup.lock"
+REPLACING = ".replacing-"
+"""How the second name of a database begins, in ``backups/``, until a restore has put another one in its place."""
 _NO_SHARED_MEMORY = (
     "nfs",
     "cifs",
@@ -30,6 +34,11 @@ _NO_SHARED_MEMORY = (
 # A socket's path may have some 104 bytes on macOS and 108 on Linux.
 _SOCKET_PATH = 100
 _SOCKET_NAME = 24
+_FILES = ("bus.lock", "bus.ballast", BACKUP_LOCK)
+_FOLDERS = ("bells", "backups", "archive")
+_DATABASE = ("-wal", "-shm", "-journal")
+_FILE_ENDINGS = (".db", ".sqlite", ".sqlite3", ".db3")
+"""How people name a database that is one file."""
 
 
 class Home:
@@ -111,6 +120,8 @@ def find(url: str | os.PathLike[str] | None) -> Home:
         if path.endswith("/bus.db"):
             path = path.removesuffix("/bus.db") or "/"
         is_file = not _is_directory(path)
+        if path.lower().endswith(_FILE_ENDINGS) and not os.path.isdir(path):
+            is_file = True
     except (OSError, ValueError) as error:
         # A name that is too long, a home that nobody has, bytes that are no Unicode.
         raise InvalidUrl(url=ascii(text[:200]), reason=str(error)) from None
@@ -130,12 +141,33 @@ def find_bus(url: str | os.PathLike[str] | None, *, create: bool) -> Home:
 def is_there(home: Home) -> bool:
     """Whether somebody made a bus there."""
     try:
-        os.stat(home.file)
+        os.lstat(home.file)
     except PermissionError as error:
         raise NotWritable(path=home.root, reason=str(error.strerror)) from None
     except OSError:
         return False
     return True
+
+
+def check(home: Home) -> None:
+    """Refuse a home that is not this user's alone, and what is in the place of its files and leads elsewhere."""
+    check_home(home.root)
+    for name in _FILES:
+        check_file(f"{home.root}/{name}")
+    for name in _FOLDERS:
+        check_directory(f"{home.root}/{name}")
+    check_database(home)
+
+
+def check_database(home: Home) -> None:
+    """Check what SQLite opens by itself. Only looked at from outside: to close one of these files would drop SQLite's
+    locks."""
+    for suffix in _DATABASE:
+        check_file(home.file + suffix)
+    try:
+        check_file(home.file)
+    except UnsafeFile:
+        check_file(home.file, links=1 + _own_links(home))
 
 
 def sizes(home: Home) -> tuple[int, int]:
@@ -147,6 +179,7 @@ def prepare(home: Home) -> None:
     """Make the directory and the empty database, for this user only, where they do not exist."""
     try:
         _make_lasting(home.root)
+        check(home)
         refuse_unshared(home.root)
         if not os.access(home.root, os.W_OK | os.X_OK):
             raise NotWritable(path=home.root, reason="permission denied")
@@ -166,10 +199,11 @@ def prepare_bells(home: Home) -> Path:
     try:
         if bells.parent != home.directory:
             _make_private(bells.parent)
-            found = bells.parent.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-                raise NotWritable(path=str(bells.parent), reason="it is not a directory of this user alone")
+            check_directory(str(bells.parent))
         _make_private(bells)
+        check_directory(str(bells))
+    except UnsafeFile as error:
+        raise NotWritable(path=error.path, reason=error.reason) from None
     except OSError as error:
         raise NotWritable(path=str(bells), reason=error.strerror or str(error)) from None
     return bells
@@ -216,10 +250,32 @@ def _octal(match: re.Match[str]) -> str:
     return chr(int(match[1], 8))
 
 
+def _own_links(home: Home) -> int:
+    """How many names the database has that a restore which was killed left behind."""
+    try:
+        found = os.lstat(home.file)
+        with os.scandir(f"{home.root}/backups") as entries:
+            others = [entry.stat(follow_symlinks=False) for entry in entries if entry.name.startswith(REPLACING)]
+    except OSError:
+        return 0
+    return sum((other.st_dev, other.st_ino) == (found.st_dev, found.st_ino) for other in others)
+
+
+def refuse_link(path: str) -> None:
+    """Refuse a home that nobody named and that is a symbolic link: a cloned repository would choose the bus that its
+    agents join. A user who links to a bus on purpose names it in ``AGENTBUS_URL``."""
+    if os.path.islink(path):
+        from shlex import quote
+
+        advice = f"if that is meant, name it: export AGENTBUS_URL={quote(os.path.realpath(path))}"
+        raise UnsafeFile(path=path, reason="it is a symbolic link", advice=advice)
+
+
 def _nearest() -> str | None:
     here = os.getcwd()
     while True:
         found = os.path.join(here, NAME)
+        refuse_link(found)
         if os.path.isdir(found):
             return found
         above = os.path.dirname(here)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from agentbus.codec import plain
 from agentbus.engine.logs import engine_log
 from agentbus.engine.queries import Queries
-from agentbus.engine.sqlite.bells import Ringer
+from agentbus.engine.sqlite.bells import Ringer, is_bell
 
 _MOST_BELLS = 10_000
 """Channels whose listeners are remembered."""
@@ -41,7 +41,8 @@ class Listeners:
             rows = self._connection.execute(self._queries["listeners_of"], (plain(list(unknown)), process))
             self._bells.update({channel: [] for channel in unknown})
             for channel, bell in rows.fetchall():
-                self._bells[channel].append(bell)
+                if is_bell(bell):
+                    self._bells[channel].append(bell)
 
     def hint(self, channels: Sequence[str]) -> None:
         """Before a commit that takes time: ring those who are likely to sleep deeply, so that they wake up while the

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from agentbus.engine.forking import forget_in_child
-from agentbus.errors import LockTimeout, NotWritable
+from agentbus.errors import LockTimeout, NotWritable, TooManyFiles
+from agentbus.trust import open_file
 
 _HURRY = 0.1
 """Seconds that all who come after a hurry may wait together."""
@@ -114,7 +115,7 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return open_file(self._path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise NotWritable(path=str(self._path), reason=error.strerror or str(error)) from None
 
@@ -126,7 +127,7 @@ class FileLock:
         """
         try:
             ticket = self._ticket = _Ticket(self._open())
-        except NotWritable:
+        except (NotWritable, TooManyFiles):
             # No descriptor left to wait with: that passes, as the wait itself would.
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=0) from None
         # Imported only here: most find the lock free, and the command line should start without it.
@@ -147,7 +148,7 @@ def holder(path: str) -> str | None:
     """The pid that has a lock at this moment, or ``unknown``; None if nobody has. A look, without waiting and without
     taking it from anybody."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:

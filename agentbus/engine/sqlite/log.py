@@ -13,6 +13,7 @@ import sqlite3
 from contextlib import suppress
 
 from agentbus.errors import LogNotSynced
+from agentbus.trust import open_file
 
 _PORTION = 1024 * 1024
 _HEADER, _FRAME = 32, 24
@@ -67,7 +68,7 @@ class Log:
     def _has(self, pages: int) -> bool:
         """Its file does not shrink when it is begun anew, but what is left of an earlier round has another salt."""
         try:
-            file = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            file = open_file(f"{self._path}-wal", os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
@@ -82,7 +83,7 @@ class Log:
         if self._synced:
             return
         try:
-            file = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
+            file = open_file(f"{self._path}-wal", os.O_RDWR)
             try:
                 os.fsync(file)
             finally:
@@ -106,7 +107,7 @@ class Log:
 def _rewrite(path: str) -> None:
     """Write what a file has to where it is, and sync it. SQLite has locks on the database and its shared memory, but
     none on the log: this one may be opened and closed beside it."""
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    file = open_file(path, os.O_RDWR)
     try:
         place = 0
         while portion := os.pread(file, _PORTION, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -49,7 +50,9 @@ def _moment(relic: Relic) -> str:
 
 
 def _entries(folder: Path) -> list[Path]:
+    """The plain files of a folder. A link is none of the bus's own, and a pipe would hold up who opens it."""
     try:
-        return sorted(folder.iterdir())
+        with os.scandir(folder) as found:
+            return sorted(folder / entry.name for entry in found if entry.is_file(follow_symlinks=False))
     except OSError:
         return []

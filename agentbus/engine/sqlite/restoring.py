@@ -32,10 +32,9 @@ from agentbus.errors import (
     SchemaTooNew,
 )
 from agentbus.operations.processes import DisownRequest, disown
+from agentbus.trust import check_file
 
 WORKSHOP = "restoring-"
-REPLACING = ".replacing-"
-"""What the old database is called besides its own name, until the new one has that."""
 _PATIENCE = 2.0
 """Seconds to wait for the lock: whoever writes for longer has the bus open."""
 
@@ -43,7 +42,9 @@ _PATIENCE = 2.0
 def restore(source: Path, place: home.Home, clock: Clock) -> Path:
     """Put a backup in the place of a bus, as ``agentbus.restore_backup`` says."""
     try:
-        _refuse_source(source)
+        if os.path.lexists(place.root):
+            home.check(place)
+        _refuse_source(source, place)
         home.refuse_unshared(place.directory)
         with ExitStack() as stack:
             taken = os.path.exists(place.lock)
@@ -56,6 +57,7 @@ def restore(source: Path, place: home.Home, clock: Clock) -> Path:
             if not taken:
                 # Not earlier: a backup that is refused must leave nothing where no bus was.
                 place.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                home.check(place)
                 stack.enter_context(_locked(place))
             _refuse_in_use(place)
             _put_in_place(workshop, place, stamp(clock.now().wall))
@@ -64,7 +66,11 @@ def restore(source: Path, place: home.Home, clock: Clock) -> Path:
     return place.directory
 
 
-def _refuse_source(source: Path) -> None:
+def _refuse_source(source: Path, place: home.Home) -> None:
+    """A backup that the caller names may be a link, but not one that lies among the bus's own: those are found by name."""
+    if source.parent == place.backups:
+        # After a backup that was killed it has two names.
+        check_file(str(source), links=2)
     found = require_file(source)
     if not stat.S_ISREG(found.st_mode):
         raise DamagedBackup(path=str(source), reason="it is not an ordinary file")
@@ -104,11 +110,11 @@ def _clear_up(place: home.Home) -> None:
     """What a restore left behind that was killed: under the lock, it belongs to nobody who lives."""
     for leftover in place.directory.glob(f"{WORKSHOP}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    for other in place.backups.glob(f"{REPLACING}*"):
+    for other in place.backups.glob(f"{home.REPLACING}*"):
         if place.database.exists() and other.samefile(place.database):
             other.unlink()
         else:
-            os.rename(other, other.with_name(f"replaced-{other.name.removeprefix(REPLACING)}"))
+            os.rename(other, other.with_name(f"replaced-{other.name.removeprefix(home.REPLACING)}"))
 
 
 def _copy(source: Path, workshop: home.Home) -> None:
@@ -171,7 +177,7 @@ def _refuse_in_use(place: home.Home) -> None:
 
 def _bells(place: home.Home) -> list[Path]:
     try:
-        return [bell for bell in place.bells.iterdir() if bell.is_socket()]
+        return [bell for bell in place.bells.iterdir() if stat.S_ISSOCK(bell.lstat().st_mode)]
     except OSError:
         return []
 
@@ -196,7 +202,7 @@ def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
     old = place.database.exists()
     if old:
         make_private(place.backups)
-        _keep(place.database, place.backups / f"{REPLACING}{name}")
+        _keep(place.database, place.backups / f"{home.REPLACING}{name}")
         # What the old database has beside it must not be replayed into the new one.
         for suffix in BESIDE:
             log = place.directory / f"bus.db{suffix}"
@@ -206,7 +212,7 @@ def _put_in_place(workshop: home.Home, place: home.Home, moment: str) -> None:
     os.replace(workshop.database, place.database)
     sync(place.directory)
     if old:
-        os.rename(place.backups / f"{REPLACING}{name}", place.backups / kept)
+        os.rename(place.backups / f"{home.REPLACING}{name}", place.backups / kept)
         sync(place.backups)
 
 

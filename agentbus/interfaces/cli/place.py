@@ -13,12 +13,15 @@ def init(call: Call) -> Result:
     import os
 
     from agentbus.engine.places import server_url
+    from agentbus.engine.sqlite import home
     from agentbus.errors import NoBus
     from agentbus.interfaces.cli.settings import open_here, place_of
 
     try:
         # Here, also where there is one in a directory above.
-        call.settings.values["url"] = call.settings["url"] or os.path.join(os.getcwd(), ".agentbus")
+        if not call.settings["url"]:
+            call.settings.values["url"] = here = os.path.join(os.getcwd(), home.NAME)
+            home.refuse_link(here)
     except FileNotFoundError:
         raise Usage(reason="the working directory is gone", advice="cd to one that exists, or say --url") from None
     path = place_of(call.settings["url"])

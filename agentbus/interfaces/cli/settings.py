@@ -116,16 +116,23 @@ def _from_file(url: str | None) -> dict[str, Any]:
     """What the file beside the bus says. A server has none beside it; but the file may name a server."""
     if server_url(url) is not None:
         return {}
-    from agentbus.errors import InvalidUrl
+    from agentbus.errors import InvalidUrl, UnsafeFile, UntrustedHome
+    from agentbus.trust import check_home, open_file
 
     try:
-        path = f"{place_of(url)}/{FILE}"
+        place = place_of(url)
+        path = f"{place}/{FILE}"
         # A pipe of that name would keep every command waiting.
         if not os.path.isfile(path):
             return {}
-        with open(path, encoding="utf-8") as file:
+        check_home(place)
+    except (OSError, InvalidUrl, UnsafeFile, UntrustedHome):
+        # What is in a home that is refused says nothing; to open the bus is refused with its reason.
+        return {}
+    try:
+        with open(open_file(path, os.O_RDONLY), encoding="utf-8") as file:
             text = file.read(_LONGEST)
-    except (OSError, InvalidUrl):
+    except OSError:
         return {}
     except UnicodeDecodeError as error:
         raise Usage(reason=f"{path} is not UTF-8: {error}", advice="convert it") from None

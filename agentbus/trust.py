@@ -1,0 +1,190 @@
+"""The files that a bus may use: of the caller or of a user that the caller trusts, and never reached through a link.
+
+A repository that was cloned can have an ``.agentbus/`` with symbolic links in it, and another user can leave one above the
+working directory. Every directory and file of a bus is checked here before anything is written to it or read from it.
+
+Where SQLite opens a file by itself, it is checked before. Between the check and the opening only a user who can write to
+the directory could put a link in its place: a cloned repository does not change by itself, and a directory that another
+user owns or can write to is refused. A caller who trusts such a directory all the same trusts those users.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from agentbus.errors import InvalidInput, NotWritable, TooManyFiles, UnsafeFile, UntrustedHome
+
+VARIABLE = "AGENTBUS_TRUST"
+"""The environment variable that names trusted directories, as PATH does; ``*`` stands for all."""
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NO_REGULAR_FILE = {errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP}
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_home(path: str) -> None:
+    """Refuse the directory of a bus that another user owns or can write to, unless this user trusts it.
+
+    A URL may lead through a symbolic link to it: the caller named it.
+    """
+    found = os.stat(path)
+    reason = _distrust(found)
+    if reason is not None and not is_trusted(path):
+        from shlex import quote
+
+        command = f"agentbus trust {quote(os.path.realpath(path))}"
+        if _is_own(found.st_uid):
+            command = f"chmod go-w {quote(path)}; or, if you trust those users: {command}"
+        else:
+            command = f"if you trust that user: {command}"
+        raise UntrustedHome(path=path, reason=reason, command=command)
+
+
+def check_directory(path: str) -> None:
+    """Refuse what is in the place of a directory of a bus, unless it is one, and safe. It may be missing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        # Missing, or out of reach: the caller learns that from its own call.
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeFile(path=path, reason=_kind(found.st_mode, "directory"))
+    reason = _distrust(found)
+    if reason is not None and not is_trusted(path):
+        raise UnsafeFile(path=path, reason=reason)
+
+
+def check_file(path: str, *, links: int = 1) -> None:
+    """Refuse what is in the place of a file of a bus, unless it is a safe one with at most so many names. It may be
+    missing. Nothing is opened: closing a database that SQLite has open would drop its locks."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return
+    _check(path, found, links)
+
+
+def open_file(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file of a bus, and refuse one that is not safe. Not for a database, see ``check_file``."""
+    name = os.fspath(path)
+    try:
+        descriptor = os.open(name, flags | _FLAGS, 0o600)
+    except OSError as error:
+        # Some systems say EMLINK or EFTYPE where others say ELOOP.
+        check_file(name)
+        if error.errno in _NO_REGULAR_FILE:
+            raise UnsafeFile(path=name, reason="it is not a regular file") from None
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise TooManyFiles(path=name, reason=error.strerror) from None
+        raise
+    try:
+        _check(name, os.fstat(descriptor), 1)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def is_trusted(path: str | os.PathLike[str]) -> bool:
+    """Whether this user declared that it trusts a directory, or one above it."""
+    real = os.path.realpath(path)
+    named = [os.path.realpath(one) if one != "*" else one for one in os.environ.get(VARIABLE, "").split(":") if one]
+    return any(one in {"*", real} or real.startswith(f"{one.rstrip('/')}/") for one in (*named, *trusted()))
+
+
+def trusted() -> list[str]:
+    """Return the directories that this user trusts, in the order in which it declared them."""
+    try:
+        descriptor = os.open(_list(), os.O_RDONLY | _FLAGS & ~os.O_NOFOLLOW)
+    except OSError:
+        return []
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        # Whoever can write to it could declare anything: it must be this very user's, also if root reads it.
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+            raise UnsafeFile(path=_list(), reason="it is not a file that only this user can write to")
+        return [os.fsdecode(line) for line in file.read().split(b"\n") if line]
+
+
+def trust(path: str | os.PathLike[str]) -> str:
+    """Trust a directory and all that is in it from now on; return its real path."""
+    real = os.path.realpath(path)
+    if "\n" in real:
+        raise InvalidInput(reason=f"{real!r} cannot be trusted: there is a line break in it")
+    if not os.path.isdir(real):
+        raise InvalidInput(reason=f"{real} cannot be trusted: there is no such directory")
+    if real not in trusted():
+        _write([*trusted(), real])
+    return real
+
+
+def distrust(path: str | os.PathLike[str]) -> str:
+    """Trust a directory no longer; return its real path. It need not exist."""
+    real = os.path.realpath(path)
+    left = [one for one in trusted() if one != real]
+    if left != trusted():
+        _write(left)
+    return real
+
+
+def _list() -> str:
+    settings = os.environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    folder = settings if settings.startswith("/") else os.path.expanduser("~/.config")
+    return f"{folder}/agentbus/trusted"
+
+
+def _write(paths: list[str]) -> None:
+    """Replace the list in one step. Two who do so at the same moment: one of them may have to do it again."""
+    from contextlib import suppress
+    from secrets import token_hex
+
+    path = os.path.realpath(_list())
+    temporary = f"{path}.{token_hex(4)}"
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(b"".join(os.fsencode(one) + b"\n" for one in paths))
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise NotWritable(path=path, reason=error.strerror or str(error)) from None
+
+
+def _check(path: str, found: os.stat_result, links: int) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise UnsafeFile(path=path, reason=_kind(found.st_mode, "regular file"))
+    if found.st_nlink > links:
+        raise UnsafeFile(path=path, reason=f"it is a hard link: the same file has {found.st_nlink - 1} other names")
+    if not _is_own(found.st_uid) and not is_trusted(path):
+        raise UnsafeFile(path=path, reason=f"it belongs to {_user(found.st_uid)}")
+
+
+def _kind(mode: int, wanted: str) -> str:
+    return "it is a symbolic link" if stat.S_ISLNK(mode) else f"it is not a {wanted}"
+
+
+def _distrust(found: os.stat_result) -> str | None:
+    """Why a directory is not one of this user alone, if it is not."""
+    if not _is_own(found.st_uid):
+        return f"it belongs to {_user(found.st_uid)}"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"other users can write to it (mode {stat.S_IMODE(found.st_mode):04o})"
+    return None
+
+
+def _is_own(uid: int) -> bool:
+    """Whether it is this user, or the one for whom sudo made this root: as Git decides it."""
+    me = os.geteuid()
+    return uid == me or (me == 0 and str(uid) == os.environ.get("SUDO_UID"))
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
+    except KeyError:
+        return f"user {uid}"
