@@ -1,11 +1,11 @@
 """The files that a bus may use: of the caller or of a user that the caller trusts, and never reached through a link.
 
-A repository that was cloned can have an ``.agentbus/`` with symbolic links in it, and another user can leave one above the
-working directory. Every directory and file of a bus is checked here before anything is written to it or read from it.
+A repository that was cloned can have an ``.agentbus/`` with symbolic links in it, and another user can leave one above
+the working directory. Every directory and file of a bus is checked here before it is written to or read.
 
-Where SQLite opens a file by itself, it is checked before. Between the check and the opening only a user who can write to
-the directory could put a link in its place: a cloned repository does not change by itself, and a directory that another
-user owns or can write to is refused. A caller who trusts such a directory all the same trusts those users.
+What SQLite opens by itself is checked before. Between the check and the opening only a user who can write to the
+directory could put a link in its place: a cloned repository does not change by itself, and a directory that another
+user owns or can write to is refused. A caller who trusts such a directory trusts those users.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ VARIABLE = "AGENTBUS_TRUST"
 """The environment variable that names trusted directories, as PATH does; ``*`` stands for all."""
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NO_REGULAR_FILE = {errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP}
+_LINK, _NO_FILE = "it is a symbolic link", "it is not a regular file"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -42,15 +43,16 @@ def check_home(path: str) -> None:
 
 
 def check_directory(path: str) -> None:
-    """Refuse what is in the place of a directory of a bus, unless it is one, and safe. It may be missing."""
+    """Refuse a link in the place of a directory of a bus, and a directory that is not this user's alone."""
     try:
         found = os.lstat(path)
     except OSError:
         # Missing, or out of reach: the caller learns that from its own call.
         return
-    if not stat.S_ISDIR(found.st_mode):
-        raise UnsafeFile(path=path, reason=_kind(found.st_mode, "directory"))
-    reason = _distrust(found)
+    if stat.S_ISLNK(found.st_mode):
+        raise UnsafeFile(path=path, reason=_LINK)
+    # A file that is in its way does no harm: no directory can be made there.
+    reason = _distrust(found) if stat.S_ISDIR(found.st_mode) else None
     if reason is not None and not is_trusted(path):
         raise UnsafeFile(path=path, reason=reason)
 
@@ -74,7 +76,7 @@ def open_file(path: str | os.PathLike[str], flags: int) -> int:
         # Some systems say EMLINK or EFTYPE where others say ELOOP.
         check_file(name)
         if error.errno in _NO_REGULAR_FILE:
-            raise UnsafeFile(path=name, reason="it is not a regular file") from None
+            raise UnsafeFile(path=name, reason=_NO_FILE) from None
         if error.errno in {errno.EMFILE, errno.ENFILE}:
             raise TooManyFiles(path=name, reason=error.strerror) from None
         raise
@@ -155,15 +157,11 @@ def _write(paths: list[str]) -> None:
 
 def _check(path: str, found: os.stat_result, links: int) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise UnsafeFile(path=path, reason=_kind(found.st_mode, "regular file"))
+        raise UnsafeFile(path=path, reason=_LINK if stat.S_ISLNK(found.st_mode) else _NO_FILE)
     if found.st_nlink > links:
         raise UnsafeFile(path=path, reason=f"it is a hard link: the same file has {found.st_nlink - 1} other names")
     if not _is_own(found.st_uid) and not is_trusted(path):
         raise UnsafeFile(path=path, reason=f"it belongs to {_user(found.st_uid)}")
-
-
-def _kind(mode: int, wanted: str) -> str:
-    return "it is a symbolic link" if stat.S_ISLNK(mode) else f"it is not a {wanted}"
 
 
 def _distrust(found: os.stat_result) -> str | None:

@@ -174,6 +174,6 @@ def test_built_in_handlers_catch_them_too(kind: type[AgentBusError], builtin: ty
 def test_only_what_may_work_next_time_is_transient() -> None:
     assert {kind.__name__ for kind in EVERY if kind.transient} == {
         "LockTimeout", "LockedElsewhere", "DiskFull", "LogNotSynced", "OutcomeUnknown", "ServerUnreachable",
-        "StatementTimeout",
+        "StatementTimeout", "TooManyFiles",
         "QuotaExceeded", "QueueFull", "SendingTooFast", "BusFull",
     }  # fmt: skip

@@ -133,8 +133,22 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
         "sqlite://",
         "sqlite:///",
         "ftp://x",
+        "sqlite:///x.db",
+        "deep/x.sqlite3",
     ],
-    ids=["empty", "no such home", "name too long", "path too long", "surrogate", "bytes", "sqlite", "sqlite/", "ftp"],
+    ids=[
+        "empty",
+        "no such home",
+        "name too long",
+        "path too long",
+        "surrogate",
+        "bytes",
+        "sqlite",
+        "sqlite/",
+        "ftp",
+        "sqlite file",
+        "file",
+    ],
 )
 def test_what_names_no_bus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any) -> None:
     monkeypatch.chdir(tmp_path)

@@ -119,9 +119,7 @@ async def test_a_home_that_others_can_write_to_is_refused_until_it_is_trusted(
     place.chmod(mode)
     with pytest.raises(UntrustedHome) as refused:
         await opened(place)
-    assert str(refused.value.fix).startswith(
-        f"chmod go-w {place}; or, if you trust those users: agentbus trust {place}"
-    )
+    assert refused.value.fix == f"chmod go-w {place}; or, if you trust those users: agentbus trust {place}"
     with pytest.raises(UntrustedHome):
         visited(place)
     assert (await permissions(place)).status == "error"
@@ -202,8 +200,8 @@ async def test_a_bell_that_a_row_names_is_only_removed_if_it_is_one(place: Path,
     for victim in victims:
         victim.write_text("the only copy")
         raw.execute(
-            "INSERT INTO processes (host, boot, pid, started, bell, beat, created) VALUES (?, ?, 99999999, 'x', ?, 0, 0)",
-            (*row, str(victim)),
+            "INSERT INTO processes (host, boot, pid, started, bell, beat, created) VALUES (?, ?, ?, 'x', ?, 0, 0)",
+            (*row, 4_194_305, str(victim)),
         )
     raw.close()
     await opened(place)

@@ -120,13 +120,13 @@ def find(url: str | os.PathLike[str] | None) -> Home:
         if path.endswith("/bus.db"):
             path = path.removesuffix("/bus.db") or "/"
         is_file = not _is_directory(path)
-        if path.lower().endswith(_FILE_ENDINGS) and not os.path.isdir(path):
-            is_file = True
     except (OSError, ValueError) as error:
         # A name that is too long, a home that nobody has, bytes that are no Unicode.
         raise InvalidUrl(url=ascii(text[:200]), reason=str(error)) from None
     if is_file:
         raise InvalidUrl(url=text, reason="it is a file, and a bus is a directory")
+    if path.lower().endswith(_FILE_ENDINGS) and not os.path.isdir(path):
+        raise InvalidUrl(url=text, reason="it has the name of a file, and a bus is a directory")
     return Home(path)
 
 

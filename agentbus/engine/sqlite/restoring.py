@@ -67,7 +67,7 @@ def restore(source: Path, place: home.Home, clock: Clock) -> Path:
 
 
 def _refuse_source(source: Path, place: home.Home) -> None:
-    """A backup that the caller names may be a link, but not one that lies among the bus's own: those are found by name."""
+    """A backup that the caller names may be a link, but not one among the bus's own, which are found by their names."""
     if source.parent == place.backups:
         # After a backup that was killed it has two names.
         check_file(str(source), links=2)

@@ -1,0 +1,69 @@
+"""Commands in a directory that somebody else prepared, and the command that trusts it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.cli.conftest import Shell
+
+
+@pytest.fixture(autouse=True)
+def configuration(nowhere: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(nowhere.directory / "config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", folder)
+    nowhere.environment["XDG_CONFIG_HOME"] = folder
+
+
+def test_a_command_in_a_hostile_repository_writes_to_no_file_of_the_user(shell: Shell) -> None:
+    victim = shell.directory / "notes"
+    victim.write_text("the only copy of a thesis")
+    home = shell.directory / ".agentbus"
+    for name in ("bus.lock", "bus.ballast"):
+        (home / name).unlink()
+        (home / name).symlink_to("../notes")
+        for words in (("status",), ("send", "a", "note", "--agent", "a"), ("backup",), ("init",)):
+            error = shell.refused(*words, code=1)
+            assert (error["code"], name in error["message"]) == ("unsafe_file", True)
+        (home / name).unlink()
+    assert victim.read_text() == "the only copy of a thesis"
+
+
+def test_a_home_that_is_a_link_has_no_settings_and_is_no_bus(shell: Shell) -> None:
+    home = shell.directory / ".agentbus"
+    (home / "agentbus.toml").write_text("lease = 'no number'")
+    os.rename(home, shell.directory / "real")
+    home.symlink_to("real")
+    for words in (("status",), ("init",), ("backup", "restore", "x.db"), ("doctor",)):
+        error = shell.refused(*words, code=1)
+        assert (error["code"], "AGENTBUS_URL" in error["fix"]) == ("unsafe_file", True)
+
+
+def test_settings_are_not_read_through_a_link_nor_in_a_home_that_is_refused(shell: Shell) -> None:
+    home = shell.directory / ".agentbus"
+    (shell.directory / "secret").write_text("token = 7")
+    (home / "agentbus.toml").symlink_to("../secret")
+    error = shell.refused("status", code=1)
+    assert (error["code"], "token" in error["message"]) == ("unsafe_file", False)
+    (home / "agentbus.toml").unlink()
+    (home / "agentbus.toml").write_text("no = 'setting'")
+    home.chmod(0o777)
+    assert shell.refused("status", code=1)["code"] == "untrusted_home"
+
+
+def test_a_directory_is_trusted_by_a_command(shell: Shell) -> None:
+    home = str((shell.directory / ".agentbus").resolve())
+    (shell.directory / ".agentbus").chmod(0o777)
+    assert shell.told("trust") == []
+    error = shell.refused("status", code=1)
+    assert (error["code"], f"agentbus trust {home}" in error["fix"]) == ("untrusted_home", True)
+    assert shell.told("trust", ".agentbus") == [{"path": home}]
+    assert shell.say("trust", home) == home
+    shell.told("status")
+    assert shell.told("trust", "--remove", home) == []
+    shell.refused("status", code=1)
+    assert shell.refused("trust", "nothing", code=2)["code"] == "invalid_input"
+    assert shell.refused("trust", "--remove", code=2)["code"] == "usage"
+    shell.environment["AGENTBUS_TRUST"] = "*"
+    shell.say("status")
