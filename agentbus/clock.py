@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from agentbus.errors import StoreError
+from agentbus.errors import StoreError, TooManyFiles
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -69,7 +70,9 @@ def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
-    except OSError:
+    except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise TooManyFiles(path="/proc/sys/kernel/random/boot_id", reason=error.strerror) from None
         return _boot_session()
 
 

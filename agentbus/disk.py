@@ -104,7 +104,12 @@ def make_held(path: Path) -> int:
 
 def sweep(directory: Path, pattern: str) -> None:
     """Remove the files of these names that were left behind by somebody who was killed: those that nobody holds."""
-    for path in directory.glob(pattern):
+    try:
+        found = list(directory.glob(pattern))
+    except OSError:
+        # Tidying can wait: what is to be written says why it cannot.
+        return
+    for path in found:
         with _taken(path) as ours, suppress(OSError):
             if ours:
                 path.unlink()

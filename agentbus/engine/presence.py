@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+
+from agentbus.errors import TooManyFiles
 
 
 def host_key() -> str:
@@ -14,7 +17,10 @@ def host_key() -> str:
     try:
         with open("/etc/machine-id") as file:
             machine = file.read().strip() or "unknown"
-    except OSError:
+    except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            # With another key than before this would be another machine.
+            raise TooManyFiles(path="/etc/machine-id", reason=error.strerror) from None
         # Imported only here: the command line should start without it.
         import uuid
 
@@ -65,11 +71,11 @@ def _status(pid: int) -> list[str]:
 
 def answers(bell: str) -> bool | None:
     """Whether a process listens to this doorbell; None where nobody can say."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             probe.connect(bell)
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return None
-        return True
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return None
+    return True

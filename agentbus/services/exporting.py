@@ -112,10 +112,13 @@ def _portions(keys: Sequence[tuple[Any, int]]) -> Iterator[list[Any]]:
 
 
 def _target(path: Path, home: Path, session: str | None, now: int) -> Path:
-    if path.is_dir():
-        what = "bus" if session is None else session.replace("/", "-")
-        path /= f"{what}-{stamp(now)}.jsonl.gz"
-    reason = misplaced(path, home, home / FOLDER)
+    try:
+        if path.is_dir():
+            what = "bus" if session is None else session.replace("/", "-")
+            path /= f"{what}-{stamp(now)}.jsonl.gz"
+        reason = misplaced(path, home, home / FOLDER)
+    except OSError as error:
+        raise refusal(path, error) from error
     if reason is not None:
         raise NotWritable(path=str(path), reason=reason)
     return path

@@ -51,8 +51,26 @@ def test_what_follows_two_dashes_is_no_option(agent: Shell) -> None:
 
 
 def test_where_not_even_an_error_can_be_printed_there_is_no_traceback(agent: Shell) -> None:
-    assert script(agent, '"$A" status --json >/dev/full').returncode == 1
+    assert script(agent, '"$A" status --json >/dev/full 2>/dev/full').returncode == 1
     assert script(agent, '"$A" sned --json >/dev/full').returncode == 2
+
+
+@pytest.mark.parametrize("words", ["status --json", "agents list", "send a note 1", "--help", "events"])
+def test_output_that_does_not_fit_is_a_named_error(agent: Shell, words: str) -> None:
+    done = script(agent, f'"$A" {words} >/dev/full')
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"agentbus: the output cannot be written: No space left on device\n  what was asked")
+
+
+def test_a_process_without_descriptors_is_told_so(agent: Shell) -> None:
+    """Whatever it is that cannot be opened: a module, the database, its log."""
+    codes = set()
+    for most in (6, 7, 8):
+        done = script(agent, f'ulimit -n {most}; "$A" send a note 1')
+        codes.add(done.returncode)
+        assert (done.returncode == 0) != (b"cannot be opened: Too many open files" in done.stderr), (most, done)
+    assert 3 in codes
+    assert codes <= {0, 3}
 
 
 def test_an_encoding_that_lacks_a_letter_gets_it_escaped(agent: Shell) -> None:

@@ -135,17 +135,15 @@ def opened_backup(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _copy(home: Home, target: Path, timeout: float, progress: Progress | None) -> None:
+    source = open_reader(home, timeout)
     try:
-        source = open_reader(home, timeout)
-        try:
-            problem = copy_into(source, target, progress)
-        finally:
-            source.close()
+        problem = copy_into(source, target, progress)
     except sqlite3.Error as error:
+        # Before the source is closed, which may free the descriptor that was missing.
         found = translated(error, home)
-        if isinstance(found, DiskFull):
-            raise DiskFull(path=str(target)) from error
-        raise found from error
+        raise DiskFull(path=str(target)) if isinstance(found, DiskFull) else found from error
+    finally:
+        source.close()
     if problem is not None:
         raise BackupFailed(path=str(target.parent), reason=f"the copy is damaged, and so may the bus be: {problem}")
 

@@ -174,7 +174,12 @@ class Poll:
 
 def sweep(directory: Path, keep: Container[str | None]) -> None:
     """Remove the bells that no process answers to."""
-    for bell in directory.iterdir():
+    try:
+        found = list(directory.iterdir())
+    except OSError:
+        # Tidying can wait.
+        return
+    for bell in found:
         if str(bell) in keep or not stat.S_ISSOCK(bell.lstat().st_mode):
             continue
         if presence.answers(str(bell)) is False:

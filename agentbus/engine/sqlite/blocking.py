@@ -33,14 +33,20 @@ class BlockingSQLite:
         self._home = place
         self._queries = Queries("sqlite")
         self._lock = lock = FileLock(place.lock, lock_timeout)
+        connection: sqlite3.Connection | None = None
+        self._transactor: Transactor | None = None
         try:
-            self._connection = open_writer(place, lock)
-        except BaseException:
+            self._connection = connection = open_writer(place, lock)
+            self._transactor = Transactor(place, connection, lock, clock, disk=durability == "disk")
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
             lock.close()
+            if isinstance(error, OSError):
+                from agentbus.disk import refusal
+
+                raise refusal(place.directory, error) from error
             raise
-        self._transactor: Transactor | None = Transactor(
-            place, self._connection, lock, clock, disk=durability == "disk"
-        )
 
     @property
     def home(self) -> str:

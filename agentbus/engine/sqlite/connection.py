@@ -22,6 +22,7 @@ from agentbus.errors import (
     SchemaTooNew,
     SQLiteTooOld,
     StoreError,
+    TooManyFiles,
 )
 
 OLDEST_SQLITE = (3, 37, 0)
@@ -49,8 +50,10 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
             # From here on a foreign writer is waited for by us, without holding our lock meanwhile.
             connection.execute("PRAGMA busy_timeout = 0")
         except (sqlite3.Error, UnicodeDecodeError) as error:
+            # Before it is closed, which may free the descriptor that was missing.
+            problem = translated(error, home)
             connection.close()
-            raise translated(error, home) from error
+            raise problem from error
         except BaseException:
             connection.close()
             raise
@@ -146,6 +149,8 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committ
         return LockedElsewhere(path=path)
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return NotADatabase(path=path, reason=str(error))
+    if primary == sqlite3.SQLITE_CANTOPEN and (reason := _no_descriptor()) is not None:
+        return TooManyFiles(path=path, reason=reason)
     if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
         return NotWritable(path=path, reason=str(error))
     if primary == sqlite3.SQLITE_CONSTRAINT:
@@ -153,6 +158,15 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committ
     if primary == sqlite3.SQLITE_IOERR and committing:
         return OutcomeUnknown(path=path, reason=str(error))
     return StoreError(path=path, reason=str(error))
+
+
+def _no_descriptor() -> str | None:
+    """Why no file can be opened, if none can: SQLite does not say why it could not open one."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def _warn_of_relics(home: Home) -> None:
@@ -194,6 +208,7 @@ def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
         if connection.execute(_JSON_IS_HARMLESS).fetchone():
             connection.execute("PRAGMA trusted_schema = OFF")
     except (sqlite3.Error, UnicodeDecodeError) as error:
+        problem = translated(error, home)
         connection.close()
-        raise translated(error, home) from error
+        raise problem from error
     return connection

@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from agentbus.clock import Clock, Now
+from agentbus.disk import refusal
 from agentbus.engine.interface import Progress
 from agentbus.engine.looped import LoopEngine
 from agentbus.engine.sqlite import bells, home
@@ -61,6 +62,12 @@ class SQLiteEngine(LoopEngine[Writer]):
         """What is at work on a thread and a connection of its own."""
 
     async def open(self) -> Entry:
+        try:
+            return await self._open()
+        except OSError as error:
+            raise refusal(self._home.directory, error) from error
+
+    async def _open(self) -> Entry:
         self._loop = asyncio.get_running_loop()
         home.prepare(self._home)
         lock = FileLock(self._home.lock, self._lock_timeout)
@@ -74,7 +81,13 @@ class SQLiteEngine(LoopEngine[Writer]):
                 await anyio.to_thread.run_sync(connection.join)
             lock.close()
             raise
-        transactor = Transactor(self._home, connection._conn, lock, self.clock, disk=self._disk)
+        try:
+            transactor = Transactor(self._home, connection._conn, lock, self.clock, disk=self._disk)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await connection.close()
+            lock.close()
+            raise
         self._writer = Writer(connection, transactor, self.hub)
         self._reader = DaemonConnection(lambda: open_reader(self._home, self._lock_timeout))
         await self._reader

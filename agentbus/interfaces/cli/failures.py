@@ -49,6 +49,14 @@ class NotText(InvalidInput):
     fix_text = "convert it: iconv -f LATIN1 -t UTF-8"
 
 
+class OutputFailed(AgentBusError):
+    """What the command printed could not be written. What it did is done."""
+
+    code = "output_failed"
+    text = "the output cannot be written: {reason}"
+    fix_text = "what was asked for is done, but not all of it was printed: make room, and look at it again"
+
+
 class NothingThere(AgentBusError):
     """What was asked for is not there."""
 
@@ -97,6 +105,19 @@ def missing(error: AgentBusError) -> AgentBusError:
     """The error of one who only looked: what was asked for is not there, and that is all."""
     error.__dict__["exit_code"] = NOTHING
     return error
+
+
+def named(error: OSError) -> AgentBusError:
+    """An error of the system that no command expected, in the bus's words."""
+    import errno
+
+    from agentbus.errors import StoreError, TooManyFiles
+
+    reason = error.strerror or str(error)
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return TooManyFiles(path=str(error.filename or "a file"), reason=reason)
+    # Only a stream that is open already has no name.
+    return OutputFailed(reason=reason) if error.filename is None else StoreError(path=error.filename, reason=reason)
 
 
 def exit_code(error: AgentBusError) -> int:

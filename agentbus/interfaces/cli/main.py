@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -56,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         # Help, or a signal.
         return end.code if isinstance(end.code, int) else failures.DONE
+    except OSError as error:
+        if debug:
+            raise
+        return _failed(failures.named(error), json)
     except Exception as error:
         if debug:
             raise
@@ -308,16 +313,23 @@ def _failed(error: AgentBusError, json: bool) -> int:
     try:
         if json:
             write_json({"error": failures.described(error)})
+            # On a full disk it is still in the buffer.
+            sys.stdout.flush()
         else:
-            told = failures.described(error)
-            text = f"agentbus: {told['message']}" + (f"\n  {told['fix']}" if told["fix"] else "")
-            print(harmless(text), file=sys.stderr)
+            _explain(error)
     except BrokenPipeError:
         return _closed()
     except OSError:
-        # Not even that can be printed: a disk is full.
         _closed()
+        with suppress(OSError):
+            _explain(error)
     return failures.exit_code(error)
+
+
+def _explain(error: AgentBusError) -> None:
+    told = failures.described(error)
+    text = f"agentbus: {told['message']}" + (f"\n  {told['fix']}" if told["fix"] else "")
+    print(harmless(text), file=sys.stderr)
 
 
 def _open_streams() -> None:
