@@ -71,7 +71,11 @@ class BlockingBus:
         self.max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
         self.lease = check_seconds(lease, "lease")
         self.engine = cast("Engine", Immediate(store))
-        if store.read(last_boot, None) != store.clock.now().boot:
+        if store.read_only:
+            from agentbus.operations.unfinished import refuse_unfinished
+
+            store.read(lambda _, now: refuse_unfinished(now), None)
+        elif store.read(last_boot, None) != store.clock.now().boot:
             from agentbus.operations.processes import notice_boot
 
             store.write(notice_boot, None)
@@ -291,8 +295,13 @@ def open_bus(
     lock_timeout: float = 30.0,
     **options: Any,
 ) -> BlockingBus:
-    """The bus at a place, as ``agentbus.connect`` finds it; where there is none that is an error, unless ``create``."""
-    store = open_store(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout)
+    """The bus at a place, as ``agentbus.connect`` finds it; where there is none that is an error, unless ``create``.
+
+    A bus that this user can read and not write is opened to be looked at: ``bus.store.read_only``.
+    """
+    store = open_store(
+        url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout, look=not create
+    )
     try:
         return BlockingBus(store, **options)
     except BaseException:
@@ -307,9 +316,10 @@ def open_store(
     durability: Literal["disk", "process"] = "disk",
     clock: Clock | None = None,
     lock_timeout: float = 30.0,
+    look: bool = False,
 ) -> BlockingEngine:
     """The store of the bus at a place, with its tables up to date, whatever is in them. Each engine is imported only
-    where it is wanted: that of a server has an event loop inside."""
+    where it is wanted: that of a server has an event loop inside. With ``look``, one that can only be read is taken."""
     check_choice(durability, "durability", ("disk", "process"))
     check_seconds(lock_timeout, "lock_timeout", zero=True)
     server = server_url(url)
@@ -324,6 +334,10 @@ def open_store(
     from agentbus.engine.sqlite.blocking import BlockingSQLite
 
     place = home.find_bus(url, create=create)
+    if look and (reason := home.only_readable(place)) is not None:
+        from agentbus.engine.sqlite.read_only import ReadOnlySQLite
+
+        return ReadOnlySQLite(place, reason, clock=clock or SystemClock(), lock_timeout=lock_timeout)
     return BlockingSQLite(place, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
 
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def notice_deaths(bus: BlockingBus) -> list[str]:
-    """Strike off what is certainly dead; says which agents failed with it. Costs nothing where nobody died."""
+    """Strike off what is certainly dead; says which agents failed with it. Costs nothing where nobody died. On a bus
+    that can only be read this is left to those who can write."""
+    if bus.store.read_only:
+        return []
     host = presence.host_key()
     gone = [
         other

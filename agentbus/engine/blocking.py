@@ -31,6 +31,10 @@ class BlockingEngine(Protocol):
     clock: Clock
 
     @property
+    def read_only(self) -> bool:
+        """Whether the bus can only be looked at: every write is refused."""
+
+    @property
     def shown(self) -> str:
         """What people call it, and could open it by; without a password."""
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 class BlockingPostgres:
     """A bus on a server, for callers without an event loop. ``engine.blocking`` says what its methods do."""
 
+    read_only = False
+
     def __init__(
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
     ) -> None:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 class BlockingSQLite:
     """A bus in one file, for callers without an event loop. ``engine.blocking`` says what its methods do."""
 
+    read_only = False
+
     def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
         home.prepare(place)
         self.clock = clock

@@ -170,6 +170,23 @@ def check_database(home: Home) -> None:
         check_file(home.file, links=1 + _own_links(home))
 
 
+def only_readable(home: Home) -> str | None:
+    """Why this user can read the bus and not write it; None if it can write, or not even read."""
+    writable = os.access(home.root, os.W_OK | os.X_OK) and os.access(home.file, os.R_OK | os.W_OK)
+    if writable and (os.access(home.lock, os.R_OK | os.W_OK) or not os.path.lexists(home.lock)):
+        return None
+    if not os.access(home.file, os.R_OK):
+        return None
+    return "the file system is read-only" if _is_read_only(home.root) else "this user may not write to it"
+
+
+def _is_read_only(path: str) -> bool:
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def sizes(home: Home) -> tuple[int, int]:
     """Bytes of the database and of its log, without opening them."""
     return _size(home.file), _size(f"{home.file}-wal")

@@ -55,7 +55,10 @@ class Call:
         """The bus, opened when it is first asked for. Whoever calls as an agent has called, whatever they ask for."""
         from agentbus.interfaces.cli.settings import open_here
 
-        return open_here(self.settings)
+        bus = open_here(self.settings)
+        if bus.store.read_only:
+            self.note(f"{bus.store.shown} can only be read here: nothing is written, and who died is not noticed")
+        return bus
 
     @cached_property
     def me(self) -> BlockingAgent:
@@ -79,7 +82,7 @@ class Call:
         """Let go of the bus. ``visit``: an agent that only looked has called as well."""
         if "bus" in self.__dict__:
             try:
-                if visit and self.visitor is not None:
+                if visit and not self.bus.store.read_only and self.visitor is not None:
                     self.visitor.called()
             finally:
                 self.bus.close()
