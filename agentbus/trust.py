@@ -30,12 +30,12 @@ def check_home(path: str) -> None:
     A URL may lead through a symbolic link to it: the caller named it.
     """
     found = os.stat(path)
-    reason = _distrust(found)
+    reason = doubt(found)
     if reason is not None and not is_trusted(path):
         from shlex import quote
 
         command = f"agentbus trust {quote(os.path.realpath(path))}"
-        if _is_own(found.st_uid):
+        if is_own(found.st_uid):
             command = f"chmod go-w {quote(path)}; or, if you trust those users: {command}"
         else:
             command = f"if you trust that user: {command}"
@@ -52,7 +52,7 @@ def check_directory(path: str) -> None:
     if stat.S_ISLNK(found.st_mode):
         raise UnsafeFile(path=path, reason=_LINK)
     # A file that is in its way does no harm: no directory can be made there.
-    reason = _distrust(found) if stat.S_ISDIR(found.st_mode) else None
+    reason = doubt(found) if stat.S_ISDIR(found.st_mode) else None
     if reason is not None and not is_trusted(path):
         raise UnsafeFile(path=path, reason=reason)
 
@@ -160,20 +160,20 @@ def _check(path: str, found: os.stat_result, links: int) -> None:
         raise UnsafeFile(path=path, reason=_LINK if stat.S_ISLNK(found.st_mode) else _NO_FILE)
     if found.st_nlink > links:
         raise UnsafeFile(path=path, reason=f"it is a hard link: the same file has {found.st_nlink - 1} other names")
-    if not _is_own(found.st_uid) and not is_trusted(path):
+    if not is_own(found.st_uid) and not is_trusted(path):
         raise UnsafeFile(path=path, reason=f"it belongs to {_user(found.st_uid)}")
 
 
-def _distrust(found: os.stat_result) -> str | None:
+def doubt(found: os.stat_result) -> str | None:
     """Why a directory is not one of this user alone, if it is not."""
-    if not _is_own(found.st_uid):
+    if not is_own(found.st_uid):
         return f"it belongs to {_user(found.st_uid)}"
     if found.st_mode & _OTHERS_WRITE:
         return f"other users can write to it (mode {stat.S_IMODE(found.st_mode):04o})"
     return None
 
 
-def _is_own(uid: int) -> bool:
+def is_own(uid: int) -> bool:
     """Whether it is this user, or the one for whom sudo made this root: as Git decides it."""
     me = os.geteuid()
     return uid == me or (me == 0 and str(uid) == os.environ.get("SUDO_UID"))

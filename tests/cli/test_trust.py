@@ -52,6 +52,26 @@ def test_settings_are_not_read_through_a_link_nor_in_a_home_that_is_refused(shel
     assert shell.refused("status", code=1)["code"] == "untrusted_home"
 
 
+def test_nothing_is_copied_or_restored_through_a_link(shell: Shell) -> None:
+    home, target = shell.directory / ".agentbus", shell.directory / "target"
+    (shell.directory / "victim").write_text("the only copy of a thesis")
+    target.mkdir(mode=0o700)
+    for name in ("bus.db", "bus.lock", "bus.db-wal"):
+        (target / name).symlink_to("../victim")
+        assert shell.refused("copy", ".agentbus", "target", code=1)["code"] == "unsafe_file"
+        expected = "unsafe_file" if name == "bus.db" else "no_bus"
+        assert shell.refused("copy", "target", "new", code=1)["code"] == expected
+        (target / name).unlink()
+    backup = shell.told("backup", "create", str(shell.directory / "kept.db"))["path"]
+    name = "bus-20260101T000000.000Z-1a2b3c4d.db"
+    (home / "backups").mkdir(mode=0o700, exist_ok=True)
+    (home / "backups" / name).symlink_to(backup)
+    assert shell.refused("backup", "restore", name, code=1)["code"] == "unsafe_file"
+    assert shell.told("backup", "list") == []
+    assert (shell.directory / "victim").read_text() == "the only copy of a thesis"
+    assert not (shell.directory / "new").exists()
+
+
 def test_a_directory_is_trusted_by_a_command(shell: Shell) -> None:
     home = str((shell.directory / ".agentbus").resolve())
     (shell.directory / ".agentbus").chmod(0o777)

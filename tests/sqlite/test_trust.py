@@ -171,6 +171,16 @@ async def test_a_file_of_another_user_is_refused(place: Path, name: str) -> None
     assert (check.status, f"{place / name}" in check.text) == ("error", True)
 
 
+@as_root
+async def test_the_doctor_tells_whose_the_files_are(place: Path) -> None:
+    check = await permissions(place)
+    assert (check.status, check.text) == ("ok", "for this user only")
+    async with agentbus.connect(place) as bus:
+        os.chown((await bus.backup()).path, STRANGER, -1)
+    check = await permissions(place)
+    assert (check.status, check.text.startswith(f"other users own {place / 'backups'}")) == ("warning", True)
+
+
 def test_a_list_of_trusted_directories_that_others_can_write_to_is_refused(place: Path, configuration: Path) -> None:
     trust(place)
     configuration.chmod(0o666)

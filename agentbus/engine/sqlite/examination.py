@@ -37,7 +37,7 @@ from agentbus.operations import Rows
 from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import CREATED
 from agentbus.records import Check
-from agentbus.trust import is_trusted
+from agentbus.trust import doubt, is_own
 
 LARGE_LOG = 64 * 1024 * 1024
 _WITHOUT_RESET_BUG = (3, 51, 3)
@@ -166,10 +166,15 @@ class Examination:
         if closed:
             fix = f"as the owner: chmod u+rwX {' '.join(closed)}"
             return Check("permissions", "error", f"this user may not read and write {_some(closed)}", fix)
-        if is_trusted(self._home.root):
-            text = f"{self._home.directory} is trusted: who owns it, and who can write to it, is not looked at"
-            return Check("permissions", "warning", text, "see that you trust all users who can write to it")
-        opened = [str(path) for path, mode in _modes(self._home) if mode & 0o077]
+        if (reason := doubt(self._home.directory.stat())) is not None:
+            text = f"{self._home.directory} is trusted, although {reason}"
+            return Check("permissions", "warning", text, "trust it no longer: agentbus trust --remove, AGENTBUS_TRUST")
+        found = list(_found(self._home))
+        foreign = [str(path) for path, status in found if not is_own(status.st_uid)]
+        if foreign:
+            fix = f"as root: chown -R {os.geteuid()} {self._home.directory}"
+            return Check("permissions", "warning", f"other users own {_some(foreign)}", fix)
+        opened = [str(path) for path, status in found if status.st_mode & 0o077]
         if opened:
             fix = f"chmod -R go= {self._home.directory}"
             return Check("permissions", "warning", f"others may reach into {_some(opened)}", fix)
@@ -275,14 +280,14 @@ _ASKING = {"integrity", "foreign keys", "schema", "log", "backups", "orphans", "
 """What there is to say only of a database that is there."""
 
 
-def _modes(home: Home) -> Iterator[tuple[Path, int]]:
-    """The permissions of all that belongs to a bus; links and sockets have none of their own."""
-    yield home.directory, home.directory.stat().st_mode
+def _found(home: Home) -> Iterator[tuple[Path, os.stat_result]]:
+    """All that belongs to a bus, with its owner and permissions; links and sockets have none of their own."""
+    yield home.directory, home.directory.stat()
     for folder in (home.directory, home.backups, home.archive):
         for path in _entries(folder):
-            mode = path.lstat().st_mode
-            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-                yield path, mode
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):
+                yield path, found
 
 
 def _some(names: list[str]) -> str:
