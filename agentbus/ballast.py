@@ -12,7 +12,7 @@ import os
 from contextlib import suppress
 
 from agentbus.errors import AgentBusError
-from agentbus.trust import open_file
+from agentbus.safe_files import open_file
 
 SIZE = 4 * 1024 * 1024
 _PLENTY = 16 * SIZE

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentbus.errors import AgentBusError, DiskFull, InvalidInput, NoSuchFile, NotWritable, TooManyFiles
-from agentbus.trust import check_directory
+from agentbus.safe_files import check_directory
 
 DATABASE = "bus.db"
 """The file that makes a directory the home of a bus."""

@@ -1,188 +1,120 @@
-"""The files that a bus may use: of the caller or of a user that the caller trusts, and never reached through a link.
+"""Servers and directories that the user has accepted, in a file of the user's own: ``~/.config/agentbus/trusted``.
 
-A repository that was cloned can have an ``.agentbus/`` with symbolic links in it, and another user can leave one above
-the working directory. Every directory and file of a bus is checked here before it is written to or read.
-
-What SQLite opens by itself is checked before. Between the check and the opening only a user who can write to the
-directory could put a link in its place: a cloned repository does not change by itself, and a directory that another
-user owns or can write to is refused. A caller who trusts such a directory trusts those users.
+Each line is a kind and a value: ``host db.example.org:5432``, ``home /srv/project/.agentbus``. A repository cannot
+write this file; so what a repository names is used with the user's credentials only after the user accepted it once.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
+from contextlib import suppress
+from typing import Literal, TypeAlias
 
-from agentbus.errors import InvalidInput, NotWritable, TooManyFiles, UnsafeFile, UntrustedHome
+from agentbus.errors import InvalidInput, NotWritable
 
+Kind: TypeAlias = Literal["host", "home"]
+KINDS: tuple[Kind, ...] = ("host", "home")
 VARIABLE = "AGENTBUS_TRUST"
-"""The environment variable that names trusted directories, as PATH does; ``*`` stands for all."""
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NO_REGULAR_FILE = {errno.ENXIO, errno.EISDIR, errno.ENODEV, errno.EOPNOTSUPP}
-_LINK, _NO_FILE = "it is a symbolic link", "it is not a regular file"
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+"""The environment variable that names accepted directories, as PATH does; ``*`` stands for all."""
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_LONGEST = 1024 * 1024
+"""Bytes of the file that are read."""
 
 
-def check_home(path: str) -> None:
-    """Refuse the directory of a bus that another user owns or can write to, unless this user trusts it.
-
-    A URL may lead through a symbolic link to it: the caller named it.
-    """
-    found = os.stat(path)
-    reason = doubt(found)
-    if reason is not None and not is_trusted(path):
-        from shlex import quote
-
-        command = f"agentbus trust {quote(os.path.realpath(path))}"
-        if is_own(found.st_uid):
-            command = f"chmod go-w {quote(path)}; or, if you trust those users: {command}"
-        else:
-            command = f"if you trust that user: {command}"
-        raise UntrustedHome(path=path, reason=reason, command=command)
+def path() -> str:
+    """Return the path of the user's file."""
+    config = os.environ.get("XDG_CONFIG_HOME", "")
+    # As the XDG specification says: a relative path, which would depend on where the user is, is ignored.
+    folder = config if os.path.isabs(config) else os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(folder, "agentbus", "trusted")
 
 
-def check_directory(path: str) -> None:
-    """Refuse a link in the place of a directory of a bus, and a directory that is not this user's alone."""
+def is_trusted(kind: Kind, value: str) -> bool:
+    """Return True if the user has accepted this server or directory."""
     try:
-        found = os.lstat(path)
-    except OSError:
-        # Missing, or out of reach: the caller learns that from its own call.
+        return (kind, value) in entries()
+    except NotWritable:
+        return False
+
+
+def is_trusted_home(directory: str | os.PathLike[str]) -> bool:
+    """Return True if the user has accepted this directory or one above it, in the file or in ``AGENTBUS_TRUST``."""
+    real = os.path.realpath(directory)
+    named = [one if one == "*" else os.path.realpath(one) for one in os.environ.get(VARIABLE, "").split(":") if one]
+    with suppress(NotWritable):
+        named += [value for kind, value in entries() if kind == "home"]
+    return any(one in {"*", real} or real.startswith(f"{one.rstrip('/')}/") for one in named)
+
+
+def entries() -> list[tuple[Kind, str]]:
+    """Return everything that the user has accepted, in the order in which that was done."""
+    found: dict[tuple[Kind, str], None] = {}
+    for line in _read().splitlines():
+        kind, _, value = line.partition(" ")
+        for known in KINDS:
+            if kind == known and value:
+                found[known, value] = None
+    return list(found)
+
+
+def trust(kind: Kind, value: str) -> None:
+    """Accept a server or a directory."""
+    if not value or not value.isprintable():
+        raise InvalidInput(reason=f"{value!r} cannot be accepted: it has characters that cannot be stored on a line")
+    text = _read()
+    if (kind, value) in entries():
         return
-    if stat.S_ISLNK(found.st_mode):
-        raise UnsafeFile(path=path, reason=_LINK)
-    # A file that is in its way does no harm: no directory can be made there.
-    reason = doubt(found) if stat.S_ISDIR(found.st_mode) else None
-    if reason is not None and not is_trusted(path):
-        raise UnsafeFile(path=path, reason=reason)
-
-
-def check_file(path: str, *, links: int = 1) -> None:
-    """Refuse what is in the place of a file of a bus, unless it is a safe one with at most so many names. It may be
-    missing. Nothing is opened: closing a database that SQLite has open would drop its locks."""
+    file = path()
     try:
-        found = os.lstat(path)
-    except OSError:
-        return
-    _check(path, found, links)
-
-
-def open_file(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file of a bus, and refuse one that is not safe. Not for a database, see ``check_file``."""
-    name = os.fspath(path)
-    try:
-        descriptor = os.open(name, flags | _FLAGS, 0o600)
+        os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
+        # One write at the end of the file: two processes that accept something at once both succeed.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(file, flags, 0o600)
+        try:
+            ended = not text or text.endswith("\n")
+            os.write(descriptor, f"{'' if ended else chr(10)}{kind} {value}\n".encode())
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        # Some systems say EMLINK or EFTYPE where others say ELOOP.
-        check_file(name)
-        if error.errno in _NO_REGULAR_FILE:
-            raise UnsafeFile(path=name, reason=_NO_FILE) from None
-        if error.errno in {errno.EMFILE, errno.ENFILE}:
-            raise TooManyFiles(path=name, reason=error.strerror) from None
-        raise
+        raise NotWritable(path=file, reason=error.strerror or str(error)) from None
+
+
+def distrust(kind: Kind, value: str) -> bool:
+    """Remove a server or a directory from the accepted ones. Return False if it was none of them."""
+    import tempfile
+
+    lines = _read().splitlines(keepends=True)
+    left = [line for line in lines if line.rstrip("\n") != f"{kind} {value}"]
+    if len(left) == len(lines):
+        return False
+    file = os.path.realpath(path())
     try:
-        _check(name, os.fstat(descriptor), 1)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def is_trusted(path: str | os.PathLike[str]) -> bool:
-    """Whether this user declared that it trusts a directory, or one above it."""
-    real = os.path.realpath(path)
-    named = [os.path.realpath(one) if one != "*" else one for one in os.environ.get(VARIABLE, "").split(":") if one]
-    return any(one in {"*", real} or real.startswith(f"{one.rstrip('/')}/") for one in (*named, *trusted()))
-
-
-def trusted() -> list[str]:
-    """Return the directories that this user trusts, in the order in which it declared them."""
-    try:
-        descriptor = os.open(_list(), os.O_RDONLY | _FLAGS & ~os.O_NOFOLLOW)
-    except OSError:
-        return []
-    with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        # Whoever can write to it could declare anything: it must be this very user's, also if root reads it.
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
-            raise UnsafeFile(path=_list(), reason="it is not a file that only this user can write to")
-        return [os.fsdecode(line) for line in file.read().split(b"\n") if line]
-
-
-def trust(path: str | os.PathLike[str]) -> str:
-    """Trust a directory and all that is in it from now on; return its real path."""
-    real = os.path.realpath(path)
-    if "\n" in real:
-        raise InvalidInput(reason=f"{real!r} cannot be trusted: there is a line break in it")
-    if not os.path.isdir(real):
-        raise InvalidInput(reason=f"{real} cannot be trusted: there is no such directory")
-    if real not in trusted():
-        _write([*trusted(), real])
-    return real
-
-
-def distrust(path: str | os.PathLike[str]) -> str:
-    """Trust a directory no longer; return its real path. It need not exist."""
-    real = os.path.realpath(path)
-    left = [one for one in trusted() if one != real]
-    if left != trusted():
-        _write(left)
-    return real
-
-
-def _list() -> str:
-    settings = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
-    folder = settings if settings.startswith("/") else os.path.expanduser("~/.config")
-    return f"{folder}/agentbus/trusted"
-
-
-def _write(paths: list[str]) -> None:
-    """Replace the list in one step. Two who do so at the same moment: one of them may have to do it again."""
-    from contextlib import suppress
-    from secrets import token_hex
-
-    path = os.path.realpath(_list())
-    temporary = f"{path}.{token_hex(4)}"
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(b"".join(os.fsencode(one) + b"\n" for one in paths))
-        os.replace(temporary, path)
+        # mkstemp makes the file for this user only.
+        descriptor, new = tempfile.mkstemp(prefix=".trusted-", dir=os.path.dirname(file))
+        with open(descriptor, "w", encoding="utf-8") as out:
+            out.writelines(left)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(new, file)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise NotWritable(path=path, reason=error.strerror or str(error)) from None
+        raise NotWritable(path=file, reason=error.strerror or str(error)) from None
+    return True
 
 
-def _check(path: str, found: os.stat_result, links: int) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise UnsafeFile(path=path, reason=_LINK if stat.S_ISLNK(found.st_mode) else _NO_FILE)
-    if found.st_nlink > links:
-        raise UnsafeFile(path=path, reason=f"it is a hard link: the same file has {found.st_nlink - 1} other names")
-    if not is_own(found.st_uid) and not is_trusted(path):
-        raise UnsafeFile(path=path, reason=f"it belongs to {_user(found.st_uid)}")
-
-
-def doubt(found: os.stat_result) -> str | None:
-    """Why a directory is not one of this user alone, if it is not."""
-    if not is_own(found.st_uid):
-        return f"it belongs to {_user(found.st_uid)}"
-    if found.st_mode & _OTHERS_WRITE:
-        return f"other users can write to it (mode {stat.S_IMODE(found.st_mode):04o})"
-    return None
-
-
-def is_own(uid: int) -> bool:
-    """Whether it is this user, or the one for whom sudo made this root: as Git decides it."""
-    me = os.geteuid()
-    return uid == me or (me == 0 and str(uid) == os.environ.get("SUDO_UID"))
-
-
-def _user(uid: int) -> str:
-    import pwd
-
+def _read() -> str:
+    """Return the text of the file. One that another user can write says nothing about this user."""
+    file = path()
     try:
-        return f"{pwd.getpwuid(uid).pw_name} (user {uid})"
-    except KeyError:
-        return f"user {uid}"
+        # Should it be a pipe, opening it must not wait for a writer.
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise NotWritable(path=file, reason=error.strerror or str(error)) from None
+    with open(descriptor, "rb") as source:
+        found = os.fstat(source.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & _OTHERS:
+            raise NotWritable(path=file, reason="it is not a regular file that only this user can write")
+        return source.read(_LONGEST).decode("utf-8", "surrogateescape")

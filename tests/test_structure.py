@@ -44,6 +44,7 @@ LEAVES = {
     "builtin",
     "disk",
     "settings",
+    "safe_files",
     "trust",
 }
 MOST_LINES = 800

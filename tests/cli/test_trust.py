@@ -1,89 +1,71 @@
-"""Commands in a directory that somebody else prepared, and the command that trusts it."""
+"""``agentbus trust``: servers and directories that the user accepts, in a file that only the user can write."""
 
 from __future__ import annotations
 
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
+from agentbus import trust
+from agentbus.errors import InvalidInput, NotWritable
 from tests.cli.conftest import Shell
 
 
 @pytest.fixture(autouse=True)
-def configuration(nowhere: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = str(nowhere.directory / "config")
-    monkeypatch.setenv("XDG_CONFIG_HOME", folder)
-    nowhere.environment["XDG_CONFIG_HOME"] = folder
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config" / "agentbus" / "trusted"
 
 
-def test_a_command_in_a_hostile_repository_writes_to_no_file_of_the_user(shell: Shell) -> None:
-    victim = shell.directory / "notes"
-    victim.write_text("the only copy of a thesis")
-    home = shell.directory / ".agentbus"
-    for name in ("bus.lock", "bus.ballast"):
-        (home / name).unlink()
-        (home / name).symlink_to("../notes")
-        for words in (("status",), ("send", "a", "note", "--agent", "a"), ("backup",), ("init",)):
-            error = shell.refused(*words, code=1)
-            assert (error["code"], name in error["message"]) == ("unsafe_file", True)
-        (home / name).unlink()
-    assert victim.read_text() == "the only copy of a thesis"
+def test_a_target_is_accepted_listed_and_removed(nowhere: Shell, config: Path) -> None:
+    server = [
+        {"kind": "host", "value": "db.example.org:5432"},
+        {"kind": "host", "value": "[::1]:5433"},
+    ]
+    assert nowhere.told("trust", "postgresql://u:p@DB.example.org:5432,[::1]:5433/d?schema=s") == server
+    (home,) = nowhere.told("trust", "./some/directory")
+    assert home == {"kind": "home", "value": os.path.realpath(nowhere.directory / "some" / "directory")}
+    assert nowhere.told("trust", "postgresql://db.example.org") == server[:1]
+    assert nowhere.told("trust", "--list") == nowhere.told("trust") == [*server, home]
+    assert (config.stat().st_mode & 0o777, config.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    nowhere.told("trust", "--remove", "postgresql://db.example.org:5432")
+    assert nowhere.told("trust") == [server[1], home]
+    assert config.stat().st_mode & 0o777 == 0o600
+    assert nowhere.refused("trust", "--remove", "postgresql://db.example.org:5432", code=4)["code"] == "nothing_there"
+    assert nowhere.refused("trust", "nothing", code=2)["code"] == "usage"
+    assert nowhere.refused("trust", "--remove", code=2)["code"] == "usage"
 
 
-def test_a_home_that_is_a_link_has_no_settings_and_is_no_bus(shell: Shell) -> None:
-    home = shell.directory / ".agentbus"
-    (home / "agentbus.toml").write_text("lease = 'no number'")
-    os.rename(home, shell.directory / "real")
-    home.symlink_to("real")
-    for words in (("status",), ("init",), ("backup", "restore", "x.db"), ("doctor",)):
-        error = shell.refused(*words, code=1)
-        assert (error["code"], "AGENTBUS_URL" in error["fix"]) == ("unsafe_file", True)
+def test_entries_that_are_accepted_at_once_are_all_stored(config: Path) -> None:
+    threads = [threading.Thread(target=trust.trust, args=("home", f"/{number}")) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {value for _, value in trust.entries()} == {f"/{number}" for number in range(8)}
 
 
-def test_settings_are_not_read_through_a_link_nor_in_a_home_that_is_refused(shell: Shell) -> None:
-    home = shell.directory / ".agentbus"
-    (shell.directory / "secret").write_text("token = 7")
-    (home / "agentbus.toml").symlink_to("../secret")
-    error = shell.refused("status", code=1)
-    assert (error["code"], "token" in error["message"]) == ("unsafe_file", False)
-    (home / "agentbus.toml").unlink()
-    (home / "agentbus.toml").write_text("no = 'setting'")
-    home.chmod(0o777)
-    assert shell.refused("status", code=1)["code"] == "untrusted_home"
+def test_a_value_cannot_smuggle_a_second_line(config: Path) -> None:
+    with pytest.raises(InvalidInput):
+        trust.trust("home", "/a\nhost evil:5432")
+    assert trust.entries() == []
 
 
-def test_nothing_is_copied_or_restored_through_a_link(shell: Shell) -> None:
-    home, target = shell.directory / ".agentbus", shell.directory / "target"
-    (shell.directory / "victim").write_text("the only copy of a thesis")
-    target.mkdir(mode=0o700)
-    for name in ("bus.db", "bus.lock", "bus.db-wal"):
-        (target / name).symlink_to("../victim")
-        assert shell.refused("copy", ".agentbus", "target", code=1)["code"] == "unsafe_file"
-        expected = "unsafe_file" if name == "bus.db" else "no_bus"
-        assert shell.refused("copy", "target", "new", code=1)["code"] == expected
-        (target / name).unlink()
-    backup = shell.told("backup", "create", str(shell.directory / "kept.db"))["path"]
-    name = "bus-20260101T000000.000Z-1a2b3c4d.db"
-    (home / "backups").mkdir(mode=0o700, exist_ok=True)
-    (home / "backups" / name).symlink_to(backup)
-    assert shell.refused("backup", "restore", name, code=1)["code"] == "unsafe_file"
-    assert shell.told("backup", "list") == []
-    assert (shell.directory / "victim").read_text() == "the only copy of a thesis"
-    assert not (shell.directory / "new").exists()
+def test_a_file_that_another_user_can_write_accepts_nothing(config: Path) -> None:
+    trust.trust("host", "h:1")
+    assert trust.is_trusted("host", "h:1")
+    config.chmod(0o666)
+    assert not trust.is_trusted("host", "h:1")
+    with pytest.raises(NotWritable):
+        trust.trust("host", "h:2")
 
 
-def test_a_directory_is_trusted_by_a_command(shell: Shell) -> None:
-    home = str((shell.directory / ".agentbus").resolve())
-    (shell.directory / ".agentbus").chmod(0o777)
-    assert shell.told("trust") == []
-    error = shell.refused("status", code=1)
-    assert (error["code"], f"agentbus trust {home}" in error["fix"]) == ("untrusted_home", True)
-    assert shell.told("trust", ".agentbus") == [{"path": home}]
-    assert shell.say("trust", home) == home
-    shell.told("status")
-    assert shell.told("trust", "--remove", home) == []
-    shell.refused("status", code=1)
-    assert shell.refused("trust", "nothing", code=2)["code"] == "invalid_input"
-    assert shell.refused("trust", "--remove", code=2)["code"] == "usage"
-    shell.environment["AGENTBUS_TRUST"] = "*"
-    shell.say("status")
+def test_a_relative_configuration_directory_is_ignored(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be a directory of the repository that the user stands in."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert trust.path() == str(tmp_path / ".config" / "agentbus" / "trusted")

@@ -13,6 +13,14 @@ import msgspec
 from agentbus.errors import InvalidUrl
 
 SCHEMA = "agentbus"
+_PORT = "5432"
+_SESSION = "session"
+_OWN = {"credentials": "url", "pooler": _SESSION}
+"""Options of a URL that are ours, each with the one value that it can have."""
+_BORROWING = frozenset(
+    {"gsslib", "krbsrvname", "passfile", "service", "servicefile", "sslcert", "sslkey", "sslpassword"}
+)
+"""Options of the driver that show the server something of the user's."""
 _HIGHEST_PORT = 65535
 _FORM = (
     "it is not postgresql://user:password@host:port/database; "
@@ -24,12 +32,21 @@ _are_hosts = re.compile(f"{_HOST}(?:,{_HOST})*").fullmatch
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A bus on a server. ``dsn`` may hold a password; ``shown`` (for people), ``plain`` (for other tools) never do."""
+    """A bus on a server. ``dsn`` may hold a password; ``shown`` (for people), ``plain`` (for other tools) never do.
+
+    ``hosts`` are the hosts and ports that the URL names. They are passed to the driver as they are here, so that the
+    server that was checked is the one that is connected to. ``restricted``: only what the URL itself says may be
+    shown to the server as proof of who the user is. ``pooled``: the user said that a pooler in session mode is there.
+    """
 
     dsn: str
     schema: str
     shown: str
     plain: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    has_password: bool = False
+    restricted: bool = False
+    pooled: bool = False
 
     def __repr__(self) -> str:
         return f"<{self.shown}>"
@@ -42,9 +59,20 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def bare(self) -> str:
         """A URL that opens it, for whoever brings a password by other means."""
-        if self.schema == SCHEMA:
-            return self.plain
-        return f"{self.plain}{'&' if '?' in self.plain else '?'}schema={self.schema}"
+        own = [("schema", self.schema)] if self.schema != SCHEMA else []
+        own += [("pooler", _SESSION)] if self.pooled else []
+        return _extended(self.plain, own)
+
+    @property
+    def servers(self) -> list[str]:
+        """The servers that the driver may connect to, each as ``host:port``; an IPv6 address in brackets."""
+        hosts = self.hosts or _default_hosts(dict(parse_qsl(urlsplit(self.dsn).query)).get("port", ""))
+        return [f"[{host}]:{port}" if ":" in host else f"{host.lower()}:{port}" for host, port in hosts]
+
+    @property
+    def borrowed(self) -> list[str]:
+        """The options of the URL that take credentials from files or services of the user."""
+        return [name for name in dict(parse_qsl(urlsplit(self.dsn).query)) if name in _BORROWING]
 
     def dump(self, path: Path | None) -> str:
         """The command that backs it up."""
@@ -66,7 +94,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse(url: str) -> Address:
-    """The bus that a ``postgresql://`` URL names; ``?schema=`` is ours, the rest is the driver's."""
+    """The bus that a ``postgresql://`` URL names. ``schema``, ``pooler`` and ``credentials`` are options of ours, the
+    others are the driver's."""
     scheme = f"{url.partition(':')[0]}://…"
     if "\0" in url or not url.isprintable():
         raise InvalidUrl(url=scheme, reason="it has a character in it that cannot be printed")
@@ -75,19 +104,89 @@ def parse(url: str) -> Address:
         options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
         if not url.startswith(f"{parts.scheme}://") or parts.fragment or "@" in (parts.path or parts.query):
             raise ValueError
-        _check_hosts(parts.netloc.rpartition("@")[2], dict(options).get("port", ""))
+        # The driver takes what stands before the first @ for the user, and all else for hosts.
+        if parts.netloc.count("@") > 1:
+            raise ValueError
+        named = {name: value for name, value in options if value}
+        _check_hosts(parts.netloc.rpartition("@")[2], named.get("port", ""))
+        hosts = _hosts(parts.netloc.rpartition("@")[2], named)
     except ValueError:
         # Whatever looks like a port or a database here may be the rest of a password.
         raise InvalidUrl(url=scheme, reason=_FORM) from None
     schema = dict(options).get("schema", SCHEMA)
     if not _is_schema(schema):
         raise InvalidUrl(url=scheme, reason="schema must be letters, digits and _, not beginning with a digit")
+    for name, allowed in _OWN.items():
+        if any(one == name and value != allowed for one, value in options):
+            raise InvalidUrl(url=scheme, reason=f"{name} can only be {allowed}")
     host = _shown_host(parts.netloc) or dict(options).get("host", "")
-    rest = [(name, value) for name, value in options if name != "schema"]
+    rest = [(name, value) for name, value in options if name != "schema" and name not in _OWN]
     dsn = _joined(parts.scheme, parts.netloc, parts.path, rest)
     shown = f"postgresql://{host}{parts.path}{'' if schema == SCHEMA else f'?schema={schema}'}"
     plain = _joined(parts.scheme, _shown_host(parts.netloc), parts.path, _harmless(rest))
-    return Address(dsn, schema, unquote(shown), plain)
+    return Address(
+        dsn,
+        schema,
+        unquote(shown),
+        plain,
+        hosts,
+        has_password=bool(parts.password or named.get("password")),
+        restricted="credentials" in named,
+        pooled="pooler" in named,
+    )
+
+
+def restricted(url: str) -> str:
+    """The same URL, of which the server gets no credentials but those in it. The mark stays on the URL wherever it is
+    passed on to, also in the environment of another process."""
+    return _extended(url, [("credentials", _OWN["credentials"])])
+
+
+def _extended(url: str, options: list[tuple[str, str]]) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(options)}" if options else url
+
+
+def _hosts(netloc: str, named: dict[str, str]) -> tuple[tuple[str, int], ...]:
+    """The hosts that a URL names, with their ports, in the order in which the driver tries them."""
+    if netloc:
+        pairs = [_host_and_port(spec) for spec in netloc.split(",")]
+        hosts = [unquote(host) or "localhost" for host, _ in pairs]
+        ports = [port for _, port in pairs]
+    elif "host" in named:
+        pairs = [_host_and_port(spec) for spec in named["host"].split(",")]
+        hosts = [host or "localhost" for host, _ in pairs]
+        ports = _spread(named["port"], len(hosts)) if "port" in named else [port for _, port in pairs]
+    else:
+        return ()
+    default = _spread(os.environ.get("PGPORT") or _PORT, len(hosts)) if not all(ports) else ports
+    return tuple((host, int(port or other)) for host, port, other in zip(hosts, ports, default, strict=True))
+
+
+def _default_hosts(port: str) -> tuple[tuple[str, int], ...]:
+    """The servers that the driver takes where a URL names none."""
+    named = {"host": os.environ.get("PGHOST") or "localhost", **({"port": port} if port else {})}
+    try:
+        return _hosts("", named)
+    except ValueError:
+        raise InvalidUrl(url="postgresql://…", reason="PGHOST or PGPORT is not right") from None
+
+
+def _host_and_port(spec: str) -> tuple[str, str]:
+    if spec.startswith("/"):
+        return spec, ""
+    if spec.startswith("["):
+        host, _, port = spec[1:].partition("]")
+        return host, port.removeprefix(":")
+    host, _, port = spec.partition(":")
+    return host, port
+
+
+def _spread(ports: str, count: int) -> list[str]:
+    """One port for all hosts, or one for each."""
+    given = ports.split(",")
+    if len(given) not in (1, count):
+        raise ValueError
+    return given * count if len(given) == 1 else given
 
 
 def _joined(scheme: str, netloc: str, path: str, options: list[tuple[str, str]]) -> str:

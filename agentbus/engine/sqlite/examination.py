@@ -37,7 +37,7 @@ from agentbus.operations import Rows
 from agentbus.operations.examining import Unseen
 from agentbus.operations.processes import CREATED
 from agentbus.records import Check
-from agentbus.trust import doubt, is_own
+from agentbus.safe_files import doubt, is_own
 
 LARGE_LOG = 64 * 1024 * 1024
 _WITHOUT_RESET_BUG = (3, 51, 3)

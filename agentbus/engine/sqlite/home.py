@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentbus.errors import InvalidUrl, NoBus, NotWritable, UnsafeFile, UnsupportedFileSystem
-from agentbus.trust import check_directory, check_file, check_home
+from agentbus.safe_files import check_directory, check_file, check_home
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 from agentbus.engine.forking import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable, TooManyFiles
-from agentbus.trust import open_file
+from agentbus.safe_files import open_file
 
 _HURRY = 0.1
 """Seconds that all who come after a hurry may wait together."""

@@ -13,7 +13,7 @@ import sqlite3
 from contextlib import suppress
 
 from agentbus.errors import LogNotSynced
-from agentbus.trust import open_file
+from agentbus.safe_files import open_file
 
 _PORTION = 1024 * 1024
 _HEADER, _FRAME = 32, 24

@@ -32,7 +32,7 @@ from agentbus.errors import (
     SchemaTooNew,
 )
 from agentbus.operations.processes import DisownRequest, disown
-from agentbus.trust import check_file
+from agentbus.safe_files import check_file
 
 WORKSHOP = "restoring-"
 _PATIENCE = 2.0

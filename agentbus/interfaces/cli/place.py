@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from typing import Any
-
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
-from agentbus.interfaces.cli.output import Result, Rows, Said
+from agentbus.interfaces.cli.output import Result, Said
 from agentbus.interfaces.cli.values import watch_options
 
 
@@ -65,25 +62,6 @@ def status(call: Call) -> Result | int:
     return looked(call, lambda: Standing(standing(call.bus, call.settings), shown))
 
 
-def trust(call: Call) -> Result:
-    """Trust a directory, or no longer; and say which are trusted then."""
-    from agentbus.trust import distrust, trust, trusted
-
-    given = call.arguments
-    if given.path is not None:
-        (distrust if given.remove else trust)(given.path)
-    elif given.remove:
-        raise Usage(reason="which directory?", advice="agentbus trust --remove PATH")
-    return Rows([{"path": path} for path in trusted()], ("path",), paged=False)
-
-
-def _trust(parser: ArgumentParser) -> Any:
-    parser.add_argument(
-        "path", nargs="?", metavar="PATH", help="the directory of a bus, or one above it (default: only list them)"
-    )
-    parser.add_argument("--remove", action="store_true", help="trust it no longer")
-
-
 COMMANDS = {
     "init": Command(
         init,
@@ -97,12 +75,5 @@ COMMANDS = {
         "agentbus status --json",
         watch_options,
         output="plain output: subject, name, value",
-    ),
-    "trust": Command(
-        trust,
-        "Use the bus in a directory although other users own it or can write to it: as this user, until --remove.",
-        "agentbus trust /srv/project/.agentbus",
-        _trust,
-        output="plain output: the directories that are trusted; AGENTBUS_TRUST=PATH:PATH trusts others as well",
     ),
 }

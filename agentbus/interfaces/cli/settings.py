@@ -117,7 +117,7 @@ def _from_file(url: str | None) -> dict[str, Any]:
     if server_url(url) is not None:
         return {}
     from agentbus.errors import InvalidUrl, UnsafeFile, UntrustedHome
-    from agentbus.trust import check_home, open_file
+    from agentbus.safe_files import check_home, open_file
 
     try:
         place = place_of(url)

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "copy": ("copying", "copy a whole bus to another place: a file, a server"),
     "backup": ("upkeep", "create, list and restore backups"),
     "doctor": ("upkeep", "look whether everything is in order"),
-    "trust": ("place", "use a bus that other users own or can write to"),
+    "trust": ("trust", "accept a server or a directory that a repository names"),
     "prime": ("priming", "what an LLM agent has to know of the bus"),
     "run": ("run", "run a command as a resident agent"),
     "demo": ("demo", "the story in twenty seconds, with real processes"),

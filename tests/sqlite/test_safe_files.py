@@ -17,7 +17,7 @@ from agentbus.clock import SystemClock
 from agentbus.engine import presence
 from agentbus.errors import DamagedBackup, NoSuchFile, UnsafeFile, UntrustedHome
 from agentbus.records import Check
-from agentbus.trust import distrust, trust, trusted
+from agentbus.trust import distrust, entries, trust
 
 FILES = ("bus.db", "bus.db-wal", "bus.db-shm", "bus.db-journal", "bus.lock", "backup.lock", "bus.ballast")
 FOLDERS = ("bells", "backups", "archive")
@@ -126,17 +126,18 @@ async def test_a_home_that_others_can_write_to_is_refused_until_it_is_trusted(
     monkeypatch.setenv("AGENTBUS_TRUST", f"/nowhere:{place}")
     await opened(place)
     monkeypatch.delenv("AGENTBUS_TRUST")
-    assert trust(place) == str(place.resolve())
-    assert trust(place) in trusted()
+    trust("home", str(place.resolve()))
+    trust("home", str(place.resolve()))
+    assert entries() == [("home", str(place.resolve()))]
     assert (configuration.stat().st_mode & 0o777, configuration.read_text()) == (0o600, f"{place.resolve()}\n")
     await opened(place)
     check = await permissions(place)
     assert (check.status, "trusted" in check.text) == ("warning", True)
-    distrust(place)
+    distrust("home", str(place.resolve()))
     with pytest.raises(UntrustedHome):
         await opened(place)
     # What lies below a trusted directory is trusted; links never are.
-    trust(tmp_path)
+    trust("home", str(tmp_path.resolve()))
     visited(place)
     put(place / "bus.lock", "symbolic link", tmp_path / "victim")
     with pytest.raises(UnsafeFile):
@@ -181,11 +182,11 @@ async def test_the_doctor_tells_whose_the_files_are(place: Path) -> None:
     assert (check.status, check.text.startswith(f"other users own {place / 'backups'}")) == ("warning", True)
 
 
-def test_a_list_of_trusted_directories_that_others_can_write_to_is_refused(place: Path, configuration: Path) -> None:
-    trust(place)
+def test_a_list_of_trusted_directories_that_others_can_write_to_counts_for_nothing(place: Path, configuration: Path) -> None:
+    trust("home", str(place.resolve()))
     configuration.chmod(0o666)
     place.chmod(0o777)
-    with pytest.raises(UnsafeFile):
+    with pytest.raises(UntrustedHome):
         visited(place)
 
 
