@@ -95,7 +95,7 @@ class Run:
         try:
             from benchmarks.charts import draw
         except ImportError:
-            print("matplotlib is not installed: no charts (pip install 'agentbus[bench]')", file=sys.stderr)
+            print("matplotlib is not installed: no charts (pip install '.[bench]' in the checkout)", file=sys.stderr)
         else:
             draw(self.as_json(), self.given.results)
 

@@ -175,5 +175,5 @@ def test_only_what_may_work_next_time_is_transient() -> None:
     assert {kind.__name__ for kind in EVERY if kind.transient} == {
         "LockTimeout", "LockedElsewhere", "DiskFull", "LogNotSynced", "OutcomeUnknown", "ServerUnreachable",
         "StatementTimeout", "TooManyFiles",
-        "QuotaExceeded", "QueueFull", "SendingTooFast", "BusFull",
+        "TooManyConnections", "QuotaExceeded", "QueueFull", "SendingTooFast", "BusFull",
     }  # fmt: skip

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from agentbus.errors import NoDriver
 
 _SERVERS = ("postgresql:", "postgres:")
+_DRIVER = "asyncpg>=0.32,<0.33"
+"""As in pyproject.toml. Not an extra of ours: the package of this name on the index is another project."""
 
 
 def server_url(url: str | os.PathLike[str] | None) -> str | None:
@@ -23,10 +25,10 @@ def server_url(url: str | os.PathLike[str] | None) -> str | None:
 
 @contextmanager
 def needing_driver() -> Iterator[None]:
-    """Import an engine of a server; who has no driver for it is told which extra has one."""
+    """Import an engine of a server; without its driver, say which package that is."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
-        raise NoDriver(url="postgresql://…", package="asyncpg", install="'agentbus[postgres]'") from None
+        raise NoDriver(url="postgresql://…", package="asyncpg", requirement=_DRIVER) from None

@@ -88,7 +88,10 @@
         ├── SQLiteTooOld
         ├── ServerTooOld
         ├── ServerUnreachable         transient: no connection to the server
+        │   └── TooManyConnections    transient: it has none left
+        ├── UnsupportedPooler         a pooler does not keep a session together
         ├── AccessDenied              the server does not let this user in, or not do this
+        │   └── UntrustedServer       a file names it, and the user has not accepted it
         ├── UnknownDatabase           the server has no such database
         ├── StatementTimeout          transient: the server cut a statement off
         ├── UnsupportedFileSystem
@@ -201,11 +204,14 @@ from agentbus.errors.store import (
     SQLiteTooOld,
     StatementTimeout,
     StoreError,
+    TooManyConnections,
     TooManyFiles,
     UnknownDatabase,
     UnsafeFile,
     UnsupportedFileSystem,
+    UnsupportedPooler,
     UntrustedHome,
+    UntrustedServer,
     UseServerTools,
 )
 from agentbus.errors.tasks import (
@@ -303,6 +309,7 @@ __all__ = [
     "TaskFailure",
     "TaskLost",
     "TaskTimedOut",
+    "TooManyConnections",
     "TooManyFiles",
     "TypeChanging",
     "UnknownAgent",
@@ -322,7 +329,9 @@ __all__ = [
     "UnsafeFile",
     "UnsafePath",
     "UnsupportedFileSystem",
+    "UnsupportedPooler",
     "UntrustedHome",
+    "UntrustedServer",
     "UseServerTools",
     "VersionConflict",
     "WorkflowChanged",

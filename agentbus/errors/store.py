@@ -174,7 +174,7 @@ class NoDriver(InvalidUrl):
 
     code = "no_driver"
     text = "{url!r} needs {package}, which is not installed"
-    fix_text = "pip install {install}"
+    fix_text = "python -m pip install '{requirement}'"
 
 
 class ServerUnreachable(StoreError):
@@ -186,6 +186,29 @@ class ServerUnreachable(StoreError):
     transient = True
 
 
+class TooManyConnections(ServerUnreachable):
+    """The server, the database or the user has no connection left. Nothing was written."""
+
+    code = "too_many_connections"
+    text = "{path} has no connection left: {reason}"
+    fix_text = (
+        "close buses that are not needed, or raise max_connections, or CONNECTION LIMIT of the user or the database;"
+        " a bus takes two connections, and up to four more while it reads"
+    )
+    transient = True
+
+
+class UnsupportedPooler(StoreError):
+    """A connection pooler is between agentbus and the server, and does not keep a session together."""
+
+    code = "unsupported_pooler"
+    text = "{path}: {reason}"
+    fix_text = (
+        "name the server itself, not a pooler such as PgBouncer; one that is in session mode can be used with"
+        " the option pooler=session in the URL"
+    )
+
+
 class AccessDenied(StoreError):
     """The server does not let this user in, or not do this. Nothing was written."""
 
@@ -195,6 +218,14 @@ class AccessDenied(StoreError):
         "check user and password; to make a bus, a user needs CREATE on the database, or a schema of its own; to use"
         " one, USAGE on its schema, and ALL on the tables and sequences in it"
     )
+
+
+class UntrustedServer(AccessDenied):
+    """A file names the server, and the user has not accepted it: it gets no credentials but those in its URL."""
+
+    code = "untrusted_server"
+    text = "{path}: {reason}; agentbus.toml names it, so that it gets only the credentials in the URL there"
+    fix_text = "if you trust this server: agentbus trust {server}"
 
 
 class UnknownDatabase(StoreError):

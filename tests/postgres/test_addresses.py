@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 
 import agentbus
+from agentbus.engine.places import needing_driver
 from agentbus.engine.postgres.address import parse
-from agentbus.errors import (
-    AgentBusError,
-    InvalidUrl,
-)
+from agentbus.errors import AgentBusError, InvalidUrl, NoDriver
 from tests.support.guarded import SECRET
 
 
@@ -90,3 +92,25 @@ def test_an_address_is_shown_without_its_password() -> None:
     assert "sslmode=require" in address.plain
     assert "schema" not in address.dsn
     assert SECRET in address.dsn
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_missing_driver_is_named_as_the_project_names_it() -> None:
+    with pytest.raises(NoDriver) as found, needing_driver():
+        raise ModuleNotFoundError(name="asyncpg")
+    (driver,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["postgres"]
+    assert found.value.fix == f"python -m pip install '{driver}'"
+
+
+def test_nothing_advises_to_install_a_package_of_this_name_from_the_index() -> None:
+    """The agentbus there is another project."""
+    texts = [
+        *ROOT.glob("*.md"),
+        *(path for folder in ("agentbus", "benchmarks") for path in (ROOT / folder).rglob("*")),
+    ]
+    read = [path for path in texts if path.suffix in (".py", ".md", ".toml")]
+    assert len(read) > 100
+    advice = re.compile(r"(?:pip3?|uv|pipx|uvx)\b[^\n]*?\s['\"]?agentbus(?:\[|['\"\s]|$)", re.MULTILINE)
+    assert [path.name for path in read if advice.search(path.read_text())] == []

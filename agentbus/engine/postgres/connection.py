@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
+import msgspec
 
 from agentbus.clock import Clock
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.problems import DRIVER, translated
+from agentbus.engine.postgres.problems import DRIVER, STANDBY, translated, untrusted
 from agentbus.engine.queries import parse, text
-from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld
+from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld, UnsupportedPooler
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -66,19 +70,89 @@ def server_queries() -> dict[str, str]:
     return parse(text("server"))
 
 
-async def connect(address: Address, settings: Mapping[str, str] | None = None) -> Connection:
-    """A connection whose search path is the schema of the bus. Raises what the driver does."""
-    connection = await asyncpg.connect(
-        address.dsn,
-        timeout=_PATIENCE,
-        statement_cache_size=500,
-        max_cached_statement_lifetime=0,
-        server_settings={**_SETTINGS, **(settings or {}), "search_path": address.identifier},
-    )
+async def connect(address: Address, settings: Mapping[str, str] | None = None, *, standby: bool = False) -> Connection:
+    """A connection whose search path is the schema of the bus; not to a standby, unless that is allowed. Raises what
+    the driver does, and ``UnsupportedPooler`` or ``UntrustedServer``."""
+    wanted = {**_SETTINGS, **(settings or {}), "search_path": address.identifier}
+    try:
+        connection: Connection = await asyncpg.connect(
+            address.dsn,
+            timeout=_PATIENCE,
+            statement_cache_size=500,
+            max_cached_statement_lifetime=0,
+            # A pooler refuses what it does not know.
+            server_settings={"application_name": wanted["application_name"]} if address.pooled else wanted,
+            **_server(address, standby=standby),
+            **_credentials(address),
+        )
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        if not address.restricted or isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+            raise
+        # The server asked for a Kerberos ticket.
+        raise untrusted(address, str(error)) from error
+    try:
+        await _check_session(connection, address, wanted)
+    except BaseException:
+        let_go(connection)
+        raise
     _keep_alive(connection)
     # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
     cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
     return connection
+
+
+def _server(address: Address, *, standby: bool) -> dict[str, Any]:
+    """Where to connect to. Given by itself, it is stronger than what the driver reads from the URL."""
+    hosts: dict[str, Any] = {}
+    if address.hosts:
+        hosts = {"host": [host for host, _ in address.hosts], "port": [port for _, port in address.hosts]}
+    if standby or _options(address).get("target_session_attrs") == "read-write":
+        return hosts
+    # Of several servers, the one that can be written; after a failover that is another one than before.
+    return {**hosts, "target_session_attrs": "primary"}
+
+
+def _credentials(address: Address) -> dict[str, Any]:
+    """Keep the driver from taking credentials from the environment and the user's files, where that is not allowed:
+    ``PGPASSWORD``, ``PGPASSFILE``, ``~/.pgpass``, services, a certificate, a Kerberos ticket."""
+    if not address.restricted:
+        return {}
+    if address.borrowed:
+        raise untrusted(address, f"its URL asks for {', '.join(address.borrowed)}")
+    if _shows_certificate(address):
+        raise untrusted(address, "it could ask for the certificate of the user")
+    # Of the two, the one that is not of this system.
+    limits = {"servicefile": os.devnull, "gsslib": "gssapi" if sys.platform == "win32" else "sspi"}
+    return limits if address.has_password else {**limits, "password": ""}
+
+
+def _shows_certificate(address: Address) -> bool:
+    """Return True if the driver would load a certificate of the user, and show it to the server if asked."""
+    if address.hosts and all(host.startswith("/") for host, _ in address.hosts):
+        return False
+    if (_options(address).get("sslmode") or os.environ.get("PGSSLMODE")) == "disable":
+        return False
+    own = os.path.join(os.path.expanduser("~"), ".postgresql", "postgresql.crt")
+    return bool(os.environ.get("PGSSLCERT")) or os.path.exists(own)
+
+
+def _options(address: Address) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address.dsn).query))
+
+
+async def _check_session(connection: Connection, address: Address, wanted: Mapping[str, str]) -> None:
+    """See that the connection is one to the server, with the settings that were asked for. A pooler gives each
+    transaction, or each statement, to another connection of its own: what is set, prepared or listened to on one is not
+    there on the next. It is known by the number of the process, which it makes up."""
+    queries = server_queries()
+    if address.pooled:
+        await connection.fetch(queries["server_settings"], msgspec.json.encode(wanted).decode())
+    process, path = await connection.fetchrow(queries["server_session"])  # type: ignore[misc]
+    if process != connection.get_server_pid() and not address.pooled:
+        raise UnsupportedPooler(path=address.shown, reason="a pooler is between agentbus and the server")
+    if path != address.identifier:
+        reason = f"the schema {address.schema} was asked for, but search_path is {path}"
+        raise UnsupportedPooler(path=address.shown, reason=reason)
 
 
 def _keep_alive(connection: Connection) -> None:
@@ -122,7 +196,7 @@ async def prepare(connection: Connection, address: Address, *, create: bool = Tr
         if encoding != "UTF8":
             raise ServerTooOld(path=address.shown, found=f"with {encoding}", needed="a database with UTF8")
         if follows:
-            raise NotWritable(path=address.shown, reason="it is a standby that follows another server")
+            raise NotWritable(path=address.shown, reason=STANDBY)
         if not made and not create:
             raise NoBus(path=address.shown)
         if not made or not await _is_current(connection, address):

@@ -17,7 +17,10 @@ from agentbus.errors import (
     ServerUnreachable,
     StatementTimeout,
     StoreError,
+    TooManyConnections,
     UnknownDatabase,
+    UnsupportedPooler,
+    UntrustedServer,
 )
 
 DRIVER = (
@@ -34,9 +37,25 @@ _CONFLICTS = frozenset({"40001", "40P01"})
 _DENIED = frozenset({"28000", "28P01", "42501", "3F000"})
 """Also: the schema is there, but this user does not see it."""
 _LOCKED = "55P03"
+_SECRETS = frozenset({"28000", "28P01"})
+STANDBY = "it is a standby that follows another server"
+_CROWDED = "53300"
+_POOLED = frozenset({"26000", "42P05"})
+"""A statement was prepared on another connection of the server than the one that was asked: only a pooler does that."""
+_POOLER = "08P01"
+"""Protocol violation: what PgBouncer says when it refuses something. A server has no reason to, of this driver."""
 _GOING = frozenset({"57P01", "57P02", "57P03", "57P05", "53300", "25P03", "26000"})
 """The server shuts down, has crashed, is starting; has no connection left; has cut off one that stood still; or was
 made to forget what was prepared, by something on the way to it."""
+
+
+_NAMED: dict[str, type[StoreError]] = {
+    **dict.fromkeys(_DENIED, AccessDenied),
+    _CROWDED: TooManyConnections,
+    "3D000": UnknownDatabase,
+    "25006": NotWritable,
+    "57014": StatementTimeout,
+}
 
 
 def is_lost(error: BaseException) -> bool:
@@ -61,32 +80,40 @@ def is_lock_timeout(error: BaseException) -> bool:
     return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _LOCKED
 
 
+def is_crowded(error: BaseException) -> bool:
+    """Return True if the server has no connection left."""
+    return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _CROWDED
+
+
 def translated(error: BaseException, address: Address, *, waited: float = 0) -> AgentBusError:
     """The driver's error in the bus's words."""
     path = address.shown
     if isinstance(error, AgentBusError):
         return error
     reason = _reason(error)
+    code = (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
+    if code in _POOLED or (code == _POOLER and not address.pooled):
+        return UnsupportedPooler(path=path, reason=f"a pooler is between agentbus and the server: {reason}")
+    if code in _SECRETS and address.restricted and not address.has_password:
+        return untrusted(address, reason)
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return NotWritable(path=path, reason=STANDBY)
+    if (kind := _NAMED.get(code)) is not None:
+        return kind(path=path, reason=reason)
     if is_lost(error):
         return ServerUnreachable(path=path, reason=reason)
-    if not isinstance(error, asyncpg.PostgresError):
-        return StoreError(path=path, reason=reason)
-    code = error.sqlstate or ""
-    if code in _DENIED:
-        return AccessDenied(path=path, reason=reason)
-    if code == "3D000":
-        return UnknownDatabase(path=path, reason=reason)
     if code == _LOCKED:
         return LockTimeout(path=path, pid="of another client", waited=waited)
-    if code == "57014":
-        return StatementTimeout(path=path, reason=reason)
     if code == "53100":
         return DiskFull(path=path)
-    if code == "25006":
-        return NotWritable(path=path, reason=reason)
     if code.startswith(("22", "23")):
         return FormatRefused(reason=reason)
     return StoreError(path=path, reason=reason)
+
+
+def untrusted(address: Address, reason: str) -> UntrustedServer:
+    """The error of a server that wants to see more than the URL has, which the user did not write."""
+    return UntrustedServer(path=address.shown, reason=reason, server=f"postgresql://{','.join(address.servers)}")
 
 
 def _reason(error: BaseException) -> str:

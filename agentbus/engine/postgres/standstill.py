@@ -15,6 +15,7 @@ import asyncpg
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go
+from agentbus.errors import AgentBusError
 
 LONG = 10.0
 """Seconds without an answer after which it is asked whether anybody is there."""
@@ -49,7 +50,7 @@ class _Watch:
     async def _ask(self) -> None:
         try:
             let_go(await connect(self._address))
-        except asyncpg.PostgresError:
+        except (asyncpg.PostgresError, AgentBusError):
             # It says no, but it says something.
             pass
         except problems.DRIVER:

@@ -59,7 +59,7 @@ def gathered(arguments: Namespace) -> Settings:
             sources[name] = "environment"
     given = {name: value for name in OPTIONS if (value := getattr(arguments, name, None)) is not None}
     for name, value in _from_file(given.get("url", values["url"])).items():
-        values[name] = value
+        values[name] = _unaccepted(value) if name == "url" else value
         sources[name] = FILE
     for name, value in given.items():
         values[name] = value
@@ -153,6 +153,25 @@ def _from_file(url: str | None) -> dict[str, Any]:
             kind = "a number" if number else "a text"
             raise Usage(reason=f"{path}: {name} is {value!r}", advice=f"it must be {kind}")
     return found
+
+
+def _unaccepted(url: str) -> str:
+    """A URL that a file names: unless the user has accepted its servers, it is used with no credentials but its own.
+    The file may have come with a repository."""
+    if server_url(url) is None:
+        return url
+    from agentbus.engine.postgres.address import parse, restricted
+    from agentbus.errors import InvalidUrl
+    from agentbus.trust import is_trusted
+
+    try:
+        address = parse(url)
+        # A service is another server than the one that was accepted.
+        accepted = "service" not in address.borrowed and all(is_trusted("host", one) for one in address.servers)
+    except InvalidUrl:
+        # That is said to those who use it.
+        return url
+    return url if accepted else restricted(url)
 
 
 def _read(name: str, text: str, default: Any, source: str) -> Any:

@@ -11,6 +11,14 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
     ),
     EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = CAST($1 AS text));
 
+-- name: server_session
+-- Which process of the server this is, and where it looks for tables.
+SELECT pg_backend_pid(), current_setting('search_path');
+
+-- name: server_settings
+-- Set what a pooler does not pass on when it connects: an object of names and values.
+SELECT set_config(key, value, false) FROM json_each_text(CAST($1 AS json));
+
 -- name: server_lock_beside
 -- Write beside others that may too; and the server's time, in milliseconds.
 SELECT pg_advisory_xact_lock_shared(hashtextextended('agentbus bus ' || current_schema(), 0)),
