@@ -18,7 +18,7 @@ import msgspec
 from agentbus.clock import Clock
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.problems import DRIVER, STANDBY, translated, untrusted
+from agentbus.engine.postgres.problems import DRIVER, STANDBY, is_pooler, translated, untrusted
 from agentbus.engine.queries import parse, text
 from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld, UnsupportedPooler
 
@@ -75,13 +75,30 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None, *
     the driver does, and ``UnsupportedPooler`` or ``UntrustedServer``."""
     wanted = {**_SETTINGS, **(settings or {}), "search_path": address.identifier}
     try:
-        connection: Connection = await asyncpg.connect(
+        connection = await _connected(address, wanted, standby=standby)
+        try:
+            await _check_session(connection, address, wanted)
+        except BaseException:
+            let_go(connection)
+            raise
+    except asyncpg.PostgresError as error:
+        # Trying again would not help.
+        raise translated(error, address) if is_pooler(error, address) else error from error
+    _keep_alive(connection)
+    # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
+    cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
+    return connection
+
+
+async def _connected(address: Address, wanted: Mapping[str, str], *, standby: bool) -> Connection:
+    try:
+        return await asyncpg.connect(
             address.dsn,
             timeout=_PATIENCE,
             statement_cache_size=500,
             max_cached_statement_lifetime=0,
             # A pooler refuses what it does not know.
-            server_settings={"application_name": wanted["application_name"]} if address.pooled else wanted,
+            server_settings={"application_name": wanted["application_name"]} if address.pooled else dict(wanted),
             **_server(address, standby=standby),
             **_credentials(address),
         )
@@ -90,15 +107,6 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None, *
             raise
         # The server asked for a Kerberos ticket.
         raise untrusted(address, str(error)) from error
-    try:
-        await _check_session(connection, address, wanted)
-    except BaseException:
-        let_go(connection)
-        raise
-    _keep_alive(connection)
-    # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
-    cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
-    return connection
 
 
 def _server(address: Address, *, standby: bool) -> dict[str, Any]:

@@ -85,6 +85,12 @@ def is_crowded(error: BaseException) -> bool:
     return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _CROWDED
 
 
+def is_pooler(error: BaseException, address: Address) -> bool:
+    """Return True if the error is that of a pooler that the user said nothing of, or that is not in session mode."""
+    code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
+    return code in _POOLED or (code == _POOLER and not address.pooled)
+
+
 def translated(error: BaseException, address: Address, *, waited: float = 0) -> AgentBusError:
     """The driver's error in the bus's words."""
     path = address.shown
@@ -92,7 +98,7 @@ def translated(error: BaseException, address: Address, *, waited: float = 0) -> 
         return error
     reason = _reason(error)
     code = (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
-    if code in _POOLED or (code == _POOLER and not address.pooled):
+    if is_pooler(error, address):
         return UnsupportedPooler(path=path, reason=f"a pooler is between agentbus and the server: {reason}")
     if code in _SECRETS and address.restricted and not address.has_password:
         return untrusted(address, reason)
