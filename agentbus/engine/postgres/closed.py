@@ -31,7 +31,7 @@ class ClosedPostgres:
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self._address = address
         self._clock = clock or ServerClock()
-        self._readers = Readers(address, _PATIENCE)
+        self._readers = Readers(address, _PATIENCE, standby=True)
 
     async def __aenter__(self) -> ClosedPostgres:
         return self

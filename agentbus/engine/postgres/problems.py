@@ -80,6 +80,10 @@ def is_lock_timeout(error: BaseException) -> bool:
     return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _LOCKED
 
 
+CROWDED = 1.0
+"""Seconds to ask again for a connection of a server that has none left."""
+
+
 def is_crowded(error: BaseException) -> bool:
     """Return True if the server has no connection left."""
     return isinstance(error, asyncpg.PostgresError) and error.sqlstate == _CROWDED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, cast
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
+from agentbus.engine.postgres.retries import Retries
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask
 from agentbus.errors import BusClosed
@@ -28,9 +28,12 @@ _SETTINGS = {"default_transaction_read_only": "on"}
 class Readers:
     """Answers questions, several at once. First come, first served."""
 
-    def __init__(self, address: Address, patience: float) -> None:
+    def __init__(self, address: Address, patience: float, *, standby: bool = False) -> None:
         self._address = address
         self._patience = patience
+        self._standby = standby
+        self._most = MOST
+        self._few_until = 0.0
         self._idle: list[Connection] = []
         self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -72,15 +75,17 @@ class Readers:
         except Exception as error:
             if not problems.is_lost(error) or self._closed:
                 raise self._problem(error) from error
-        return await self._patiently(work)
+            lost = error
+        return await self._patiently(work, lost)
 
-    async def _patiently(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _patiently(self, work: Callable[[Connection], Awaitable[T]], lost: Exception) -> T:
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
-        begun = time.monotonic()
+        retries = Retries(self._address, self._patience, lost)
 
-        def enough(_: RetryCallState) -> bool:
-            return self._closed or self._hurried or time.monotonic() - begun > self._patience
+        def enough(state: RetryCallState) -> bool:
+            last = state.outcome.exception() if state.outcome is not None else None
+            return self._closed or self._hurried or retries.are_over(last)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception(problems.is_lost),
@@ -106,8 +111,9 @@ class Readers:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
-        while not self._idle and self._count >= MOST:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        while not self._idle and self._count >= (self._most if loop.time() < self._few_until else MOST):
+            turn: asyncio.Future[None] = loop.create_future()
             self._waiting.append(turn)
             try:
                 await turn
@@ -124,12 +130,15 @@ class Readers:
         sound = False
         try:
             if connection is None or connection.is_closed():
-                connection = await connect(self._address, _SETTINGS)
+                connection = await connect(self._address, _SETTINGS, standby=self._standby)
             yield connection
             sound = True
         except Exception as error:
             # Whatever the server answered, the connection can go on, unless it was lost.
             sound = not problems.is_lost(error)
+            if problems.is_crowded(error) and self._count > 1:
+                # For a while, wait for one of those that are open.
+                self._most, self._few_until = self._count - 1, loop.time() + IDLE
             raise
         finally:
             if sound and connection is not None and not self._closed and not connection.is_closed():

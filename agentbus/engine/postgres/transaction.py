@@ -19,6 +19,7 @@ from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
 from agentbus.engine.postgres.directory import Directory, Planned
 from agentbus.engine.postgres.merging import ask_several
+from agentbus.engine.postgres.retries import Retries
 from agentbus.engine.postgres.scripts import Scripts
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
@@ -73,8 +74,8 @@ class Transactor:
         try:
             try:
                 bells = await self._attempt(calls)
-            except (_Lost, _Conflict):
-                bells = await self._patiently(calls)
+            except (_Lost, _Conflict) as error:
+                bells = await self._patiently(calls, error)
         except (_Lost, _Conflict) as error:
             return self._failed(calls, problems.translated(error.reason, self._address, waited=self._patience))
         except Exception as error:
@@ -101,16 +102,17 @@ class Transactor:
         """Whoever waited for a batch was interrupted: what was not committed is undone with the connection."""
         let_go(self._connection)
 
-    async def _patiently(self, calls: Sequence[Call]) -> Bells:
+    async def _patiently(self, calls: Sequence[Call], error: _Lost) -> Bells:
         """Nothing was written (or one message, perhaps): the connection was lost, or another transaction was in the
         way. Try for a while."""
         # Imported only here, on the slow path.
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-        begun = time.monotonic()
+        retries = Retries(self._address, self._patience, error.reason)
 
-        def enough(_: RetryCallState) -> bool:
-            return self._hurried or time.monotonic() - begun > self._patience
+        def enough(state: RetryCallState) -> bool:
+            last = state.outcome.exception() if state.outcome is not None else None
+            return self._hurried or retries.are_over(last.reason if isinstance(last, _Lost) else last)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((_Lost, _Conflict)),

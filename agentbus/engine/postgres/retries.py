@@ -1,0 +1,38 @@
+"""How long something is tried again that the server did not do: bounded, and logged when it starts."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from agentbus.engine.postgres import problems
+from agentbus.engine.postgres.address import Address
+
+log = logging.getLogger("agentbus.engine")
+
+
+class Retries:
+    """The time for trying again after ``error``: ``patience`` seconds, or less where a server has no connection left,
+    because that is not likely to change soon."""
+
+    def __init__(self, address: Address, patience: float, error: BaseException) -> None:
+        self._patience = patience
+        self._begun = time.monotonic()
+        self._crowded: float | None = None
+        if problems.is_lost(error):
+            crowded = problems.is_crowded(error)
+            reason = problems.translated(error, address).args[0]
+            log.warning("%s; trying again for up to %g s", reason, self._crowding if crowded else patience)
+
+    @property
+    def _crowding(self) -> float:
+        return min(self._patience, problems.CROWDED)
+
+    def are_over(self, error: BaseException | None) -> bool:
+        """Return True if the last try, which ended with ``error``, was the last one."""
+        now = time.monotonic()
+        if error is None or not problems.is_crowded(error):
+            self._crowded = None
+            return now - self._begun > self._patience
+        self._crowded = now if self._crowded is None else self._crowded
+        return now - self._crowded > self._crowding
