@@ -55,10 +55,13 @@ class Server:
             shutil.chown(self.directory, self._user)
             os.chmod(self.directory, 0o755)  # noqa: S103 - whoever runs the tests connects to the socket in it
         atexit.register(self.remove)
+        self._make()
+        self.start()
+
+    def _make(self) -> None:
         self._run(
             "initdb", "-D", str(self._data), "-U", "agentbus", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"
         )
-        self.start()
 
     @property
     def port(self) -> int:
@@ -114,7 +117,7 @@ class Server:
         while time.monotonic() < deadline:
             with suppress(OSError):
                 lines = pid_file.read_text().splitlines()
-                if len(lines) > 7 and lines[7].strip() == "ready" and int(lines[0]) == self._process.pid:
+                if len(lines) > 7 and lines[7].strip() in ("ready", "standby") and int(lines[0]) == self._process.pid:
                     return
             if self._process.poll() is not None:
                 break
@@ -134,6 +137,21 @@ class Server:
             return {}
         entry = pwd.getpwnam(self._user)
         return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+class Standby(Server):
+    """A server that follows another over streaming replication, until it is promoted."""
+
+    def __init__(self, primary: Server) -> None:
+        self._primary = primary
+        super().__init__()
+
+    def _make(self) -> None:
+        there = ("-h", str(self._primary.directory), "-p", str(self._primary.port), "-U", "agentbus")
+        self._run("pg_basebackup", "-D", str(self._data), *there, "-R", "-X", "stream", "-c", "fast", "--no-sync")
+
+    def promote(self) -> None:
+        self._run("pg_ctl", "promote", "-D", str(self._data))
 
 
 def binaries() -> Path:

@@ -36,6 +36,10 @@ class ServerClock:
         self._ahead = moment - self._told
         return Now(moment, moment, BOOT)
 
+    def forget(self) -> None:
+        """Ask the server again before the time is used: it may be another server, with a clock of its own."""
+        self._told = _here() - _FRESH
+
     def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
         return loop.call_later(seconds, callback)
 

@@ -128,6 +128,8 @@ class Transactor:
                 self._connection = await connect(self._address, writing(self._patience))
                 # Another server may be there by now, whose tables have counted otherwise.
                 self._directory.forget()
+                if isinstance(self._clock, ServerClock):
+                    self._clock.forget()
             connection = self._connection
             with watched(connection, self._address):
                 try:
