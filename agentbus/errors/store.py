@@ -193,7 +193,7 @@ class TooManyConnections(ServerUnreachable):
     text = "{path} has no connection left: {reason}"
     fix_text = (
         "close buses that are not needed, or raise max_connections, or CONNECTION LIMIT of the user or the database;"
-        " a bus takes two connections, and up to four more while it reads"
+        " a bus takes three connections, and up to six while it reads a lot"
     )
     transient = True
 

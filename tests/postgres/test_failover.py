@@ -55,6 +55,9 @@ async def test_a_failover_loses_nothing_and_fails_no_agent(servers: tuple[Server
     with pytest.raises(NotWritable, match="standby"):
         async with agentbus.connect(standby.url):
             pass
+    server, *_ = await agentbus.doctor(standby.url)
+    assert (server.name, server.status) == ("server", "error")
+    assert "standby" in server.text
     # The standby is named first, and is not taken for the primary.
     url = cluster(standby, primary)
     async with (

@@ -12,6 +12,7 @@ import anyio.to_thread
 from agentbus.disk import EXPORTING, left_behind
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import migrations
+from agentbus.engine.postgres.problems import STANDBY
 from agentbus.engine.postgres.readers import Readers
 from agentbus.errors import AgentBusError
 from agentbus.limits import OLD_TRANSACTION
@@ -29,10 +30,13 @@ async def examine(readers: Readers, address: Address) -> list[Check | Unseen]:
     checks: list[Check | Unseen] = []
     looks = _LOOKS
     try:
-        ((_, name, encoding, _, _, made, _),) = await readers.fetch("server_facts", address.schema)
+        ((_, name, encoding, follows, _, made, _),) = await readers.fetch("server_facts", address.schema)
     except AgentBusError as error:
         return [Unseen("server", error)]
-    checks.append(Check("server", "ok", f"PostgreSQL {name}, {encoding}"))
+    if follows:
+        checks.append(Check("server", "error", f"PostgreSQL {name}: {STANDBY}", "name the server that it follows"))
+    else:
+        checks.append(Check("server", "ok", f"PostgreSQL {name}, {encoding}"))
     if not made:
         text = f"there is no bus in the schema {address.schema} of {address.shown}"
         checks.append(Check("schema", "error", text, "name another schema; agentbus.connect(…) makes a bus"))
