@@ -182,7 +182,9 @@ async def test_the_doctor_tells_whose_the_files_are(place: Path) -> None:
     assert (check.status, check.text.startswith(f"other users own {place / 'backups'}")) == ("warning", True)
 
 
-def test_a_list_of_trusted_directories_that_others_can_write_to_counts_for_nothing(place: Path, configuration: Path) -> None:
+def test_a_list_of_trusted_directories_that_others_can_write_counts_for_nothing(
+    place: Path, configuration: Path
+) -> None:
     trust("home", str(place.resolve()))
     configuration.chmod(0o666)
     place.chmod(0o777)
