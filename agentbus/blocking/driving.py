@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from agentbus.clock import Now
@@ -43,6 +43,9 @@ class Immediate:
 
     def holds(self, device: int, inode: int) -> bool:
         return self._store.holds(device, inode)
+
+    def remove_bells(self, bells: Iterable[str | None]) -> None:
+        self._store.remove_bells(bells)
 
     async def sizes(self) -> tuple[int, int]:
         return self._store.sizes()

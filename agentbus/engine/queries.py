@@ -24,7 +24,7 @@ _SUBJECTS = {
     "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
     "state": "state", "type": "vocabulary",
-    "task": "tasks", "step": "steps", "approval": "approvals",
+    "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals",
 }  # fmt: skip
 """The file in which a query is, by the first word of its name."""
 

@@ -12,6 +12,7 @@
     │   ├── UnsafePath                not a plain file below the root
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               an agent or message type that is not in the vocabulary
+    │   ├── WrongArguments            of a task; they do not fit its workflow
     │   ├── NotAnOperator             agents cannot approve
     │   └── InvalidUrl                connect() was given something that is not a bus
     │       └── NoDriver              it is on a server, and the package that talks to it is not installed
@@ -61,6 +62,7 @@
     │   └── RequestDied               the request became a dead letter
     ├── TaskFailure                   what was asked for was tried, and failed
     │   ├── StepFailed
+    │   ├── WorkersLost               too many workers died or lost their lease in a row
     │   ├── TaskFailed                or was stopped
     │   └── TaskTimedOut (TimeoutError)
     ├── Misuse (RuntimeError)         the bus object was used in a way that cannot work
@@ -226,7 +228,9 @@ from agentbus.errors.tasks import (
     UnknownApproval,
     UnknownStep,
     UnknownTask,
+    WorkersLost,
     WorkflowChanged,
+    WrongArguments,
 )
 
 __all__ = [
@@ -334,7 +338,9 @@ __all__ = [
     "UntrustedServer",
     "UseServerTools",
     "VersionConflict",
+    "WorkersLost",
     "WorkflowChanged",
+    "WrongArguments",
     "WrongLoop",
     "WrongState",
 ]

@@ -30,6 +30,14 @@ class UnknownApproval(NotFound):
     fix_text = "bus.tasks.approvals({task!r}, status=None) shows those that it has asked for"
 
 
+class WrongArguments(InvalidInput):
+    """A workflow does not take the arguments that a task is given."""
+
+    code = "wrong_arguments"
+    text = "workflow {workflow!r} does not take these arguments: {reason}"
+    fix_text = "it takes {signature}"
+
+
 class NotAnOperator(InvalidInput):
     """Agents cannot approve: a decision needs the name of a person."""
 
@@ -85,6 +93,14 @@ class StepFailed(TaskFailure):
     code = "step_failed"
     text = "step {step!r} of task {task!r} failed (attempts: {failures}): {type}: {message}"
     fix_text = "bus.tasks.resume({task!r}) tries it again; redo({task!r}, {step!r}) also all that follows it"
+
+
+class WorkersLost(TaskFailure):
+    """A task has lost as many workers as it may without making progress: they died, or lost their lease."""
+
+    code = "workers_lost"
+    text = "{losses} workers in a row died or lost their lease while they ran task {task!r}, the last {where}: {reason}"
+    fix_text = "mend the step, then bus.tasks.resume({task!r}) runs it again and starts counting at 0"
 
 
 class TaskFailed(TaskFailure):

@@ -260,6 +260,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
         held = yield Query("message_held_by", ([request.agent],))
         yield from take_back([Held(*row) for row in held], "it was taken over", now)
         yield from free_held_by([request.agent], "it was taken over", now)
+        yield Query("workflow_forget", ([request.agent],))
         # Whoever still waits for a message in the old life must hear that it is over.
         ((_, mailbox, *_),) = yield Query("agent_life", (request.agent,))
         yield Wake([mailbox_channel(mailbox)])

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 class AskRequest(HeldRequest, frozen=True):
     """A question to a person: what there is to judge (JSON and its checksum), how many milliseconds from now it
-    expires, whom to tell."""
+    expires, whom to tell; the last ending that the workflow knows of, and the number of this one if it is passed
+    through."""
 
     key: str
     name: str
@@ -28,6 +29,8 @@ class AskRequest(HeldRequest, frozen=True):
     shown: tuple[str, int]
     expires: int | None = None
     notify: str | None = None
+    seen: int | None = None
+    ending: int | None = None
 
     @property
     def weight(self) -> int:
@@ -43,6 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
     decided: int | None
     auto: int
     expires: int | None
+    ending: int | None = None
 
 
 class DecideRequest(msgspec.Struct, frozen=True):
@@ -70,13 +74,15 @@ def ask_approval(requests: Sequence[AskRequest], now: Now) -> Op[list[Outcome[An
 def _ask(request: AskRequest, task: HeldTask, now: Now) -> Op[Answer]:
     expires = None if request.expires is None else now.wall + request.expires
     answer = Answer(
-        "approved" if task.auto else "open", None, None, now.wall if task.auto else None, task.auto, expires
-    )
+        "approved" if task.auto else "open", None, None, now.wall if task.auto else None, task.auto, expires,
+        request.ending if task.auto else None,
+    )  # fmt: skip
     yield Query(
         "approval_insert",
         (
             task.number, request.key, request.name, request.position, answer.status, task.auto, request.notify,
             expires, now.wall, answer.decided, request.shown[1], request.shown[0],
+            request.seen, answer.ending,
         ),
     )  # fmt: skip
     facts = {"approval": request.key, "expires": expires}

@@ -217,6 +217,8 @@ class ArchivedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: Number | None
     validation: str | None
     result: str | None
+    seen: Number | None = None
+    ending: Number | None = None
 
 
 class ArchivedApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,6 +238,8 @@ class ArchivedApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str | None
     checksum: Number
     shown: str
+    seen: Number | None = None
+    ending: Number | None = None
 
 
 class ArchivedTask(_Line, frozen=True, tag="task"):
@@ -269,6 +273,9 @@ class ArchivedTask(_Line, frozen=True, tag="task"):
     arguments: str
     result_sum: Number | None
     result: str | None
+    losses: Number = 0
+    max_losses: Number = 5
+    redo: str | None = None
     steps: list[ArchivedStep] = []
     approvals: list[ArchivedApproval] = []
 

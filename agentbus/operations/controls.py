@@ -3,14 +3,13 @@ task hears of it at once, and one that does not hear is fenced: it holds another
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.codec import plain
-from agentbus.errors import AgentBusError, UnknownStep, WrongState
+from agentbus.codec import check, decode, plain, plain_payload
+from agentbus.errors import AgentBusError, PayloadTooLarge, UnknownStep, WrongState
 from agentbus.operations import Each, Op, Outcome, Query, Wake, one_by_one
 from agentbus.operations.approvals import operator_or_error, pass_through
 from agentbus.operations.events import event, record
@@ -18,15 +17,24 @@ from agentbus.operations.fencing import LIVE, standings
 from agentbus.operations.holding import (
     READY,
     HeldTask,
-    ended_channel,
+    Recorded,
+    Redo,
+    family,
     free,
     go_on,
     known_task,
+    places,
+    redo_now,
+    ring,
+    running_beside,
+    stop_all,
     task_events,
     tell_parents,
     unsettled,
-    worker_channel,
+    void_steps,
+    voided,
 )
+from agentbus.operations.signatures import first_misfit
 from agentbus.operations.task_reading import record_of
 from agentbus.operations.tasks import TRANSITIONS, problem_steps, refuse, try_again
 
@@ -55,7 +63,8 @@ class AutoRequest(msgspec.Struct, frozen=True):
 
 
 class EditRequest(msgspec.Struct, frozen=True):
-    """What is to be changed of a task; None stays as it is. ``context`` and ``settings`` are JSON."""
+    """What is to be changed of a task; None stays as it is. ``context``, ``settings``, ``arguments`` and ``keywords``
+    are JSON; both of the latter may take ``limit`` bytes."""
 
     task: str
     name: str | None = None
@@ -63,11 +72,15 @@ class EditRequest(msgspec.Struct, frozen=True):
     settings: str | None = None
     restarts: int | None = None
     backoff: int | None = None
+    max_losses: int | None = None
+    arguments: str | None = None
+    keywords: str | None = None
+    limit: int = 0
     by: str | None = None
 
     @property
     def weight(self) -> int:
-        return len(self.context or "") + len(self.settings or "")
+        return sum(len(text or "") for text in (self.context, self.settings, self.arguments, self.keywords))
 
 
 class SettleRequest(msgspec.Struct, frozen=True):
@@ -86,6 +99,10 @@ ADVICE = {
     "continue": "only what was halted goes on; resume() takes up what failed or was stopped",
     "resume": "one that waits goes on when it gets what it waits for; restart() does all again",
     "stop": "it has ended",
+}
+EDIT_ADVICE = {
+    "running": "a worker has it: halt or stop it first",
+    "completed": "what is done stays so: start another task",
 }
 
 
@@ -114,11 +131,11 @@ def _freed(task: HeldTask, now: Now) -> Op[HeldTask]:
 
 
 def _halt(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
-    for one in (yield from _family(task)):
+    for one in (yield from family(task)):
         if one.status == "running":
             yield Query("task_halting", (1, now.wall, one.number))
             yield from record(task_events([one], "task_halting", request.by, now, **_facts(request)))
-            yield from _ring(one)
+            yield from ring(one)
         elif one.status in TRANSITIONS["halt"]:
             yield Query("task_halt", (now.wall, one.number))
             yield from record(task_events([one], "task_halted", request.by, now, **_facts(request)))
@@ -128,11 +145,11 @@ def _halt(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
 def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "running" and not task.halting:
         return refuse(task, "continue", ADVICE["continue"])
-    for one in (yield from _family(task)):
+    for one in (yield from family(task)):
         if one.halting:
             yield Query("task_halting", (0, now.wall, one.number))
             yield from record(task_events([one], "task_continued", request.by, now, **_facts(request)))
-            yield from _ring(one)
+            yield from ring(one)
         elif one.status == "halted":
             yield from record(task_events([one], "task_continued", request.by, now, **_facts(request)))
             yield from _make_ready(one, now)
@@ -159,35 +176,53 @@ def _kept_with(task: HeldTask) -> Op[list[HeldTask]]:
 
 
 def _stop(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
-    stopped = yield from _stop_all((yield from _family(task)), request.by, now, **_facts(request))
+    stopped = yield from stop_all((yield from family(task)), request.by, now, **_facts(request))
     yield from tell_parents(stopped, now)
     return None
 
 
 def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     key = str(request.step)
-    rows = yield Query("step_places", (task.number,))
+    known = yield from places(task)
     # A step before a phase or an approval of the same name; those can be told by their kind: approval:plan.
-    places = sorted(rows, key=lambda row: (row[0] not in {"step", "task"}, row[2]))
-    positions: dict[str, tuple[int, str]] = {}
-    for kind, found, position in places:
-        positions.setdefault(found, (position, found))
-        positions.setdefault(f"{kind}:{found}", (position, found))
-    if key not in positions:
-        near = [name for name in positions if ":" not in name and name.partition("#")[0] == key.partition("#")[0]]
+    named: dict[str, Recorded] = {}
+    for place in sorted(known, key=lambda one: (one.kind not in {"step", "task"}, one.position)):
+        named.setdefault(place.key, place)
+        named.setdefault(f"{place.kind}:{place.key}", place)
+    if key not in named:
+        near = [name for name in named if ":" not in name and name.partition("#")[0] == key.partition("#")[0]]
         return UnknownStep(task=task.id, step=key, near=near)
-    facts = {"step": key, **_facts(request), **({} if request.note is None else {"note": request.note})}
-    position, name = positions[key]
-    yield from _do_again(task, position, {} if request.note is None else {name: request.note}, request.by, now)
-    yield from record(task_events([task], "task_redone", request.by, now, **facts))
+    start = named[key]
+    redo = Redo(key, start.kind, start.key, request.note, request.by, request.reason)
+    # The last word about a step counts.
+    redos = [*(one for one in task.redos if (one.kind, one.key) != (start.kind, start.key)), redo]
+    beside = yield from running_beside(task, redos, known)
+    if not beside:
+        yield from redo_now((yield from _unhalted(task, now)), redos, now)
+        return None
+    yield Query("task_redo_wait", (plain(redos), now.wall, task.number))
+    yield from record(task_events([task], "task_redo_waits", request.by, now, running=beside, **redo.facts))
+    yield from ring(task)
     return None
 
 
 def _restart(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
-    yield from _do_again(task, 0, {}, request.by, now)
+    task = yield from _unhalted(task, now)
+    yield from void_steps(task, 0, 0, request.by, now)
+    yield from voided(task, {}, now)
+    yield Query("task_again", (now.wall, task.number))
     yield Query("task_reset", (task.number,))
+    yield from ring(task)
+    yield Wake([READY])
     yield from record(task_events([task], "task_restarted", request.by, now, **_facts(request)))
     return None
+
+
+def _unhalted(task: HeldTask, now: Now) -> Op[HeldTask]:
+    """A task that was to be halted is done again instead."""
+    if task.halting:
+        yield Query("task_halting", (0, now.wall, task.number))
+    return msgspec.structs.replace(task, halting=0)
 
 
 _CONTROLS = {
@@ -200,47 +235,9 @@ _CONTROLS = {
 }
 
 
-def _do_again(task: HeldTask, position: int, notes: dict[str, str], by: str | None, now: Now) -> Op[None]:
-    """All from a position on is void, and kept; sub-tasks among it are stopped. Whoever holds the task loses it."""
-    generation = task.generation + 1
-    rows = yield Query("step_children", (task.number, position))
-    for (child,) in rows:
-        found = yield Query("task_standing", ([child],))
-        for row in found:
-            family = yield from _family(HeldTask(*row))
-            stopped = yield from _stop_all(family, by, now, reason=f"{task.id} is done again")
-            yield Wake([ended_channel(one.id) for one in stopped])
-    yield Query("step_supersede", (generation, now.wall, task.number, position))
-    yield Query("approval_supersede", (generation, task.number, position))
-    yield Each("step_interrupt", [(task.number,)])
-    yield Query("task_again", (plain(notes), now.wall, task.number))
-    yield from _ring(task)
-    yield Wake([READY])
-
-
-def _stop_all(tasks: Sequence[HeldTask], by: str | None, now: Now, **facts: Any) -> Op[list[HeldTask]]:
-    going = [task for task in tasks if task.status in TRANSITIONS["stop"]]
-    yield Each("step_cancel", [(now.wall, task.number) for task in going])
-    yield Each("task_stop", [(now.wall, task.number) for task in going])
-    yield from record(task_events(going, "task_stopped", by, now, **facts))
-    for task in going:
-        yield from _ring(task)
-    return going
-
-
 def _make_ready(task: HeldTask, now: Now) -> Op[None]:
     yield Query("task_resume", (now.wall, task.number))
     yield Wake([READY])
-
-
-def _family(task: HeldTask) -> Op[list[HeldTask]]:
-    """A task with all sub-tasks of it that have not ended."""
-    rows = yield Query("task_descendants", (task.id,))
-    return [task, *(HeldTask(*row) for row in rows)]
-
-
-def _ring(task: HeldTask) -> Op[None]:
-    yield Wake([] if task.holder is None else [worker_channel(task.holder)])
 
 
 def _facts(request: ControlRequest) -> dict[str, Any]:
@@ -259,13 +256,13 @@ def set_auto(request: AutoRequest, now: Now) -> Op[Outcome[TaskRecord]]:
         return error
     # Those too that were stopped with it: they go on with it.
     stopped = [one for one in (yield from _kept_with(task)) if one.status == "stopped"]
-    family = [*(yield from _family(task)), *stopped]
-    yield Each("task_auto", [(int(request.on), now.wall, one.number) for one in family])
+    members = [*(yield from family(task)), *stopped]
+    yield Each("task_auto", [(int(request.on), now.wall, one.number) for one in members])
     yield from record([
-        event(now.wall, "task_edited", ("task", one.id), request.by, changed={"auto": request.on}) for one in family
+        event(now.wall, "task_edited", ("task", one.id), request.by, changed={"auto": request.on}) for one in members
     ])  # fmt: skip
     if request.on:
-        yield from pass_through(family, now)
+        yield from pass_through(members, now)
     return (yield from record_of(request.task, now))
 
 
@@ -275,13 +272,38 @@ def edit_task(request: EditRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     task = yield from known_task(request.task)
     if isinstance(task, AgentBusError):
         return task
-    values = (request.name, request.context, request.settings, request.restarts, request.backoff)
+    error = yield from _edit_arguments(request, task, now)
+    if error is not None:
+        return error
+    names = ("name", "context", "settings", "restarts", "backoff", "max_losses")
+    values = [getattr(request, name) for name in names]
     yield Query("task_edit", (*values, now.wall, task.number))
-    names = ("name", "context", "settings", "restarts", "backoff")
-    changed = [name for name, value in zip(names, values, strict=True) if value is not None]
+    changed = [name for name in (*names, "arguments", "keywords") if getattr(request, name) is not None]
     yield from record([event(now.wall, "task_edited", ("task", task.id), request.by, changed=changed)])
-    yield from _ring(task)
+    yield from ring(task)
     return (yield from record_of(request.task, now))
+
+
+def _edit_arguments(request: EditRequest, task: HeldTask, now: Now) -> Op[AgentBusError | None]:
+    """Give a task other arguments. What is finished stays so: a step of it that would be asked for with other arguments
+    than it was done with is named when the workflow comes to it (WorkflowChanged)."""
+    if request.arguments is None and request.keywords is None:
+        return None
+    if task.status in {"running", "completed"}:
+        return refuse(task, "change the arguments of", EDIT_ADVICE[task.status])
+    ((checksum, text),) = yield Query("task_arguments", (task.number,))
+    check(text, checksum, f"the arguments of task {task.id}")
+    given = decode(text)
+    for name, value in (("arguments", request.arguments), ("keywords", request.keywords)):
+        if value is not None:
+            given[name] = decode(value)
+    changed, crc = plain_payload(given)
+    if len(changed.encode()) > request.limit:
+        return PayloadTooLarge(size=len(changed.encode()), limit=request.limit)
+    error = yield from first_misfit(task.workflow, given)
+    if error is None:
+        yield Query("task_edit_arguments", (crc, changed, now.wall, task.number))
+    return error
 
 
 @one_by_one(durable=True)
@@ -305,10 +327,12 @@ def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     if request.result is not None:
         outcome = "finished"
         text, crc = request.result
-        yield Query("step_finish", (now.wall, crc, None, text, task.number, "step", request.step))
+        ending = yield from _next_ending(task)
+        yield Query("step_finish", (now.wall, crc, None, text, ending, task.number, "step", request.step))
     elif request.problem is not None:
         outcome = "failed"
-        facts = ("failed", None, failures + 1, request.problem, now.wall, task.number, "step", request.step)
+        ending = yield from _next_ending(task)
+        facts = ("failed", None, failures + 1, request.problem, now.wall, ending, task.number, "step", request.step)
         yield Query("step_fail", facts)
     else:
         outcome = "redo"
@@ -316,9 +340,16 @@ def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     yield from record([
         event(now.wall, "step_settled", ("task", task.id), request.by, step=request.step, outcome=outcome)
     ])  # fmt: skip
+    yield Query("task_progressed", (task.number,))
     if task.status == "pending":
         rows = yield Query("task_awaited", (task.number,))
         yield Query("task_let_go", ("pending", 0, plain(unsettled(rows)), now.wall, task.number))
         yield Wake([READY])
     yield from go_on([task], now)
     return (yield from record_of(request.task, now))
+
+
+def _next_ending(task: HeldTask) -> Op[int]:
+    """The number of the next ending of a task."""
+    ((*_, ending),) = yield Query("step_last", (task.number,))
+    return int(ending) + 1

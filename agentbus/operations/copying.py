@@ -56,7 +56,10 @@ TABLES = {
     )
 }
 """In this order: what others refer to comes before them. Sequences are no table, but what a table's ids go on from."""
-LEFT_OUT = {"listeners": "only processes that have the bus open listen"}
+LEFT_OUT = {
+    "listeners": "only processes that have the bus open listen",
+    "workflows": "workers announce them when they start",
+}
 """Tables of which nothing is copied, and why."""
 
 

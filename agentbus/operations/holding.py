@@ -1,4 +1,5 @@
-"""Tasks in somebody's hands: who may write for one, and what becomes of those whose holder is gone."""
+"""Tasks in somebody's hands: who may write for one, what becomes of those whose holder is gone, and redos, which take a
+task out of its worker's hands."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import msgspec
 
 from agentbus.clock import Now
 from agentbus.codec import plain
-from agentbus.errors import AgentBusError, TaskLost, UnknownTask
+from agentbus.errors import AgentBusError, TaskLost, UnknownTask, WorkersLost
+from agentbus.limits import MAX_ID, TASK_ENDED
 from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import fence
@@ -70,6 +72,60 @@ class HeldTask(msgspec.Struct, frozen=True):
     backoff: int
     restarted: int
     error: str | None
+    losses: int
+    max_losses: int
+    redo: str | None
+
+    @property
+    def paused(self) -> bool:
+        """Whether none of its steps may begin: it is to be halted, or a redo waits."""
+        return bool(self.halting) or self.redo is not None
+
+    @property
+    def redos(self) -> list[Redo]:
+        """The redos that wait until the steps beside them have ended."""
+        return [] if self.redo is None else msgspec.json.decode(self.redo, type=list[Redo])
+
+
+class Redo(msgspec.Struct, frozen=True):
+    """A redo of a step or approval: ``step`` as the caller named it, ``kind`` and ``key`` as it is recorded."""
+
+    step: str
+    kind: str
+    key: str
+    note: str | None = None
+    by: str | None = None
+    reason: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        found = {"step": self.step, "reason": self.reason, "note": self.note}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """Something that a task came to, and how it stands. ``ending``: its number in the order in which those end."""
+
+    kind: str
+    key: str
+    position: int
+    status: str
+    ending: int | None
+
+    @property
+    def seen_as(self) -> int | None:
+        """The number that what depends on this one has seen; None if it is not known: then all that came later does."""
+        # Nothing depends on what has not ended.
+        return MAX_ID if self.ending is None and self.status in _OPEN else self.ending
+
+    def repeats(self, position: int, seen: int | None) -> bool:
+        """Whether a redo of this one repeats a step, as ``step_supersede`` decides it."""
+        number = self.seen_as
+        later = position > self.position if number is None or seen is None else seen >= number
+        return position == self.position or later
+
+
+_OPEN = frozenset({"running", "retrying", "interrupted", "unknown", "open"})
 
 
 def known_task(id: str) -> Op[HeldTask | UnknownTask]:
@@ -121,24 +177,54 @@ def _lost(request: HeldRequest, task: HeldTask | None) -> TaskLost | None:
     return TaskLost(task=hold.id, agent=request.actor.agent, lease=hold.lease, reason=reason)
 
 
-def free(tasks: Sequence[HeldTask], reason: str, now: Now) -> Op[None]:
-    """Tasks whose holder is gone: another worker may take them; one that was to be halted is. What only a
-    person can say of one, what became of a step, is named, though no worker may come to ask."""
+def free(tasks: Sequence[HeldTask], reason: str, now: Now, *, lost: bool = True) -> Op[None]:
+    """Release tasks whose holder is gone: another worker may take them; one that was to be halted is. What only a
+    person can say of one, what became of a step, is named, though no worker may come to ask.
+
+    ``lost``: the worker died or lost its lease. A task that has lost too many workers without progress fails.
+    """
     if not tasks:
         return
-    yield Each("step_interrupt", [(task.number,) for task in tasks])
-    for task in tasks:
+    failed: list[HeldTask] = []
+    for held_task in tasks:
+        rows = yield Query("step_running", (held_task.number,))
+        task = yield from apply_redos(held_task, now)
+        yield Each("step_interrupt", [(task.number,)])
         facts: dict[str, Any] = {"holder": task.holder, "reason": reason}
-        rows = [] if task.halting else (yield Query("task_awaited", (task.number,)))
-        waits = unsettled(rows)
-        if waits:
-            yield Query("task_let_go", ("pending", 0, plain(waits), now.wall, task.number))
-            yield from record(task_events([task], "task_pending", None, now, waits=waits, **facts))
+        if lost:
+            yield Each("task_lost", [(task.number,)])
+            facts["losses"] = task.losses + 1
+        if lost and not task.halting and task.losses + 1 >= task.max_losses:
+            yield from _fail_lost(task, [key for key, *_ in rows], facts, now)
+            failed.append(task)
         else:
-            yield Query("task_free", (now.wall, task.number))
-            yield from record(task_events([task], f"task_{after(task)}", None, now, **facts))
+            yield from _release(task, facts, now)
     yield Wake([READY for task in tasks if not task.halting])
     yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
+    yield from tell_parents(failed, now)
+
+
+def _release(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:
+    rows = [] if task.halting else (yield Query("task_awaited", (task.number,)))
+    waits = unsettled(rows)
+    if waits:
+        yield Query("task_let_go", ("pending", 0, plain(waits), now.wall, task.number))
+        yield from record(task_events([task], "task_pending", None, now, waits=waits, **facts))
+    else:
+        yield Query("task_free", (now.wall, task.number))
+        yield from record(task_events([task], f"task_{after(task)}", None, now, **facts))
+
+
+def _fail_lost(task: HeldTask, at: Sequence[str], facts: dict[str, Any], now: Now) -> Op[None]:
+    """Fail a task that takes its workers down. The steps that ran stay interrupted: a resume runs them again."""
+    # Imported only here: what sends messages needs no tasks.
+    from agentbus.records import TaskProblem
+
+    where = f"at step {', '.join(at)}" if at else "between two steps"
+    error = WorkersLost(task=task.id, losses=task.losses + 1, where=where, steps=list(at), reason=facts["reason"])
+    problem = TaskProblem(type(error).__name__, str(error.args[0]), [], at[0] if at else None, list(at[1:]))
+    yield Query("task_fail", (plain(problem), now.wall, task.number))
+    yield from record(task_events([task], "task_failed", None, now, error=str(error.args[0]), **facts))
 
 
 def unsettled(awaited: Sequence[Row]) -> list[str]:
@@ -151,16 +237,17 @@ def after(task: HeldTask) -> str:
     return "halted" if task.halting else "pending"
 
 
-def free_held_by(agents: Sequence[str], reason: str, now: Now) -> Op[None]:
-    """The tasks of agents whose life is over."""
-    rows = yield Query("task_held_by", (list(agents),))
-    yield from free([HeldTask(*row) for row in rows], reason, now)
+def free_held_by(agents: Sequence[str], reason: str, now: Now, *, lost: bool = True) -> Op[None]:
+    """Release the tasks of agents whose life is over; ``lost``: they died, or were taken over."""
+    rows = (yield Query("task_held_by", (list(agents),))) if agents else []
+    yield from free([HeldTask(*row) for row in rows], reason, now, lost=lost)
 
 
 def free_all(reason: str, now: Now) -> Op[None]:
-    """Every task that somebody holds: leases count in awake time, which began anew."""
+    """Release every task that is held: leases count in awake time, which began anew. That is no loss: a machine may be
+    restarted any number of times in the middle of a long step."""
     rows = yield Query("task_running")
-    yield from free([HeldTask(*row) for row in rows], reason, now)
+    yield from free([HeldTask(*row) for row in rows], reason, now, lost=False)
 
 
 def tell_parents(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
@@ -186,3 +273,97 @@ def go_on(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
 
 def task_events(tasks: Sequence[HeldTask], kind: str, actor: str | None, now: Now, **facts: Any) -> list[Row]:
     return [event(now.wall, kind, ("task", task.id), actor, before=task.status, **facts) for task in tasks]
+
+
+# Redos
+
+
+def places(task: HeldTask) -> Op[list[Recorded]]:
+    """All that a task came to and that counts, in its order."""
+    rows = yield Query("step_places", (task.number,))
+    return [Recorded(*row) for row in rows]
+
+
+def running_beside(task: HeldTask, redos: Sequence[Redo], known: Sequence[Recorded]) -> Op[list[str]]:
+    """The steps that are being executed and that none of these redos repeats."""
+    rows = yield Query("step_running", (task.number,))
+    wanted = {(redo.kind, redo.key) for redo in redos}
+    starts = [place for place in known if (place.kind, place.key) in wanted]
+    return [key for key, position, seen in rows if not any(start.repeats(position, seen) for start in starts)]
+
+
+def redo_when_ready(task: HeldTask, now: Now) -> Op[None]:
+    """Carry out the redos that wait, if no step that they keep is being executed any more."""
+    if task.redo is not None and not (yield from running_beside(task, task.redos, (yield from places(task)))):
+        yield from redo_now(task, task.redos, now)
+
+
+def redo_now(task: HeldTask, redos: Sequence[Redo], now: Now) -> Op[None]:
+    """Repeat steps, with all that depends on them. The worker that holds the task loses it."""
+    yield from apply_redos(task, now, redos)
+    yield Each("step_interrupt", [(task.number,)])
+    yield Query("task_again", (now.wall, task.number))
+    yield from ring(task)
+    yield Wake([] if task.halting else [READY])
+
+
+def apply_redos(task: HeldTask, now: Now, redos: Sequence[Redo] | None = None) -> Op[HeldTask]:
+    """Void what redos repeat, by default those that wait; the status of the task stays. Returns the task as it is
+    then."""
+    redos = task.redos if redos is None else redos
+    if not redos:
+        return task
+    for redo in redos:
+        known = yield from places(task)
+        start = next((one for one in known if (one.kind, one.key) == (redo.kind, redo.key)), None)
+        # None: another of these redos has voided it.
+        if start is not None:
+            yield from void_steps(task, start.position, start.seen_as, redo.by, now)
+        yield from record(task_events([task], "task_redone", redo.by, now, **redo.facts))
+    notes = {redo.key: redo.note for redo in redos if redo.note is not None}
+    return (yield from voided(task, notes, now))
+
+
+def void_steps(task: HeldTask, position: int, ending: int | None, by: str | None, now: Now) -> Op[None]:
+    """Void what a task came to at a position, and what has seen its ending; it is kept as history. Sub-tasks among it
+    are stopped."""
+    generation = task.generation + 1
+    rows = yield Query("step_children", (task.number, position, ending))
+    for (child,) in rows:
+        found = yield Query("task_standing", ([child],))
+        for row in found:
+            members = yield from family(HeldTask(*row))
+            stopped = yield from stop_all(members, by, now, reason=f"{task.id} is done again")
+            yield Wake([ended_channel(one.id) for one in stopped])
+    yield Query("step_supersede", (generation, now.wall, task.number, position, ending))
+    yield Query("approval_supersede", (generation, task.number, position, ending))
+
+
+def voided(task: HeldTask, notes: dict[str, str], now: Now) -> Op[HeldTask]:
+    """Note that parts of a task were voided: its next steps belong to another generation."""
+    yield Query("task_redo_apply", (plain(notes), now.wall, task.number))
+    return msgspec.structs.replace(task, generation=task.generation + 1, losses=0, redo=None)
+
+
+def stop_all(tasks: Sequence[HeldTask], by: str | None, now: Now, **facts: Any) -> Op[list[HeldTask]]:
+    """Stop those of these tasks that have not ended; returns them. A redo that waits is carried out by their resume."""
+    going = [task for task in tasks if task.status not in TASK_ENDED]
+    for task in going:
+        yield from apply_redos(task, now)
+    yield Each("step_cancel", [(now.wall, task.number) for task in going])
+    yield Each("task_stop", [(now.wall, task.number) for task in going])
+    yield from record(task_events(going, "task_stopped", by, now, **facts))
+    for task in going:
+        yield from ring(task)
+    return going
+
+
+def family(task: HeldTask) -> Op[list[HeldTask]]:
+    """A task with all sub-tasks of it that have not ended."""
+    rows = yield Query("task_descendants", (task.id,))
+    return [task, *(HeldTask(*row) for row in rows)]
+
+
+def ring(task: HeldTask) -> Op[None]:
+    """Wake the worker that holds a task."""
+    yield Wake([] if task.holder is None else [worker_channel(task.holder)])

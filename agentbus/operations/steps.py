@@ -13,13 +13,15 @@ from agentbus.errors import AgentBusError
 from agentbus.operations import Each, Op, Outcome, Query, Row, carry_out, operation
 from agentbus.operations.checkpoints import SaveRequest, save_checkpoint
 from agentbus.operations.events import event, record
-from agentbus.operations.holding import H, HeldRequest, HeldTask, for_holders, held
+from agentbus.operations.holding import H, HeldRequest, HeldTask, for_holders, held, redo_when_ready
+from agentbus.operations.signatures import Signatures, signatures_of
 from agentbus.operations.tasks import StartRequest, insert
 
 
 class StepPlace(msgspec.Struct, frozen=True):
     """Which step of a task: its name, its key (the name, with a number if it came before), where in the order of all it
-    was begun, and whether the workflow itself asked for it, not one of several branches."""
+    was begun, and whether the workflow itself asked for it, not one of several branches. ``seen``: the last ending that
+    the workflow knew of then."""
 
     kind: str
     key: str
@@ -27,6 +29,7 @@ class StepPlace(msgspec.Struct, frozen=True):
     position: int
     main: bool = True
     digest: str = ""
+    seen: int | None = None
 
     def row(
         self,
@@ -40,11 +43,12 @@ class StepPlace(msgspec.Struct, frozen=True):
         finished: int | None = None,
         checksum: int | None = None,
         result: str | None = None,
+        ending: int | None = None,
     ) -> Row:
         """All that is written when a task comes to it."""
         return (
             task, self.kind, self.key, self.name, self.position, status, int(self.main), once, self.digest, note, child,
-            started, finished, checksum, result,
+            started, finished, checksum, result, self.seen, ending,
         )  # fmt: skip
 
 
@@ -59,11 +63,13 @@ class BeginStepRequest(HeldRequest, frozen=True):
 
 
 class FinishStepRequest(HeldRequest, frozen=True):
-    """The result of a step: JSON and its checksum; what its validation said, as JSON."""
+    """The result of a step: JSON and its checksum; what its validation said, as JSON. ``ending`` is its number in
+    the order in which the steps of its task end."""
 
     place: StepPlace
     result: tuple[str, int]
     validation: str | None = None
+    ending: int | None = None
 
     @property
     def weight(self) -> int:
@@ -71,13 +77,15 @@ class FinishStepRequest(HeldRequest, frozen=True):
 
 
 class FailStepRequest(HeldRequest, frozen=True):
-    """An attempt that raised: the problem as JSON. With ``delay`` (milliseconds) there is another one after it."""
+    """An attempt that raised: the problem as JSON. With ``delay`` (milliseconds) there is another one after it, else
+    ``ending`` is its number in the order in which the steps of its task end."""
 
     touches: ClassVar[int] = 2
     place: StepPlace
     problem: str
     failures: int
     delay: int | None = None
+    ending: int | None = None
 
 
 class ChildRequest(HeldRequest, frozen=True):
@@ -95,6 +103,7 @@ class PhaseRequest(HeldRequest, frozen=True):
     """The part of its work that a task has come to."""
 
     place: StepPlace
+    ending: int | None = None
 
 
 class TaskCheckpointRequest(HeldRequest, frozen=True):
@@ -102,6 +111,7 @@ class TaskCheckpointRequest(HeldRequest, frozen=True):
 
     place: StepPlace
     save: SaveRequest
+    ending: int | None = None
 
     @property
     def weight(self) -> int:
@@ -119,8 +129,8 @@ class TaskProgressRequest(HeldRequest, frozen=True):
 
 @operation(durable=False)
 def begin_step(requests: Sequence[BeginStepRequest], now: Now) -> Op[list[Outcome[bool]]]:
-    """Note that steps are being executed. The outcome is False, and nothing is written, for a task that is to be
-    halted."""
+    """Note that steps are being executed. The outcome is False, and nothing is written, for a task that is paused:
+    it is to be halted, or a redo waits."""
     errors, tasks = yield from held(requests)
     begun = _may_begin(requests, errors, tasks)
     fresh = [request for request in begun if request.attempt == 1]
@@ -141,34 +151,44 @@ def begin_step(requests: Sequence[BeginStepRequest], now: Now) -> Op[list[Outcom
                 for request in again
             ],
         )
-    return [errors.get(index) or not tasks[request.hold.number].halting for index, request in enumerate(requests)]
+    return [errors.get(index) or not tasks[request.hold.number].paused for index, request in enumerate(requests)]
 
 
 def _may_begin(requests: Sequence[H], errors: dict[int, AgentBusError], tasks: dict[int, HeldTask]) -> list[H]:
-    """Those whose task is theirs, and is not to be halted before its next step."""
+    """Those whose task is theirs, and may begin its next step."""
     return [
         request
         for index, request in enumerate(requests)
-        if index not in errors and not tasks[request.hold.number].halting
+        if index not in errors and not tasks[request.hold.number].paused
     ]
 
 
 @operation(durable=True, grows=True)
 def finish_step(requests: Sequence[FinishStepRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Keep the results of steps."""
-    errors, _ = yield from held(requests)
+    errors, tasks = yield from held(requests)
     yield Each(
         "step_finish",
         [
             (
-                now.wall, request.result[1], request.validation, request.result[0], request.hold.number,
-                request.place.kind, request.place.key,
+                now.wall, request.result[1], request.validation, request.result[0], request.ending,
+                request.hold.number, request.place.kind, request.place.key,
             )
             for index, request in enumerate(requests)
             if index not in errors
         ],
     )  # fmt: skip
+    finished = {request.hold.number for index, request in enumerate(requests) if index not in errors}
+    for number in finished:
+        yield from _progressed(tasks[number])
+        yield from redo_when_ready(tasks[number], now)
     return [errors.get(index) for index in range(len(requests))]
+
+
+def _progressed(task: HeldTask) -> Op[None]:
+    """A task that takes its workers down does so at the same place each time; this one has come further."""
+    if task.losses:
+        yield Query("task_progressed", (task.number,))
 
 
 @operation(durable=True)
@@ -183,17 +203,24 @@ def _fail(request: FailStepRequest, task: HeldTask, now: Now) -> Op[int | None]:
         "step_fail",
         (
             "failed" if due is None else "retrying", due, request.failures, request.problem,
-            now.wall if due is None else None, task.number, request.place.kind, request.place.key,
+            now.wall if due is None else None, request.ending if due is None else None, task.number,
+            request.place.kind, request.place.key,
         ),
     )  # fmt: skip
+    yield from redo_when_ready(task, now)
     return due
 
 
 @operation(durable=True, grows=True)
 def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Start sub-tasks, each with the step that it is of its parent. The outcome is False, and nothing is written, for a
-    task that is to be halted."""
+    task that is paused: it is to be halted, or a redo waits."""
     errors, tasks = yield from held(requests)
+    takes = Signatures((yield signatures_of(request.child.workflow for request in requests)))
+    for index, request in enumerate(requests):
+        misfit = takes.misfit(request.child.workflow, request.child.arguments[0])
+        if index not in errors and misfit is not None:
+            errors[index] = misfit
     valid = _may_begin(requests, errors, tasks)
     yield Each(
         "step_insert",
@@ -204,7 +231,7 @@ def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[b
         [msgspec.structs.replace(request.child, auto=bool(tasks[request.hold.number].auto)) for request in valid],
         now,
     )
-    return [errors.get(index) or not tasks[request.hold.number].halting for index, request in enumerate(requests)]
+    return [errors.get(index) or not tasks[request.hold.number].paused for index, request in enumerate(requests)]
 
 
 @operation(durable=True)
@@ -214,7 +241,7 @@ def enter_phase(requests: Sequence[PhaseRequest], now: Now) -> Op[list[Outcome[N
 
 
 def _enter_phase(request: PhaseRequest, task: HeldTask, now: Now) -> Op[None]:
-    yield from _insert_done(request.place, task.number, None, now)
+    yield from _insert_done(request, task, None, now)
     yield Query("task_phase", (request.place.name, now.wall, task.number))
     facts = {"phase": request.place.name, "before": task.phase}
     yield from record([event(now.wall, "task_phase", ("task", task.id), request.actor.agent, **facts)])
@@ -228,7 +255,7 @@ def checkpoint_task(requests: Sequence[TaskCheckpointRequest], now: Now) -> Op[l
 
 def _checkpoint(request: TaskCheckpointRequest, task: HeldTask, now: Now) -> Op[int]:
     saved = yield from carry_out(save_checkpoint, request.save, now)
-    yield from _insert_done(request.place, task.number, saved.id, now)
+    yield from _insert_done(request, task, saved.id, now)
     return saved.id
 
 
@@ -247,7 +274,13 @@ def _progress(request: TaskProgressRequest, task: HeldTask, now: Now) -> Op[None
             yield Query("task_note", (request.note, now.wall, task.number))
 
 
-def _insert_done(place: StepPlace, task: int, result: int | None, now: Now) -> Op[None]:
+def _insert_done(
+    request: PhaseRequest | TaskCheckpointRequest, task: HeldTask, result: int | None, now: Now
+) -> Op[None]:
     """What is done as soon as it is recorded."""
     text, crc = plain_payload(result)
-    yield Query("step_insert", place.row(task, "finished", now.wall, finished=now.wall, checksum=crc, result=text))
+    row = request.place.row(
+        task.number, "finished", now.wall, finished=now.wall, checksum=crc, result=text, ending=request.ending
+    )
+    yield Query("step_insert", row)
+    yield from _progressed(task)

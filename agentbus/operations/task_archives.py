@@ -15,6 +15,7 @@ from agentbus.limits import TASK_ENDED
 from agentbus.operations import Each, Op, Outcome, Query
 from agentbus.operations.archives import ArchivedApproval, ArchivedStep, ArchivedTask, Line
 from agentbus.operations.events import event, record
+from agentbus.operations.holding import HeldTask, apply_redos, known_task
 
 
 def load_tasks(ids: Sequence[str], now: Now) -> Op[list[Line]]:
@@ -45,11 +46,14 @@ def restore_task(line: ArchivedTask, now: Now) -> Op[Outcome[bool]]:
     open_ = line.status not in TASK_ENDED
     if open_:
         line = msgspec.structs.replace(line, status="halted")
-    ((number,),) = yield Query("task_restore", line.row()[:-2])
+    ((number,),) = yield Query("task_restore", line.row()[:-3])
     yield Each("step_restore", [(number, *msgspec.structs.astuple(step)) for step in line.steps])
     yield Each("approval_restore", [(number, *msgspec.structs.astuple(one)) for one in line.approvals])
     if open_:
         yield Each("step_interrupt", [(number,)])
+        found = yield from known_task(line.id)
+        if line.redo is not None and isinstance(found, HeldTask):
+            yield from apply_redos(msgspec.structs.replace(found, redo=line.redo), now)
     return True
 
 

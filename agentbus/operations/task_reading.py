@@ -57,13 +57,14 @@ class Recorded(msgspec.Struct, frozen=True):
 
 class Replay(msgspec.Struct, frozen=True):
     """All that is recorded of a task and counts: its steps, and the approvals that it asked for (key and position). New
-    ones come after the ``last`` position. What came after the ``doubtful`` one, a step that failed and is tried again,
-    may not be come to any more."""
+    ones come after the ``last`` position; ``endings`` is the last number of an ending. What came after the ``doubtful``
+    one, a step that failed and is tried again, may not be come to any more."""
 
     steps: Sequence[Recorded] = ()
     approvals: Sequence[tuple[str, int]] = ()
     last: int = 0
     doubtful: int = MAX_ID
+    endings: int = 0
 
 
 def get_task(id: str, now: Now) -> Op[TaskRecord | None]:
@@ -140,12 +141,13 @@ def replay_of(number: int, now: Now) -> Op[Replay]:
     """What a worker must know to go on with a task."""
     steps = yield Query("step_replay", (number,))
     approvals = yield Query("approval_places", (number,))
-    ((last, doubtful),) = yield Query("step_last", (number,))
+    ((last, doubtful, endings),) = yield Query("step_last", (number,))
     return Replay(
         [Recorded(*row) for row in steps],
         [(key, position) for key, position in approvals],
         last,
         MAX_ID if doubtful is None else doubtful,
+        endings,
     )
 
 
@@ -185,7 +187,7 @@ def task_record(row: Row) -> TaskRecord:
     (
         id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
         restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-        started, updated, ended,
+        started, updated, ended, losses, max_losses, redo,
     ) = row  # fmt: skip
     check(arguments, checksum, f"the arguments of task {id}")
     given = decode(arguments)
@@ -193,7 +195,7 @@ def task_record(row: Row) -> TaskRecord:
         id, name, workflow, status, phase, session, parent, bool(auto), bool(halting), progress, note, holder,
         decode(waits), due, restarts, backoff / 1000, restarted, decode(context), decode(settings), given["arguments"],
         given["keywords"], _opened(result, result_sum, f"the result of task {id}"), problem(error), created, started,
-        updated, ended,
+        updated, ended, losses, max_losses, [] if redo is None else [one["step"] for one in decode(redo)],
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from agentbus.clock import Now
 from agentbus.codec import canonical, plain
 from agentbus.errors import AgentBusError, TaskExists, WrongState
 from agentbus.limits import TASK_STATUSES
-from agentbus.operations import Actor, Each, Op, Outcome, Query, Wake, operation
+from agentbus.operations import Actor, Each, Op, Outcome, Query, Wake, operation, several
 from agentbus.operations.closed import not_open
 from agentbus.operations.events import event, record
 from agentbus.operations.fencing import fence
@@ -21,6 +21,7 @@ from agentbus.operations.holding import (
     HeldTask,
     Hold,
     after,
+    apply_redos,
     for_holders,
     free,
     held,
@@ -28,8 +29,13 @@ from agentbus.operations.holding import (
     tell_parents,
     unsettled,
 )
+from agentbus.operations.signatures import Signatures, signatures_of
 
 _LONGEST_BACKOFF = 3600 * 1000
+_MOST_SKIPPED = 1000
+"""Tasks at the head of the queue that a claim passes over because other workers have to take them."""
+MAX_LOSSES = 5
+"""Workers that a task may lose in a row, by default, before it fails."""
 
 TRANSITIONS: dict[str, dict[str, str]] = {
     "claim": {"pending": "running"},
@@ -67,6 +73,7 @@ class StartRequest(msgspec.Struct, frozen=True):
     delay: int = 0
     parent: str | None = None
     by: str | None = None
+    max_losses: int = MAX_LOSSES
 
     @property
     def weight(self) -> int:
@@ -166,8 +173,12 @@ class FailRequest(HeldRequest, frozen=True):
 def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bool]]]:
     """Make tasks. The same id with the same workflow and arguments is the same task: the outcome says whether it is
     new."""
-    rows = yield Query("task_known", ([request.id for request in requests],))
+    rows, announced = yield from several(
+        Query("task_known", ([request.id for request in requests],)),
+        signatures_of(request.workflow for request in requests),
+    )
     known = {id: (workflow, arguments) for id, workflow, arguments in rows}
+    takes = Signatures(announced)
     fresh: list[StartRequest] = []
     outcomes: list[Outcome[bool]] = []
     for request in requests:
@@ -181,8 +192,9 @@ def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bo
                 outcomes.append(False)
             continue
         closed = None if request.session is None else (yield from not_open(request.session, "start a task in it"))
-        if closed is not None:
-            outcomes.append(closed)
+        error = closed or takes.misfit(request.workflow, request.arguments[0])
+        if error is not None:
+            outcomes.append(error)
             continue
         known[request.id] = (request.workflow, request.arguments[0])
         fresh.append(request)
@@ -202,6 +214,7 @@ def insert(requests: Sequence[StartRequest], now: Now) -> Op[None]:
                 request.id, request.workflow, request.name, request.session, request.parent, "pending",
                 int(request.auto), now.wall + request.delay if request.delay else 0, request.restarts, request.backoff,
                 now.wall, now.wall, request.context, request.settings, request.arguments[1], request.arguments[0],
+                request.max_losses,
             )
             for request in requests
         ],
@@ -228,8 +241,7 @@ def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outc
         if error is not None:
             outcomes.append(error)
             continue
-        rows = yield Query("task_ready", (list(request.workflows), request.limit + 1))
-        tasks = [ClaimedTask(*row) for row in rows[: request.limit]]
+        tasks, more = yield from _ready(request)
         if not tasks:
             outcomes.append(ClaimedTasks([], False, *horizon))
             continue
@@ -240,8 +252,26 @@ def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outc
             event(now.wall, "task_running", ("task", task.id), agent, before="pending", lease=task.lease)
             for task in tasks
         ])  # fmt: skip
-        outcomes.append(ClaimedTasks(tasks, len(rows) > request.limit, *horizon))
+        outcomes.append(ClaimedTasks(tasks, more, *horizon))
     return outcomes
+
+
+def _ready(request: ClaimTasksRequest) -> Op[tuple[list[ClaimedTask], bool]]:
+    """The oldest tasks that this worker may take, and whether there are more. Where live workers have different
+    versions of a workflow, a task goes to one whose version takes its arguments."""
+    wanted = request.limit + 1
+    while True:
+        rows, announced = yield from several(
+            Query("task_ready", (list(request.workflows), wanted)), signatures_of(request.workflows)
+        )
+        takes = Signatures(announced)
+        found = [ClaimedTask(*row) for row in rows]
+        tasks = [
+            task for task in found if not takes.better_elsewhere(task.workflow, request.actor.agent, task.arguments)
+        ]
+        if len(tasks) > request.limit or len(found) < wanted or wanted > _MOST_SKIPPED:
+            return tasks[: request.limit], len(tasks) > request.limit
+        wanted *= 4
 
 
 def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
@@ -294,8 +324,10 @@ def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[s
 
 
 def _let_go(request: LetGoRequest, task: HeldTask, now: Now) -> Op[str]:
+    again = task.redo is not None
+    task = yield from apply_redos(task, now)
     yield Each("step_interrupt", [(task.number,)])
-    status, due, waits = yield from _standing(task, request)
+    status, due, waits = yield from _standing(task, request, again)
     yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
     facts = {"waits": waits} if waits else {}
     yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
@@ -303,15 +335,15 @@ def _let_go(request: LetGoRequest, task: HeldTask, now: Now) -> Op[str]:
     return status
 
 
-def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None, list[str]]]:
-    """What a task is once it is let go, when it is due, and what it waits for."""
+def _standing(task: HeldTask, request: LetGoRequest, again: bool) -> Op[tuple[str, int | None, list[str]]]:
+    """What a task is once it is let go, when it is due, and what it waits for. ``again``: a redo was carried out."""
     waits = [f"{kind}:{name}" for kind, name in request.awaits]
     if task.halting:
         return "halted", None, waits
     rows = yield Query("task_awaited", (task.number,))
     present = {(kind, name) for kind, name in rows}
     people = [one for one in request.awaits if one[0] != "retry"]
-    if not request.awaits or any(one not in present for one in people):
+    if again or not request.awaits or any(one not in present for one in people):
         # Whoever takes it finds out how it goes on; until then a person is told what nobody else can say.
         return "pending", 0, unsettled(rows)
     if not people:
@@ -320,10 +352,19 @@ def _standing(task: HeldTask, request: LetGoRequest) -> Op[tuple[str, int | None
 
 
 @operation(durable=True, grows=True)
-def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Tasks are done; their results are kept."""
+def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outcome[str]]]:
+    """Tasks are done; their results are kept. The outcome is what they are: one that a redo waits for is done again."""
     errors, tasks = yield from held(requests)
-    done = [request for index, request in enumerate(requests) if index not in errors]
+    done: list[CompleteRequest] = []
+    again: dict[int, str] = {}
+    for index, request in enumerate(requests):
+        task = tasks.get(request.hold.number)
+        if index in errors or task is None:
+            continue
+        if task.redo is None:
+            done.append(request)
+        else:
+            again[task.number] = yield from _let_go(LetGoRequest(request.actor, request.hold), task, now)
     # What the workflow itself has given up.
     yield Each("step_cancel", [(now.wall, request.hold.number) for request in done])
     yield Each("task_complete", [(*reversed(request.result), now.wall, request.hold.number) for request in done])
@@ -331,7 +372,7 @@ def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outc
         task = tasks[request.hold.number]
         yield from record(task_events([task], "task_completed", request.actor.agent, now))
     yield from tell_parents([tasks[request.hold.number] for request in done], now)
-    return [errors.get(index) for index in range(len(requests))]
+    return [errors.get(index) or again.get(request.hold.number, "completed") for index, request in enumerate(requests)]
 
 
 @operation(durable=True)
@@ -342,6 +383,7 @@ def fail_task(requests: Sequence[FailRequest], now: Now) -> Op[list[Outcome[str]
 
 
 def _fail(request: FailRequest, task: HeldTask, now: Now) -> Op[str]:
+    task = yield from apply_redos(task, now)
     yield Each("step_interrupt", [(task.number,)])
     facts: dict[str, Any] = {"error": request.summary}
     again = not request.final and task.restarted < task.restarts

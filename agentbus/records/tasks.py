@@ -29,7 +29,9 @@ class TaskRecord(msgspec.Struct, frozen=True):
     ``waits`` says what a waiting one waits for: ``approval:plan``, ``task:feature-1/3``, ``step:charge`` (one whose
     outcome is unknown), ``retry:fetch``. ``due`` is the wall time before which no worker takes it (0: any may now).
     ``holder`` is the worker that has it. ``restarted`` of ``restarts`` automatic restarts, ``backoff`` seconds apart
-    (ever longer), were needed.
+    (ever longer), were needed. ``losses`` counts the workers that died or lost their lease while they ran it, since it
+    last made progress; at ``max_losses`` it fails. ``redo`` names the steps whose redo waits until those that run
+    beside them have ended. ``error`` is why it failed, until it is taken up again.
 
     >>> record = await bus.tasks.get("feature-1")                                     # doctest: +SKIP
     >>> record.status, record.phase, record.waits                                     # doctest: +SKIP
@@ -63,6 +65,9 @@ class TaskRecord(msgspec.Struct, frozen=True):
     started: int | None
     updated: int
     ended: int | None
+    losses: int = 0
+    max_losses: int = 5
+    redo: list[str] = []
 
 
 class StepRecord(msgspec.Struct, frozen=True):

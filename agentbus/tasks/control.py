@@ -3,12 +3,13 @@ loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.codec import encode, plain
-from agentbus.errors import InvalidInput
+from agentbus.errors import InvalidInput, WrongArguments
 from agentbus.limits import check_name, check_range, check_seconds, check_text
+from agentbus.operations import Operation
 from agentbus.operations.approvals import DecideRequest, decide_approval
 from agentbus.operations.controls import (
     AutoRequest,
@@ -21,12 +22,15 @@ from agentbus.operations.controls import (
     settle_step,
 )
 from agentbus.records import ApprovalRecord, TaskProblem, TaskRecord
-from agentbus.tasks.starting import MAX_NAME, MAX_RESTARTS, check_switch, encode_notes
+from agentbus.tasks.starting import MAX_NAME, MAX_RESTARTS, MOST_LOSSES, check_switch, encode_notes
 
 if TYPE_CHECKING:
     from agentbus.bus import Bus
 
 _UNSET: Any = object()
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Control:
@@ -111,8 +115,12 @@ class Control:
     async def redo(
         self, task: str, step: str, *, note: str | None = None, by: str | None = None, reason: str | None = None
     ) -> TaskRecord:
-        """Do a step again, and everything after it. What it made void is kept as history; sub-tasks among it are
-        stopped. The step finds the ``note`` as ``task.note``. An approval is named like ``approval:plan``.
+        """Do a step again, and everything that began after it had ended. What it made void is kept as history;
+        sub-tasks among it are stopped. The step finds the ``note`` as ``task.note``. An approval is named like
+        ``approval:plan``.
+
+        Steps that run beside it, and do not depend on it, finish first; until then no other begins, and the record
+        names the step in ``redo``. If their worker dies meanwhile, the redo is carried out at once.
 
         >>> await bus.tasks.redo("feature-1", "implement", note="use the new client")  # doctest: +SKIP
         """
@@ -144,15 +152,29 @@ class Control:
         settings: Mapping[str, Any] | None = None,
         restarts: int | None = None,
         backoff: float | None = None,
+        max_losses: int | None = None,
+        arguments: Sequence[Any] | None = None,
+        keywords: Mapping[str, Any] | None = None,
         by: str | None = None,
     ) -> TaskRecord:
         """Change what a task is called, what its workflow is told, or how it is restarted. A worker that is at it
         learns of a new context and new settings when it takes the task next.
 
+        ``arguments`` and ``keywords`` replace those of a task that no worker has and that is not completed: one that
+        failed because they were wrong can be resumed then. Finished steps stay finished. A finished step that the
+        workflow now asks for with other arguments fails the task with WorkflowChanged, which names it: redo it.
+
         >>> await bus.tasks.edit("feature-1", settings={"model": "small"})            # doctest: +SKIP
+        >>> await bus.tasks.edit("feature-1", arguments=["Add logout"])               # doctest: +SKIP
         """
-        if all(one is None for one in (name, context, settings, restarts, backoff)):
-            raise InvalidInput(reason="edit() takes what is to be changed: name, context, settings, restarts, backoff")
+        changes = (name, context, settings, restarts, backoff, max_losses, arguments, keywords)
+        if all(one is None for one in changes):
+            raise InvalidInput(
+                reason="edit() takes what is to be changed: name, context, settings, restarts, backoff, max_losses, "
+                "arguments, keywords"
+            )
+        if arguments is not None and (isinstance(arguments, str) or not isinstance(arguments, Sequence)):
+            raise InvalidInput(reason="arguments must be a list")
         limit = self._bus.max_payload
         request = EditRequest(
             check_name(task, "task"),
@@ -161,9 +183,25 @@ class Control:
             None if settings is None else encode_notes(settings, "settings", limit),
             None if restarts is None else check_range(restarts, "restarts", 0, MAX_RESTARTS),
             None if backoff is None else check_seconds(backoff, "backoff", zero=True),
+            None if max_losses is None else check_range(max_losses, "max_losses", 1, MOST_LOSSES),
+            None if arguments is None else encode(list(arguments), limit)[0],
+            None if keywords is None else encode_notes(keywords, "keywords", limit),
+            limit,
             _name(by),
         )
-        return await self._engine.write(edit_task, request)
+        return await self._checked(edit_task, request)
+
+    async def _checked(self, operation: Operation[R, T], request: R) -> T:
+        """Write something with arguments for a workflow. A worker that died without a word does not refuse them."""
+        try:
+            return await self._engine.write(operation, request)
+        except WrongArguments:
+            from agentbus.operations.examining import live_processes
+            from agentbus.services.presence import strike_off
+
+            if not await strike_off(self._engine, await self._engine.read(live_processes, None)):
+                raise
+        return await self._engine.write(operation, request)
 
     async def _control(
         self,

@@ -86,6 +86,9 @@ class Run:
         self._unasked: dict[tuple[str, str], None] = {}
         self._in_order: dict[tuple[str, str], None] = {}
         self._last = 0
+        self._endings = 0
+        self.seen = 0
+        """The last ending that the workflow knows of."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._busy = 0
         self._executing: dict[str, asyncio.Task[Any] | None] = {}
@@ -107,6 +110,7 @@ class Run:
         self._unasked = {(step.kind, step.key): None for step in settled}
         self._in_order = {(step.kind, step.key): None for step in settled if step.main}
         self._last = replay.last
+        self._endings = self.seen = replay.endings
 
     # Its end
 
@@ -157,8 +161,7 @@ class Run:
             open_value(text, crc, f"the result of workflow {self.workflow.name}", result_type(self.workflow.function))
         except Exception as error:
             return await self._fail(error)
-        await self.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
-        return "completed"
+        return await self.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
 
     async def _fail(self, error: BaseException) -> str:
         problem = problem_of(error, self.claimed.id)
@@ -192,7 +195,7 @@ class Run:
             if main and self._in_order:
                 _, other = next(iter(self._in_order))
                 self._changed(other, f"was done where the workflow now comes to {kind} {key!r}")
-            return StepPlace(kind, key, name, self.place(), main, digest), None
+            return StepPlace(kind, key, name, self.place(), main, digest, self.seen), None
         self._unasked.pop((kind, key), None)
         self._in_order.pop((kind, key), None)
         # What came from elsewhere does not say with which arguments it was done.
@@ -212,6 +215,16 @@ class Run:
         """The next position in the order of all that the task comes to."""
         self._last += 1
         return self._last
+
+    def ending(self) -> int:
+        """The number of the next ending of a step, sub-task, phase or checkpoint."""
+        self._endings += 1
+        return self._endings
+
+    def saw(self, ending: int | None) -> None:
+        """Note that the workflow is told of an ending: what it comes to from now on may depend on it."""
+        self.seen = max(self.seen, ending or 0)
+        self._endings = max(self._endings, self.seen)
 
     def _check_all_asked(self) -> None:
         for _, key in self._unasked:
@@ -326,7 +339,7 @@ class Run:
 
         async def going_on() -> bool | None:
             mine = (await self.look(present_state, (self.hold.number,))).get(self.hold.number)
-            return True if mine is not None and not mine.halting else None
+            return True if mine is not None and not mine.paused else None
 
         await self.wait(Wait("halt", ""), going_on)
 

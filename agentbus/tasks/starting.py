@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentbus.codec import encode
+from agentbus.codec import decode, encode
 from agentbus.errors import InvalidInput
 from agentbus.limits import check_name, check_range, check_seconds, check_text, name_or_none
-from agentbus.operations.tasks import StartRequest
+from agentbus.operations.tasks import MAX_LOSSES, StartRequest
 from agentbus.tasks.workflow import Workflow, name_of
 
 MAX_RESTARTS = 1000
+MOST_LOSSES = 1000
 MAX_NAME = 200
 _CUT = 110
 
@@ -32,19 +33,21 @@ def start_request(
     restarts: int,
     backoff: float,
     delay: float | None,
+    max_losses: int = MAX_LOSSES,
     parent: str | None = None,
     by: str | None = None,
 ) -> StartRequest:
     """A checked request for a task; without an id it gets one."""
     title = name_of(workflow)
     given = dict(keywords or {})
+    encoded = encode({"arguments": list(arguments), "keywords": given}, limit)
     if isinstance(workflow, Workflow):
-        workflow.check_arguments(tuple(arguments), given)
+        workflow.check_arguments(**decode(encoded[0]))
     return StartRequest(
         f"{title[:_CUT]}-{secrets.token_hex(6)}" if id is None else check_name(id, "task"),
         title,
         title if name is None else check_text(name, "name", MAX_NAME, low=1),
-        encode({"arguments": list(arguments), "keywords": given}, limit),
+        encoded,
         name_or_none(session, "session"),
         check_switch(auto, "auto"),
         encode_notes(context or {}, "context", limit),
@@ -54,6 +57,7 @@ def start_request(
         0 if delay is None else check_seconds(delay, "delay", zero=True),
         parent,
         by,
+        check_range(max_losses, "max_losses", 1, MOST_LOSSES),
     )
 
 

@@ -161,12 +161,14 @@ async def _attempt(
     finally:
         unit.close()
         CURRENT.reset(token)
-    finishing = FinishStepRequest(run.agent.actor, run.hold, place, (text, crc), validation)
+    ending = run.ending()
+    finishing = FinishStepRequest(run.agent.actor, run.hold, place, (text, crc), validation, ending)
     if unit.empty:
         await run.write(finish_step, finishing)
     else:
         # What the step did on the bus and its result are one commit.
         await run.commit_unit(unit, Part(finish_step, finishing))
+    run.saw(ending)
     run.tell("step", place.key, "finished", attempt)
     return result
 
@@ -204,11 +206,13 @@ async def _after_failure(
     kept = problem_of(error, run.claimed.id, place.key)
     # Whether something that ran out of time has happened nobody knows: what must happen only once is not tried again.
     delay = None if how.once and isinstance(error, TimeoutError) else how.delay(failures)
-    request = FailStepRequest(run.agent.actor, run.hold, place, plain(kept), failures, delay)
+    ending = run.ending() if delay is None else None
+    request = FailStepRequest(run.agent.actor, run.hold, place, plain(kept), failures, delay, ending)
     if delay is None:
         # Before it is written: a branch that is cancelled meanwhile does not raise what is recorded then.
         run.unheard[place.key] = None
     due = await run.write(fail_step, request, durable=None if delay is None else False)
+    run.saw(ending)
     run.tell("step", place.key, "failed" if due is None else "retrying", attempt)
     if due is None:
         raise _failed(run, place, how, failures, kept) from error

@@ -31,6 +31,7 @@ from agentbus.operations.steps import (
     start_child,
 )
 from agentbus.operations.task_reading import Ending, Recorded, ending_of, problem
+from agentbus.operations.tasks import MAX_LOSSES
 from agentbus.records import Checkpoint, TaskProblem, Verdict
 from agentbus.tasks.running import Run, Wait
 from agentbus.tasks.starting import start_request
@@ -214,6 +215,7 @@ class Task:
 
             if answer.status == "open":
                 answer = await run.wait(Wait("approval", key, answer.expires), decided)
+            run.saw(answer.ending)
         return Verdict(
             answer.status == "approved", answer.by, answer.reason, answer.decided or 0, bool(answer.auto),
             answer.status == "expired",
@@ -225,6 +227,7 @@ class Task:
         request = AskRequest(
             run.agent.actor, run.hold, key, name, run.place(), encode(show, run.bus.max_payload),
             None if expires is None else check_seconds(expires, "expires"), None if to is None else str(to),
+            run.seen, run.ending(),
         )  # fmt: skip
         if to is None:
             return await run.write(ask_approval, request)
@@ -244,6 +247,7 @@ class Task:
         name: str | None = None,
         restarts: int = 0,
         backoff: float = 1.0,
+        max_losses: int = MAX_LOSSES,
         context: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         returns: Any = None,
@@ -259,7 +263,7 @@ class Task:
         checked = start_request(
             workflow, arguments, keywords, run.bus.max_payload, id="-", name=name, session=self.session,
             auto=bool(run.claimed.auto), context=context, settings=settings, restarts=restarts, backoff=backoff,
-            delay=None, parent=self.id, by=run.agent.id,
+            delay=None, max_losses=max_losses, parent=self.id, by=run.agent.id,
         )  # fmt: skip
         as_ = returns
         if as_ is None and isinstance(workflow, Workflow):
@@ -304,14 +308,20 @@ class Task:
             if ending.status == "completed" and ending.result is not None and ending.checksum is not None:
                 kept = (ending.result, ending.checksum)
                 result = open_value(*kept, f"the result of task {child.id}", child.as_)
-                await run.write(finish_step, FinishStepRequest(run.agent.actor, run.hold, child.place, kept))
+                number = run.ending()
+                request = FinishStepRequest(run.agent.actor, run.hold, child.place, kept, ending=number)
+                await run.write(finish_step, request)
+                run.saw(number)
                 run.tell("task", child.place.key, "finished")
                 return result  # type: ignore[no-any-return]
             cause = problem(ending.error) if ending.status == "failed" else None
             text = f"it was {ending.status}" if cause is None else f"{cause.type}: {cause.message}"
             told = TaskProblem("TaskFailed", text, [], child.place.key)
             run.unheard[child.place.key] = None
-            await run.write(fail_step, FailStepRequest(run.agent.actor, run.hold, child.place, plain(told), 1))
+            number = run.ending()
+            failing = FailStepRequest(run.agent.actor, run.hold, child.place, plain(told), 1, ending=number)
+            await run.write(fail_step, failing)
+            run.saw(number)
             run.tell("task", child.place.key, "failed")
             raise self._child_failed(child, told)
 
@@ -332,7 +342,9 @@ class Task:
         with run.busy():
             place, known = run.ask("phase", name)
             if known is None:
-                await run.write(enter_phase, PhaseRequest(run.agent.actor, run.hold, place))
+                ending = run.ending()
+                await run.write(enter_phase, PhaseRequest(run.agent.actor, run.hold, place, ending))
+                run.saw(ending)
                 run.tell("phase", name, "entered")
 
     async def checkpoint(
@@ -363,7 +375,10 @@ class Task:
                 keep=keep, actor=run.agent.actor, session=self.session,
             )  # fmt: skip
             request, _ = await checked.finished(run.engine)
-            number = await run.write(checkpoint_task, TaskCheckpointRequest(run.agent.actor, run.hold, place, request))
+            ending = run.ending()
+            saving = TaskCheckpointRequest(run.agent.actor, run.hold, place, request, ending)
+            number = await run.write(checkpoint_task, saving)
+            run.saw(ending)
             run.tell("checkpoint", place.key, "finished")
             return number
 

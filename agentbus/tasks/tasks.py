@@ -28,7 +28,7 @@ from agentbus.operations.task_reading import (
     task_statistics,
     task_steps,
 )
-from agentbus.operations.tasks import start_task
+from agentbus.operations.tasks import MAX_LOSSES, start_task
 from agentbus.records import ApprovalRecord, Page, StepRecord, TaskChange, TaskRecord, TaskStatistics
 from agentbus.tasks.control import Control
 from agentbus.tasks.starting import check_switch, start_request
@@ -61,22 +61,25 @@ class Tasks(Control):
         restarts: int = 0,
         backoff: float = 1.0,
         delay: float | None = None,
+        max_losses: int = MAX_LOSSES,
     ) -> TaskRecord:
         """Have a workflow done with these arguments, by any worker that has it. When this returns, the task is
-        committed.
+        committed. Arguments that the workflow does not take are refused (WrongArguments): by its function, if that is
+        given, and by what live workers announce. Of several versions of a workflow one has to take them.
 
         ``name`` is for people, ``context`` and ``settings`` are for the workflow. ``auto`` passes approvals through. A
         task that fails is tried again ``restarts`` times, first after ``backoff`` seconds, then ever later; ``delay``:
-        not before so many seconds. With an ``id`` of your own you may call again after a crash: the same id with the
-        same workflow and arguments is the same task.
+        not before so many seconds. A task fails once ``max_losses`` workers in a row died or lost their lease while
+        they ran it, without a step of it having finished. With an ``id`` of your own you may call again after a crash:
+        the same id with the same workflow and arguments is the same task.
 
         >>> await bus.tasks.start(feature, "Add login", session="planning-001")       # doctest: +SKIP
         """
         request = start_request(
             workflow, arguments, keywords, self._bus.max_payload, id=id, name=name, session=session, auto=auto,
-            context=context, settings=settings, restarts=restarts, backoff=backoff, delay=delay,
+            context=context, settings=settings, restarts=restarts, backoff=backoff, delay=delay, max_losses=max_losses,
         )  # fmt: skip
-        await self._engine.write(start_task, request)
+        await self._checked(start_task, request)
         return await self._record(request.id)
 
     # Looking

@@ -32,6 +32,7 @@ from agentbus.operations.tasks import (
 from agentbus.parting import farewell, unheeded
 from agentbus.records import TaskChange
 from agentbus.services.callbacks import check_callback
+from agentbus.tasks.announcement import announced
 from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import first_of
 from agentbus.tasks.running import Run
@@ -72,7 +73,7 @@ async def run_worker(
     for name, callback in callbacks.items():
         if callback is not None:
             check_callback(callback, name, "change")
-    async with _as_agent(bus, agent, known) as handle:
+    async with _as_agent(bus, agent, known) as handle, announced(handle, known.values()):
         worker = Worker(bus, handle, known, concurrency, lease, callbacks)
         try:
             await worker.work(until_idle)

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from agentbus.codec import decode_as, plain
 from agentbus.errors import InvalidInput
 from agentbus.limits import check_name, check_names
+from agentbus.operations.signatures import (
+    EITHER,
+    KEYWORD,
+    POSITIONAL,
+    REST,
+    REST_OF_KEYWORDS,
+    Parameter,
+    Signature,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from agentbus.tasks.task import Task
@@ -43,14 +66,35 @@ class Workflow(Generic[P, R]):
     def __call__(self, task: Task, /, *arguments: P.args, **keywords: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.function(task, *arguments, **keywords)
 
-    def check_arguments(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """A task whose arguments do not fit would fail as soon as it is taken."""
+    @cached_property
+    def signature(self) -> Signature:
+        """The parameters of the function behind the task, as they are announced on the bus."""
+        from inspect import Parameter as Kind
         from inspect import signature
 
+        kinds = {
+            Kind.POSITIONAL_ONLY: POSITIONAL, Kind.POSITIONAL_OR_KEYWORD: EITHER, Kind.VAR_POSITIONAL: REST,
+            Kind.KEYWORD_ONLY: KEYWORD, Kind.VAR_KEYWORD: REST_OF_KEYWORDS,
+        }  # fmt: skip
+        found = list(signature(self.function).parameters.values())
+        # The first one takes the task; *arguments may take it, and more.
+        return tuple(
+            Parameter(one.name, kinds[one.kind], one.default is Kind.empty, self._types(one.name))
+            for one in found[found[0].kind is not Kind.VAR_POSITIONAL :]
+        )
+
+    def _types(self, name: str) -> tuple[str, ...]:
         try:
-            signature(self.function).bind(None, *arguments, **keywords)
-        except TypeError as error:
-            raise InvalidInput(reason=f"workflow {self.name!r} does not take these arguments: {error}") from None
+            return json_types(_hint(self.function, name, name))
+        except InvalidInput:
+            # Who calls it is told; others need not know what it takes.
+            return ()
+
+    def check_arguments(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        """Raise WrongArguments for those (as JSON) with which a task would fail as soon as it is taken."""
+        error = refusal(self.name, [self.signature], arguments, keywords)
+        if error is not None:
+            raise error
 
     def converted(self, arguments: list[Any], keywords: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments that were stored as JSON, as the types that the function says it takes."""
@@ -105,6 +149,31 @@ def workflow(
         return Workflow(name, function, allowed)
 
     return decorate
+
+
+_JSON_TYPES: dict[Any, str] = {
+    None: "null", type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
+    tuple: "array", set: "array", frozenset: "array", Sequence: "array", dict: "object", Mapping: "object",
+}  # fmt: skip
+
+
+def json_types(hint: Any) -> tuple[str, ...]:
+    """The types of JSON that a value of this type can be read from; none if that is not certain.
+
+    >>> json_types(list[int] | None), json_types(float), json_types(Any)
+    (('array', 'null'), ('number',), ())
+    """
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return json_types(get_args(hint)[0])
+    if origin in {Union, UnionType}:
+        found = [json_types(one) for one in get_args(hint)]
+        return tuple(dict.fromkeys(kind for kinds in found for kind in kinds)) if all(found) else ()
+    try:
+        kind = _JSON_TYPES.get(hint if origin is None else origin)
+    except TypeError:
+        return ()  # it has no hash
+    return () if hint is None or kind is None else (kind,)
 
 
 def result_type(function: Any) -> Any:

@@ -1,24 +1,43 @@
 -- name: approval_insert
 -- A question to a person, or one that is passed through.
 INSERT INTO approvals (
-    task, key, name, position, status, auto, notify, expires, created, decided, checksum, shown
+    task, key, name, position, status, auto, notify, expires, created, decided, checksum, shown, seen, ending
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: approval_decide
--- An open approval is decided.
-UPDATE approvals SET status = $1, auto = $2, decided_by = $3, reason = $4, decided = $5
+-- An open approval is decided: the next ending of its task.
+UPDATE approvals SET
+    status = $1, auto = $2, decided_by = $3, reason = $4, decided = $5,
+    ending = (
+        SELECT coalesce(max(ending), 0) + 1 FROM (
+            SELECT max(ending) AS ending FROM steps WHERE task = $6
+            UNION ALL
+            SELECT max(ending) FROM approvals WHERE task = $6
+        ) AS endings
+    )
 WHERE task = $6 AND key = $7 AND superseded = 0 AND status = 'open';
 
 -- name: approval_expire
 -- Nobody decided in time; says whether that is so.
-UPDATE approvals SET status = 'expired', decided = $1
+UPDATE approvals SET
+    status = 'expired', decided = $1,
+    ending = (
+        SELECT coalesce(max(ending), 0) + 1 FROM (
+            SELECT max(ending) AS ending FROM steps WHERE task = $2
+            UNION ALL
+            SELECT max(ending) FROM approvals WHERE task = $2
+        ) AS endings
+    )
 WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'open' AND expires <= $1
 RETURNING id;
 
 -- name: approval_supersede
--- What a task asked for from a position on is void; nobody need decide it any more.
-UPDATE approvals SET superseded = $1 WHERE task = $2 AND superseded = 0 AND position >= $3;
+-- The approval at a position ($3) is void, and those that have seen its ending ($4); without that, all that came later.
+UPDATE approvals SET superseded = $1
+WHERE task = $2 AND superseded = 0 AND (
+    position = $3 OR CASE WHEN seen IS NULL OR CAST($4 AS bigint) IS NULL THEN position > $3 ELSE seen >= $4 END
+);
 
 -- name: approval_open
 -- What a task asks for.
@@ -34,7 +53,7 @@ SELECT key, position FROM approvals WHERE task = $1 AND superseded = 0 ORDER BY 
 
 -- name: approval_answer
 -- How an approval stands.
-SELECT status, decided_by, reason, decided, auto, expires FROM approvals
+SELECT status, decided_by, reason, decided, auto, expires, ending FROM approvals
 WHERE task = $1 AND key = $2 AND superseded = 0;
 
 -- name: approval_get
@@ -87,7 +106,7 @@ WHERE approvals.status = 'open' AND approvals.superseded = 0 AND tasks.ended IS 
 -- All approvals of a task.
 SELECT approvals.key, approvals.superseded, approvals.name, approvals.position, approvals.status, approvals.auto,
     approvals.notify, approvals.expires, approvals.created, approvals.decided, approvals.decided_by,
-    approvals.reason, approvals.checksum, approvals.shown
+    approvals.reason, approvals.checksum, approvals.shown, approvals.seen, approvals.ending
 FROM approvals JOIN tasks ON tasks.number = approvals.task
 WHERE tasks.id = $1
 ORDER BY approvals.position, approvals.superseded;
@@ -96,9 +115,9 @@ ORDER BY approvals.position, approvals.superseded;
 -- An approval from an archive.
 INSERT INTO approvals (
     task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by, reason,
-    checksum, shown
+    checksum, shown, seen, ending
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: approval_delete
 -- A task goes, and its approvals with it.

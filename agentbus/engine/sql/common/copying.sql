@@ -184,7 +184,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 -- name: copy_sizes_tasks
 -- About how long the next tasks are.
 SELECT length(waits) + coalesce(length(error), 0) + length(notes) + length(context) + length(settings) + length(arguments)
-    + coalesce(length(result), 0)
+    + coalesce(length(result), 0) + coalesce(length(redo), 0)
 FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
 
 -- name: copy_read_tasks
@@ -192,7 +192,7 @@ FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
 SELECT
     number, id, workflow, name, session, parent, status, phase, auto, halting, progress, note, generation, holder,
     lease, lease_until, due, waits, restarts, backoff, restarted, error, created, started, updated, ended, notes,
-    context, settings, checksum, result_sum, arguments, result
+    context, settings, checksum, result_sum, arguments, result, losses, max_losses, redo
 FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
 
 -- name: copy_write_tasks
@@ -200,9 +200,9 @@ FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
 INSERT INTO tasks (
     number, id, workflow, name, session, parent, status, phase, auto, halting, progress, note, generation, holder,
     lease, lease_until, due, waits, restarts, backoff, restarted, error, created, started, updated, ended, notes,
-    context, settings, checksum, result_sum, arguments, result
+    context, settings, checksum, result_sum, arguments, result, losses, max_losses, redo
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36);
 
 -- name: copy_sizes_steps
 -- About how long the next steps are.
@@ -213,16 +213,18 @@ FROM steps WHERE id > $1 ORDER BY id LIMIT $2;
 -- The next steps.
 SELECT
     id, task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress,
-    note, child, due, error, started, finished, checksum, validation, result
+    note, child, due, error, started, finished, checksum, validation, result, seen,
+    ending
 FROM steps WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: copy_write_steps
 -- Of the steps, one that was copied.
 INSERT INTO steps (
     id, task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress,
-    note, child, due, error, started, finished, checksum, validation, result
+    note, child, due, error, started, finished, checksum, validation, result, seen,
+    ending
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25);
 
 -- name: copy_sizes_approvals
 -- About how long the next approvals are.
@@ -233,16 +235,16 @@ FROM approvals WHERE id > $1 ORDER BY id LIMIT $2;
 -- The next approvals.
 SELECT
     id, task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by,
-    reason, checksum, shown
+    reason, checksum, shown, seen, ending
 FROM approvals WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: copy_write_approvals
 -- Of the approvals, one that was copied.
 INSERT INTO approvals (
     id, task, key, superseded, name, position, status, auto, notify, expires, created, decided, decided_by,
-    reason, checksum, shown
+    reason, checksum, shown, seen, ending
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
 
 -- name: copy_sizes_state
 -- About how long the next entries of state are.

@@ -10,9 +10,10 @@ LIMIT $1;
 -- name: step_insert
 -- Something that a task comes to: a step that is being executed, a sub-task, or what is done as soon as it is recorded.
 INSERT INTO steps (
-    task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result
+    task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result,
+    seen, ending
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: step_again
 -- A step is being executed once more.
@@ -23,13 +24,13 @@ WHERE task = $4 AND kind = 'step' AND key = $5 AND superseded = 0;
 -- name: step_finish
 -- A step has a result.
 UPDATE steps SET
-    status = 'finished', finished = $1, checksum = $2, validation = $3, result = $4, due = NULL
-WHERE task = $5 AND kind = $6 AND key = $7 AND superseded = 0;
+    status = 'finished', finished = $1, checksum = $2, validation = $3, result = $4, due = NULL, ending = $5
+WHERE task = $6 AND kind = $7 AND key = $8 AND superseded = 0;
 
 -- name: step_fail
 -- An attempt of a step failed; there is another one, or none.
-UPDATE steps SET status = $1, due = $2, failures = $3, error = $4, finished = $5
-WHERE task = $6 AND kind = $7 AND key = $8 AND superseded = 0;
+UPDATE steps SET status = $1, due = $2, failures = $3, error = $4, finished = $5, ending = $6
+WHERE task = $7 AND kind = $8 AND key = $9 AND superseded = 0;
 
 -- name: step_progress
 -- How far a step is.
@@ -52,36 +53,49 @@ WHERE task = $2 AND kind = 'step' AND superseded = 0 AND status = 'running';
 UPDATE steps SET status = 'interrupted' WHERE task = $1 AND kind = 'step' AND key = $2 AND superseded = 0;
 
 -- name: step_supersede
--- What a task came to from a position on is void.
+-- The step at a position ($4) is void, and everything that has seen its ending ($5); without that, all that came later.
 UPDATE steps SET
     superseded = $1,
     status = CASE WHEN status IN ('finished', 'failed') THEN status ELSE 'cancelled' END,
     finished = coalesce(finished, $2)
-WHERE task = $3 AND superseded = 0 AND position >= $4;
+WHERE task = $3 AND superseded = 0 AND (
+    position = $4 OR CASE WHEN seen IS NULL OR CAST($5 AS bigint) IS NULL THEN position > $4 ELSE seen >= $5 END
+);
 
 -- name: step_supersede_one
 -- A step that failed is void.
 UPDATE steps SET superseded = $1 WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'failed';
 
 -- name: step_children
--- The sub-tasks that a task started from a position on.
-SELECT child FROM steps WHERE task = $1 AND kind = 'task' AND superseded = 0 AND position >= $2 ORDER BY position;
+-- The sub-task at a position ($2) of a task, and those that have seen its ending ($3).
+SELECT child FROM steps
+WHERE task = $1 AND kind = 'task' AND superseded = 0 AND (
+    position = $2 OR CASE WHEN seen IS NULL OR CAST($3 AS bigint) IS NULL THEN position > $2 ELSE seen >= $3 END
+)
+ORDER BY position;
+
+-- name: step_running
+-- The steps of a task that are being executed.
+SELECT key, position, seen FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running'
+ORDER BY position;
 
 -- name: step_places
--- What a task came to, in its order.
-SELECT kind, key, position FROM steps WHERE task = $1 AND superseded = 0
+-- What a task came to, in its order, and how that stands.
+SELECT kind, key, position, status, ending FROM steps WHERE task = $1 AND superseded = 0
 UNION ALL
-SELECT 'approval', key, position FROM approvals WHERE task = $1 AND superseded = 0
+SELECT 'approval', key, position, status, ending FROM approvals WHERE task = $1 AND superseded = 0
 ORDER BY position;
 
 -- name: step_last
--- The last position that was given out in a task, and the first of a step that failed and was made void to be tried again.
+-- The last position that was given out in a task, the first of a step that failed and was made void to be tried again, and
+-- the last number of an ending.
 SELECT coalesce(max(position), 0),
-    (SELECT min(position) FROM steps WHERE task = $1 AND superseded > 0 AND status = 'failed')
+    (SELECT min(position) FROM steps WHERE task = $1 AND superseded > 0 AND status = 'failed'),
+    coalesce(max(ending), 0)
 FROM (
-    SELECT max(position) AS position FROM steps WHERE task = $1
+    SELECT max(position) AS position, max(ending) AS ending FROM steps WHERE task = $1
     UNION ALL
-    SELECT max(position) FROM approvals WHERE task = $1
+    SELECT max(position), max(ending) FROM approvals WHERE task = $1
 ) AS positions;
 
 -- name: step_status
@@ -116,7 +130,8 @@ GROUP BY steps.status;
 -- All steps of a task.
 SELECT steps.kind, steps.key, steps.superseded, steps.name, steps.position, steps.status, steps.main, steps.once,
     steps.attempt, steps.failures, steps.digest, steps.progress, steps.note, steps.child, steps.due, steps.error,
-    steps.started, steps.finished, steps.checksum, steps.validation, steps.result
+    steps.started, steps.finished, steps.checksum, steps.validation, steps.result, steps.seen,
+    steps.ending
 FROM steps JOIN tasks ON tasks.number = steps.task
 WHERE tasks.id = $1
 ORDER BY steps.position, steps.superseded;
@@ -125,9 +140,11 @@ ORDER BY steps.position, steps.superseded;
 -- A step from an archive.
 INSERT INTO steps (
     task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
-    due, error, started, finished, checksum, validation, result
+    due, error, started, finished, checksum, validation, result, seen, ending
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
+VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
+);
 
 -- name: step_delete
 -- A task goes, and its steps with it.

@@ -2,14 +2,14 @@
 -- A new task.
 INSERT INTO tasks (
     id, workflow, name, session, parent, status, auto, due, restarts, backoff, created, updated, context, settings,
-    checksum, arguments
+    checksum, arguments, max_losses
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: task_running
 -- Every task that somebody holds.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks WHERE status = 'running';
 
 -- name: task_promote
@@ -19,7 +19,7 @@ UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due
 -- name: task_lease
 -- Hand a task to a worker.
 UPDATE tasks SET
-    status = 'running', holder = $1, lease = lease + 1, lease_until = $2, due = NULL, waits = '[]',
+    status = 'running', holder = $1, lease = lease + 1, lease_until = $2, due = NULL, waits = '[]', error = NULL,
     started = coalesce(started, $3), updated = $3
 WHERE number = $4;
 
@@ -34,6 +34,14 @@ UPDATE tasks SET
     due = CASE halting WHEN 1 THEN NULL ELSE 0 END,
     halting = 0, holder = NULL, lease_until = NULL, updated = $1
 WHERE number = $2 AND status = 'running';
+
+-- name: task_lost
+-- A worker died or lost its lease while it ran a task.
+UPDATE tasks SET losses = losses + 1 WHERE number = $1;
+
+-- name: task_progressed
+-- Something of a task was done: workers that it lost before do not count any more.
+UPDATE tasks SET losses = 0 WHERE number = $1;
 
 -- name: task_let_go
 -- A worker can do nothing for a task at present.
@@ -63,7 +71,7 @@ WHERE number = $4;
 -- name: task_fail
 -- A task has failed.
 UPDATE tasks SET
-    status = 'failed', error = $1, ended = $2, updated = $2, halting = 0, holder = NULL, lease_until = NULL
+    status = 'failed', error = $1, ended = $2, updated = $2, due = NULL, halting = 0, holder = NULL, lease_until = NULL
 WHERE number = $3;
 
 -- name: task_restart_later
@@ -100,7 +108,8 @@ UPDATE tasks SET status = 'halted', due = NULL, updated = $1 WHERE number = $2;
 
 -- name: task_resume
 -- A task goes on.
-UPDATE tasks SET status = 'pending', due = 0, ended = NULL, waits = '[]', updated = $1 WHERE number = $2;
+UPDATE tasks SET status = 'pending', due = 0, ended = NULL, waits = '[]', error = NULL, losses = 0, updated = $1
+WHERE number = $2;
 
 -- name: task_stop
 -- A task is given up, whoever holds it.
@@ -109,10 +118,22 @@ UPDATE tasks SET
 WHERE number = $2;
 
 -- name: task_again
--- A task is done again, or a part of it, whoever holds it. It is back in the part that what is not void ends in.
+-- A task is done again, or a part of it, whoever holds it.
 UPDATE tasks SET
-    status = 'pending', due = 0, waits = '[]', halting = 0, holder = NULL, lease_until = NULL, ended = NULL,
-    result = NULL, result_sum = NULL, error = NULL, generation = generation + 1, notes = $1, updated = $2,
+    status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
+    due = CASE halting WHEN 1 THEN NULL ELSE 0 END,
+    waits = '[]', halting = 0, holder = NULL, lease_until = NULL, ended = NULL, result = NULL, result_sum = NULL,
+    error = NULL, updated = $1
+WHERE number = $2;
+
+-- name: task_redo_wait
+-- Redos of a task that wait until the steps beside them have ended.
+UPDATE tasks SET redo = $1, halting = 0, updated = $2 WHERE number = $3;
+
+-- name: task_redo_apply
+-- Something of a task was made void, and no redo waits any more. It is back in the phase that what is not void ends in.
+UPDATE tasks SET
+    redo = NULL, generation = generation + 1, losses = 0, notes = $1, updated = $2,
     phase = (
         SELECT steps.name FROM steps
         WHERE steps.task = tasks.number AND steps.kind = 'phase' AND steps.superseded = 0
@@ -134,8 +155,17 @@ UPDATE tasks SET auto = $1, updated = $2 WHERE number = $3;
 UPDATE tasks SET
     name = coalesce(CAST($1 AS text), name), context = coalesce(CAST($2 AS text), context),
     settings = coalesce(CAST($3 AS text), settings), restarts = coalesce(CAST($4 AS bigint), restarts),
-    backoff = coalesce(CAST($5 AS bigint), backoff), updated = $6
-WHERE number = $7;
+    backoff = coalesce(CAST($5 AS bigint), backoff), max_losses = coalesce(CAST($6 AS bigint), max_losses),
+    updated = $7
+WHERE number = $8;
+
+-- name: task_edit_arguments
+-- A person changed the arguments of a task.
+UPDATE tasks SET checksum = $1, arguments = $2, updated = $3 WHERE number = $4;
+
+-- name: task_arguments
+-- The arguments of a task.
+SELECT checksum, arguments FROM tasks WHERE number = $1;
 
 -- name: task_descendants
 -- The sub-tasks of a task that have not ended, and theirs.
@@ -146,7 +176,7 @@ WITH RECURSIVE family (id) AS (
 )
 SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
     tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
-    tasks.restarted, tasks.error
+    tasks.restarted, tasks.error, tasks.losses, tasks.max_losses, tasks.redo
 FROM family JOIN tasks ON tasks.id = family.id
 WHERE tasks.ended IS NULL;
 
@@ -154,7 +184,7 @@ WHERE tasks.ended IS NULL;
 -- The sub-tasks of a task whose ends it has not heard of, in the order in which it started them.
 SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
     tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
-    tasks.restarted, tasks.error
+    tasks.restarted, tasks.error, tasks.losses, tasks.max_losses, tasks.redo
 FROM steps JOIN tasks ON tasks.id = steps.child
 WHERE steps.task = $1 AND steps.kind = 'task' AND steps.superseded = 0 AND steps.status = 'running'
 ORDER BY steps.position;
@@ -163,7 +193,7 @@ ORDER BY steps.position;
 -- All of one task.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended
+    started, updated, ended, losses, max_losses, redo
 FROM tasks WHERE id = $1;
 
 -- name: task_ending
@@ -174,7 +204,7 @@ SELECT status, error, result_sum, result FROM tasks WHERE id = $1;
 -- Tasks, newest first, before the cursor; a NULL filter takes all. $2 has statuses between commas.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended
+    started, updated, ended, losses, max_losses, redo
 FROM tasks
 WHERE number < $1
     AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || status || ',%')
@@ -188,7 +218,7 @@ LIMIT $6;
 -- The same for one status, of which there may be few among many.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended
+    started, updated, ended, losses, max_losses, redo
 FROM tasks
 WHERE status = $2 AND number < $1
     AND (CAST($3 AS text) IS NULL OR workflow = $3)
@@ -201,7 +231,7 @@ LIMIT $6;
 -- Tasks that were begun and not completed, that nobody is at work on, and that no person is asked about.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended
+    started, updated, ended, losses, max_losses, redo
 FROM tasks
 WHERE number IN (
     SELECT number FROM tasks WHERE status = 'halted'
@@ -276,7 +306,7 @@ SELECT ended, updated FROM tasks WHERE id = $1;
 -- All of a task that outlives a boot.
 SELECT id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
     backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
-    arguments, result_sum, result
+    arguments, result_sum, result, losses, max_losses, redo
 FROM tasks WHERE id = $1;
 
 -- name: task_restore
@@ -284,11 +314,11 @@ FROM tasks WHERE id = $1;
 INSERT INTO tasks (
     id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
     backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
-    arguments, result_sum, result
+    arguments, result_sum, result, losses, max_losses
 )
 VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
-    $25, $26, $27, $28
+    $25, $26, $27, $28, $29, $30
 )
 RETURNING number;
 
@@ -312,3 +342,12 @@ UNION ALL
 SELECT number, result_sum, result, 'the result', id FROM tasks
 WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2) AND result IS NOT NULL
 ORDER BY 1 DESC;
+
+-- name: workflow_announce
+-- The signature of a workflow that a worker has.
+INSERT INTO workflows (workflow, agent, signature) VALUES ($1, $2, $3)
+ON CONFLICT (workflow, agent) DO UPDATE SET signature = excluded.signature;
+
+-- name: workflow_withdraw
+-- A worker does not run a workflow any more.
+DELETE FROM workflows WHERE workflow = $1 AND agent = $2;

@@ -5,19 +5,19 @@ SELECT id, workflow, arguments FROM tasks WHERE id = ANY ($1);
 -- name: task_held
 -- Tasks as those who write for them see them. Differs: lists are arrays.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks WHERE number = ANY ($1);
 
 -- name: task_standing
 -- The same by their ids. Differs: lists are arrays.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks WHERE id = ANY ($1);
 
 -- name: task_held_by
 -- What agents hold. Differs: lists are arrays, and no index needs to be named.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks WHERE status = 'running' AND holder = ANY ($1);
 
 -- name: task_ready
@@ -46,5 +46,16 @@ SELECT id FROM tasks WHERE due > 0 AND due <= $1 AND status = 'waiting';
 -- name: task_lapsed
 -- Tasks that were held for too long. Differs: no index needs to be named.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks WHERE status = 'running' AND lease_until <= $1;
+
+-- name: workflow_signatures
+-- The signatures of these workflows that live workers announce. Differs: lists are arrays.
+SELECT workflows.workflow, workflows.agent, workflows.signature
+FROM workflows JOIN agents ON agents.id = workflows.agent
+WHERE workflows.workflow = ANY ($1) AND agents.status IN ('running', 'suspect')
+ORDER BY workflows.workflow, workflows.agent;
+
+-- name: workflow_forget
+-- The lives of these agents are over. Differs: lists are arrays.
+DELETE FROM workflows WHERE agent = ANY ($1);

@@ -6,20 +6,20 @@ SELECT tasks.id, workflow, arguments FROM json_each($1) AS wanted CROSS JOIN tas
 -- Tasks as those who write for them see them. Differs: lists by json_each.
 SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
     tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
-    tasks.restarted, tasks.error
+    tasks.restarted, tasks.error, tasks.losses, tasks.max_losses, tasks.redo
 FROM json_each($1) AS wanted CROSS JOIN tasks ON tasks.number = wanted.value;
 
 -- name: task_standing
 -- The same by their ids. Differs: lists by json_each.
 SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
     tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
-    tasks.restarted, tasks.error
+    tasks.restarted, tasks.error, tasks.losses, tasks.max_losses, tasks.redo
 FROM json_each($1) AS wanted CROSS JOIN tasks ON tasks.id = wanted.value;
 
 -- name: task_held_by
 -- What agents hold. Differs: lists by json_each; the index is named because nothing tells SQLite that few are held.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks INDEXED BY tasks_leased
 WHERE status = 'running' AND holder IN (SELECT value FROM json_each($1));
 
@@ -51,5 +51,18 @@ SELECT id FROM tasks INDEXED BY tasks_due WHERE due > 0 AND due <= $1 AND status
 -- name: task_lapsed
 -- Tasks that were held for too long. Differs: the index is named because nothing tells SQLite that few are held.
 SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error
+    restarts, backoff, restarted, error, losses, max_losses, redo
 FROM tasks INDEXED BY tasks_leased WHERE status = 'running' AND lease_until <= $1;
+
+-- name: workflow_signatures
+-- The signatures of these workflows that live workers announce. Differs: lists by json_each.
+SELECT workflows.workflow, workflows.agent, workflows.signature
+FROM json_each($1) AS wanted
+CROSS JOIN workflows ON workflows.workflow = wanted.value
+JOIN agents ON agents.id = workflows.agent
+WHERE agents.status IN ('running', 'suspect')
+ORDER BY workflows.workflow, workflows.agent;
+
+-- name: workflow_forget
+-- The lives of these agents are over. Differs: lists by json_each.
+DELETE FROM workflows WHERE agent IN (SELECT value FROM json_each($1));

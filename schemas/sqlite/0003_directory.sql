@@ -1,0 +1,1 @@
+-- Nothing to change on SQLite. The number keeps the versions of both dialects equal.
