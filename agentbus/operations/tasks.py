@@ -34,6 +34,10 @@ from agentbus.operations.signatures import Signatures, signatures_of
 _LONGEST_BACKOFF = 3600 * 1000
 _MOST_SKIPPED = 1000
 """Tasks at the head of the queue that a claim passes over because other workers have to take them."""
+_SET = 1000
+"""Milliseconds by which the wall clock differs from awake time once it was set; less is drift."""
+CLOCK = "task_clock"
+"""The fact of the bus that says how far the wall clock is ahead of awake time, and in which boot."""
 MAX_LOSSES = 5
 """Workers that a task may lose in a row, by default, before it fails."""
 
@@ -276,7 +280,9 @@ def _ready(request: ClaimTasksRequest) -> Op[tuple[list[ClaimedTask], bool]]:
 
 def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
     """Make ready what is due, and free what was held for too long; when to look again (wall, awake)."""
-    ((due, until),) = yield Query("task_horizon")
+    ((due, until, known),) = yield Query("task_horizon")
+    if (yield from _set_back(known, now)):
+        ((due, until, _),) = yield Query("task_horizon")
     if due is not None and due <= now.wall:
         waited = yield Query("task_waited", (now.wall,))
         yield from record([event(now.wall, "task_pending", ("task", id), None, before="waiting") for (id,) in waited])
@@ -285,8 +291,24 @@ def tend_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
         rows = yield Query("task_lapsed", (now.awake,))
         yield from free([HeldTask(*row) for row in rows], "its lease ran out", now)
     if (due is not None and due <= now.wall) or (until is not None and until <= now.awake):
-        ((due, until),) = yield Query("task_horizon")
+        ((due, until, _),) = yield Query("task_horizon")
     return due, until
+
+
+def _set_back(known: str | None, now: Now) -> Op[bool]:
+    """Look whether the wall clock was set back since the last claim. What was to be done a while after it was written
+    would otherwise wait for longer, by as much: that time is counted from now on. Says whether anything changed."""
+    boot, _, offset = (known or "").rpartition(" ")
+    ahead = now.wall - now.awake
+    if boot == now.boot and abs(ahead - int(offset)) < _SET:
+        return False
+    yield Query("meta_set", (CLOCK, f"{now.boot} {ahead}"))
+    if boot != now.boot or ahead > int(offset):
+        return False
+    rows = yield Query("task_written_later", (now.wall,))
+    yield Each("task_shift", [(updated - now.wall, now.wall, number) for number, updated in rows])
+    yield Each("step_shift", [(updated - now.wall, number) for number, updated in rows])
+    return bool(rows)
 
 
 @operation(durable=False)

@@ -344,10 +344,13 @@ class Run:
         await self.wait(Wait("halt", ""), going_on)
 
     async def wait_until(self, key: str, due: int) -> None:
-        """Wait for another attempt."""
+        """Wait for another attempt. Setting the wall clock back does not make that longer."""
+        now = self.engine.clock.now()
+        until = now.awake + max(0, due - now.wall)
 
         async def is_due() -> bool | None:
-            return True if self.engine.clock.now().wall >= due else None
+            now = self.engine.clock.now()
+            return True if now.wall >= due or now.awake >= until else None
 
         await self.wait(Wait("retry", key, due), is_due)
 

@@ -22,6 +22,8 @@ PLACES = ("a", "b", "approval:go", "c")
 PATIENCE = 100
 """Seconds for which the approval may be open."""
 LEASE = 60.0
+MOST = 2
+"""Workers that the task may lose without progress."""
 REFUSED = (WrongState, UnknownStep, UnknownApproval)
 
 
@@ -39,6 +41,7 @@ class Model:
         self.expires = 0
         self.result: str | None = None
         self.executions: Counter[str] = Counter()
+        self.losses = 0
 
     def seen(self) -> tuple[Any, ...]:
         """What can be seen from outside."""
@@ -50,6 +53,7 @@ class Model:
             dict(self.results),
             self.approval,
             dict(self.executions),
+            self.losses,
         )
 
     # What workers do
@@ -104,6 +108,7 @@ class Model:
     def finish(self, good: bool, wall: int) -> None:
         step = str(self.at)
         if good:
+            self.losses = 0
             self.steps[step] = "finished"
             self.results[step] = self.executions[step]
             self._run(wall)
@@ -111,12 +116,16 @@ class Model:
             self.steps[step] = "failed"
             self._end("failed")
 
-    def let_go(self) -> None:
-        """The worker is gone."""
+    def let_go(self, lost: bool = False) -> None:
+        """The worker is gone; ``lost``: without a word."""
         self.worker = False
         if self.status == "running":
             self._interrupt()
-            self.status, self.halting = ("halted" if self.halting else "pending"), False
+            self.losses += lost
+            if lost and self.losses >= MOST and not self.halting:
+                self._end("failed")
+            else:
+                self.status, self.halting = ("halted" if self.halting else "pending"), False
 
     def _interrupt(self) -> None:
         if self.at is not None:
@@ -139,7 +148,7 @@ class Model:
 
     def _continue_(self, step: str, wall: int) -> bool:
         if self.status == "halted":
-            self.status = "pending"
+            self.status, self.losses = "pending", 0
         elif self.halting:
             self.halting = False
         else:
@@ -159,7 +168,7 @@ class Model:
             return False
         if self.status == "failed":
             self.steps = {name: status for name, status in self.steps.items() if status != "failed"}
-        self.status = "pending"
+        self.status, self.losses = "pending", 0
         return True
 
     def _redo(self, step: str, wall: int) -> bool:
@@ -179,6 +188,7 @@ class Model:
         self._interrupt()
         if place <= PLACES.index("approval:go"):
             self.approval = None
+        self.losses = 0
         self._end("pending")
 
     def _auto(self, step: str, wall: int) -> bool:
@@ -289,6 +299,7 @@ class Play:
             {step.key: step.result for step in steps if step.status == "finished"},
             asked[0].status if asked else None,
             dict(self.executions),
+            record.losses,
         )
 
     async def comes_to(self, expected: tuple[Any, ...], trail: list[Any]) -> None:
@@ -341,13 +352,15 @@ _round = count()
 @example(beginning=[GOOD, ("halt", "a")], actions=[GOOD, YES, ("continue_", "a"), YES, GOOD])
 @example(beginning=[GOOD, GOOD, YES, ("bad",)], actions=[("resume", "a"), ("crash",), ("redo", "b"), GOOD, GOOD])
 @example(beginning=[GOOD, GOOD, YES, GOOD], actions=[("redo", "approval:go"), ("reject", "a"), ("restart", "a")])
+@example(beginning=[GOOD, ("crash",), ("crash",)], actions=[("resume", "a"), ("crash",), GOOD, ("crash",), ("crash",)])
+@example(beginning=[("crash",), ("halt", "a"), ("crash",)], actions=[("continue_", "a"), ("crash",), GOOD, GOOD])
 async def test_any_sequence_ends_as_the_model_says(
     bus: Bus, clock: FakeClock, beginning: list[Any], actions: list[Any]
 ) -> None:
     # One bus for all examples, each with a task, a workflow and workers of its own.
     play = Play(bus, clock, f"r{next(_round)}")
     model = Model()
-    await bus.tasks.start(play.flow, id=play.id)
+    await bus.tasks.start(play.flow, id=play.id, max_losses=MOST)
     play.work()
     model.worker = True
     model.go_on(clock.now().wall)
@@ -373,7 +386,7 @@ async def _act(play: Play, model: Model, clock: FakeClock, action: Any) -> None:
         case ("crash",):
             if model.worker:
                 await play.crash()
-                model.let_go()
+                model.let_go(lost=True)
                 model.worker = True
         case ("good" | "bad" as how,):
             if model.at is not None:

@@ -64,6 +64,9 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
         status.append(f" for {', '.join(task.waits)}")
     if task.halting:
         status.append(" (halts before its next step)", style="yellow")
+    if task.redo:
+        named_steps = ", ".join(task.redo)
+        status.append(f" (redoes {named_steps} when the steps beside it have ended)", style="yellow")
     facts = {
         "workflow": task.workflow, "phase": task.phase, "session": task.session, "part of": task.parent,
         "worker": task.holder, "passes approvals through": "" if task.auto else None,
@@ -83,6 +86,8 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
         times.append(f"{task.progress} %")
     if task.restarts:
         times.append(f"{task.restarted} of {task.restarts} restarts")
+    if task.losses and task.ended is None:
+        times.append(f"lost {task.losses} of at most {task.max_losses} workers")
     if task.note and task.ended is None:
         times.append(harmless(task.note))
     yield Text(" · ".join(times), style="dim")

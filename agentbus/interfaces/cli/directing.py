@@ -39,6 +39,7 @@ def start(call: Call) -> Result:
             restarts=given.restarts,
             backoff=given.backoff,
             delay=given.delay,
+            max_losses=given.max_losses,
         )
     )
     _look_for_workers(call, made.workflow)
@@ -127,17 +128,21 @@ def restart(call: Call) -> Result:
 def redo(call: Call) -> Result:
     given = call.arguments
     options = {"note": given.note, "by": caller(call), "reason": given.reason}
-    return _directed(call, call.bus.do(call.bus.tasks.redo(given.task, given.step, **options)))
+    found = call.bus.do(call.bus.tasks.redo(given.task, given.step, **options))
+    if found.redo:
+        call.note(f"{found.id} is running; {', '.join(found.redo)} is redone when the steps beside it have ended")
+    return _directed(call, found)
 
 
 def edit(call: Call) -> Result:
     given = call.arguments
     changes = {
         "name": given.name, "context": json_value(given.context), "settings": json_value(given.settings),
-        "restarts": given.restarts, "backoff": given.backoff,
+        "restarts": given.restarts, "backoff": given.backoff, "max_losses": given.max_losses,
+        "arguments": json_value(given.arguments), "keywords": json_value(given.keywords),
     }  # fmt: skip
     if all(value is None for value in changes.values()):
-        advice = f"there are {', '.join(f'--{name}' for name in changes)}"
+        advice = f"there are {', '.join(f'--{name}' for name in changes).replace('_', '-')}"
         raise Usage(reason="nothing is to be changed", advice=advice)
     return Said(_brief(call.bus.do(call.bus.tasks.edit(given.task, **changes, by=caller(call)))))
 
@@ -215,6 +220,10 @@ def _start(parser: ArgumentParser) -> None:
         "--backoff", type=seconds, default=1.0, metavar="S", help="seconds before the first restart, then ever more (1)"
     )
     add("--delay", type=seconds, metavar="S", help="not before so many seconds")
+    add(
+        "--max-losses", type=int, default=5, metavar="N",
+        help="fail it when N workers in a row died or lost their lease while they ran it (5)",
+    )  # fmt: skip
     _by(parser, decides=True)
 
 
@@ -251,6 +260,9 @@ def _edit(parser: ArgumentParser) -> None:
     add("--settings", metavar="JSON", help="how it is to work, a JSON object")
     add("--restarts", type=int, metavar="N", help="try it again when it fails, N times at most")
     add("--backoff", type=seconds, metavar="S", help="seconds before the first restart, then ever more")
+    add("--max-losses", type=int, metavar="N", help="workers that it may lose in a row before it fails")
+    add("--arguments", metavar="JSON", help="its arguments, a JSON array; not while a worker has it")
+    add("--keywords", metavar="JSON", help="its arguments by name, a JSON object; not while a worker has it")
     _by(parser)
 
 
@@ -262,7 +274,8 @@ _GUARD = (
 
 COMMANDS = {
     "task start": Command(
-        start, "Have a workflow done, by any worker that has it. When this returns, the task is on the disk.",
+        start, "Have a workflow done, by any worker that has it. When this returns, the task is on the disk. Arguments"
+        " that no running worker's version of the workflow takes are refused.",
         "agentbus task start feature --text 'Add login' --id feature-1", _start, output="plain output: its id",
     ),
     "task approve": Command(
@@ -297,7 +310,8 @@ COMMANDS = {
         "agentbus task resume feature-1", _controlled, output=_SILENT,
     ),
     "task redo": Command(
-        redo, "Do a step of a task again, and everything after it. What was done is kept as history.",
+        redo, "Do a step of a task again, and everything that began after it had ended. Steps that run beside it finish"
+        " first. What was done is kept as history.",
         "agentbus task redo feature-1 implement --note 'use the new client'", _redo, output=_SILENT,
     ),
     "task restart": Command(
@@ -305,7 +319,8 @@ COMMANDS = {
         "agentbus task restart feature-1", _controlled, output=_SILENT,
     ),
     "task edit": Command(
-        edit, "Change what a task is called, what its workflow is told, or how it is restarted.",
+        edit, "Change what a task is called, what its workflow is told, how it is restarted, or its arguments. Finished"
+        " steps stay finished: one that is then asked for with other arguments is named as an error; redo it.",
         "agentbus task edit feature-1 --settings '{\"model\": \"small\"}'", _edit, output=_SILENT,
     ),
 }  # fmt: skip

@@ -32,6 +32,11 @@ WHERE task = $6 AND kind = $7 AND key = $8 AND superseded = 0;
 UPDATE steps SET status = $1, due = $2, failures = $3, error = $4, finished = $5, ending = $6
 WHERE task = $7 AND kind = $8 AND key = $9 AND superseded = 0;
 
+-- name: step_shift
+-- The next attempts of a task's steps are due earlier by $1.
+UPDATE steps SET due = CASE WHEN due > $1 THEN due - $1 ELSE 1 END
+WHERE task = $2 AND superseded = 0 AND status = 'retrying';
+
 -- name: step_progress
 -- How far a step is.
 UPDATE steps SET progress = $1 WHERE task = $2 AND kind = 'step' AND key = $3 AND superseded = 0;

@@ -16,6 +16,14 @@ FROM tasks WHERE status = 'running';
 -- What is due may be taken; what waited in vain looks for itself how it goes on.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
 
+-- name: task_written_later
+-- Tasks that wait for a time, and that were written after the present one: the wall clock was set back.
+SELECT number, updated FROM tasks WHERE due > 0 AND status = 'pending' AND updated > $1;
+
+-- name: task_shift
+-- A task is due earlier by $1.
+UPDATE tasks SET due = CASE WHEN due > $1 THEN due - $1 ELSE 1 END, updated = $2 WHERE number = $3;
+
 -- name: task_lease
 -- Hand a task to a worker.
 UPDATE tasks SET

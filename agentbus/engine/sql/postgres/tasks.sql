@@ -34,10 +34,11 @@ ORDER BY ready.number
 LIMIT $2;
 
 -- name: task_horizon
--- When the next task is due (wall), and when the next lease runs out (awake). Differs: no index needs to be named.
+-- When the next task is due (wall), when the next lease runs out (awake), and how the clocks stood. Differs: no index needs to be named.
 SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
-    (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1);
+    (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1),
+    (SELECT value FROM meta WHERE key = 'task_clock');
 
 -- name: task_waited
 -- Tasks whose waiting has an end now, whether what they wait for has come or not. Differs: no index needs to be named.

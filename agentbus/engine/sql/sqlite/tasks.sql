@@ -37,11 +37,12 @@ ORDER BY ready.number
 LIMIT $2;
 
 -- name: task_horizon
--- When the next task is due (wall), and when the next lease runs out (awake). Differs: the index is named because
+-- When the next task is due (wall), when the next lease runs out (awake), and how the clocks stood. Differs: the index is named because
 -- nothing tells SQLite that few are held.
 SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
-    (SELECT lease_until FROM tasks INDEXED BY tasks_leased WHERE status = 'running' ORDER BY lease_until LIMIT 1);
+    (SELECT lease_until FROM tasks INDEXED BY tasks_leased WHERE status = 'running' ORDER BY lease_until LIMIT 1),
+    (SELECT value FROM meta WHERE key = 'task_clock');
 
 -- name: task_waited
 -- Tasks whose waiting has an end now, whether what they wait for has come or not. Differs: the index is named
