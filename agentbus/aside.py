@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agentbus.errors import NoEventLoop
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 
@@ -28,6 +33,27 @@ async def breathe() -> None:
 
 
 def has_loop() -> bool:
-    """Whether an event loop runs on this thread."""
+    """Return whether an asyncio event loop runs on this thread."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def running_loop() -> AbstractEventLoop:
+    """Return the asyncio event loop of this thread; raise ``NoEventLoop`` if another library's runs here, or none."""
+    import asyncio
+
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise NoEventLoop(library=_other_library()) from None
+
+
+def _other_library() -> str | None:
+    """Return the name of the library whose event loop runs here, as far as it announces itself (trio does)."""
+    sniffio = sys.modules.get("sniffio")
+    if sniffio is None:
+        return None
+    try:
+        return str(sniffio.current_async_library())
+    except sniffio.AsyncLibraryNotFoundError:
+        return None

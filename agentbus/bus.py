@@ -14,6 +14,7 @@ from msgspec import Struct
 from agentbus import events as trail
 from agentbus.addresses import Address, check_agent
 from agentbus.agent import Agent
+from agentbus.aside import running_loop
 from agentbus.checking import Checker
 from agentbus.checkpoints import Checkpoints
 from agentbus.engine.interface import Engine
@@ -110,6 +111,7 @@ class Bus(Upkeep):
     async def __aenter__(self) -> Bus:
         if self._opened:
             raise Misuse(reason="this bus was opened before; connect() again")
+        running_loop()
         self._opened = True
         try:
             entry = await self.engine.open()
@@ -125,6 +127,16 @@ class Bus(Upkeep):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._opened:
+            return
+        try:
+            self.engine.check()
+        except Misuse as misuse:
+            # Only the process and the event loop that opened the bus can close it.
+            if error is None:
+                raise
+            log.warning("the bus was not closed: %s", misuse)
+            return
         ending = await self._close()
         if isinstance(ending, Exception) and error is None:
             raise ending

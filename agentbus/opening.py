@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal
 
+from agentbus.aside import running_loop
 from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
@@ -75,6 +76,7 @@ async def doctor(
     ...     if check.status != "ok":
     ...         print(check.status, check.name, check.text, check.fix or "")
     """
+    running_loop()
     limits = bounds(outgrown)
     server = server_url(url)
     if server is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 
+from agentbus.aside import has_loop
 from agentbus.engine.interface import Engine
 
 PATIENCE = 0.7
@@ -22,11 +23,15 @@ _REMEMBERED = 5.0
 
 
 @contextmanager
-def parting(engine: Engine) -> Iterator[anyio.CancelScope]:
+def parting(engine: Engine) -> Iterator[None]:
     """What is written in the block is given up if it takes too long; then it was withdrawn, or commits by itself."""
+    if not has_loop():
+        # In a forked child, or under another event loop than asyncio's: the engine refuses at once.
+        yield
+        return
     recently = time.monotonic() - engine.waited_in_vain < _REMEMBERED
     with anyio.move_on_after(IMPATIENCE if recently else PATIENCE, shield=True) as scope:
-        yield scope
+        yield
     if scope.cancelled_caught:
         engine.waited_in_vain = time.monotonic()
 
@@ -34,6 +39,9 @@ def parting(engine: Engine) -> Iterator[anyio.CancelScope]:
 async def farewell(engine: Engine, writing: Coroutine[Any, Any, None]) -> None:
     """Write the last words of a block. They are waited for as long as patience lasts, or until the task is cancelled
     once more; after that they are written all the same, as long as the bus is open."""
+    if not has_loop():
+        await writing
+        return
     task = asyncio.ensure_future(writing)
     task.add_done_callback(_take_note)
     with parting(engine):
@@ -42,8 +50,10 @@ async def farewell(engine: Engine, writing: Coroutine[Any, Any, None]) -> None:
 
 def is_stray(error: BaseException) -> bool:
     """Whether a cancellation is not meant for this task: its code awaited something else that was cancelled."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() == 0
+    return task is not None and task.cancelling() == 0
 
 
 def unheeded(writing: Awaitable[Any]) -> None:

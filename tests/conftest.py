@@ -31,6 +31,9 @@ def pytest_configure() -> None:
 class Engine(Protocol):
     """One fresh store, on which any number of buses can be opened, at once or one after the other."""
 
+    @property
+    def url(self) -> str: ...
+
     def connect(self, **options: Any) -> agentbus.Bus:
         """A bus to be used with ``async with``; in the test's fake time unless another clock is given."""
 
@@ -42,6 +45,7 @@ class SQLiteStore:
     """A directory of its own."""
 
     def __init__(self, directory: Path, clock: FakeClock) -> None:
+        self.url = str(directory)
         self._directory = directory
         self._clock = clock
 

@@ -54,6 +54,9 @@ class Engine(Protocol):
         A result that nobody waits for any more, because the caller was cancelled, goes to ``orphaned``.
         """
 
+    def check(self) -> None:
+        """Raise the named error of a caller that is in another process or event loop than this engine, or in none."""
+
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Answer a question without writing."""
 

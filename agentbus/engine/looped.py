@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
+from agentbus.aside import running_loop
 from agentbus.clock import Clock
 from agentbus.engine import forking, presence
 from agentbus.engine.hub import Hub
-from agentbus.errors import BusClosed, WrongLoop
+from agentbus.errors import BusClosed, NotPicklable, WrongLoop
 from agentbus.operations import Operation
 from agentbus.operations.processes import EnterRequest, Entry, enter
 
@@ -70,7 +71,7 @@ class LoopEngine(Generic[W]):
         durable: bool | None = None,
         orphaned: Callable[[T], None] | None = None,
     ) -> Awaitable[T]:
-        self._check()
+        self.check()
         if self._writer is None:
             raise BusClosed
         durable = self._disk and (operation.durable if durable is None else durable)
@@ -80,7 +81,12 @@ class LoopEngine(Generic[W]):
         # On a server too: another bus may be open in a file here.
         return forking.is_open((device, inode))
 
-    def _check(self) -> None:
+    def check(self) -> None:
         self._owner.check()
-        if asyncio.get_running_loop() is not self._loop:
+        if asyncio._get_running_loop() is not self._loop:
+            running_loop()
             raise WrongLoop if self._loop is not None else BusClosed
+
+    def __reduce__(self) -> NoReturn:
+        # Everything that belongs to a bus refers to its engine, so that this refuses all of it.
+        raise NotPicklable

@@ -68,6 +68,8 @@
     ├── Misuse (RuntimeError)         the bus object was used in a way that cannot work
     │   ├── BusClosed
     │   ├── BusForked
+    │   ├── NoEventLoop               no asyncio event loop runs here
+    │   ├── NotPicklable              it cannot be passed to another process
     │   └── WrongLoop
     └── StoreError                    the database or its surroundings
         ├── NoBus                     there is none at this place
@@ -140,8 +142,10 @@ from agentbus.errors.calls import (
     LeaseLost,
     MessageIdConflict,
     Misuse,
+    NoEventLoop,
     NoSuchFile,
     NotFound,
+    NotPicklable,
     Outdated,
     OutOfRange,
     PayloadMismatch,
@@ -272,6 +276,7 @@ __all__ = [
     "Misuse",
     "NoBus",
     "NoDriver",
+    "NoEventLoop",
     "NoSuchFile",
     "NotADatabase",
     "NotAnOperator",
@@ -279,6 +284,7 @@ __all__ = [
     "NotEmpty",
     "NotFound",
     "NotImportable",
+    "NotPicklable",
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",

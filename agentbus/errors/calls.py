@@ -387,7 +387,10 @@ class BusForked(Misuse):
 
     code = "bus_forked"
     text = "this bus was open in process {parent} when it forked"
-    fix_text = "fork before the bus is opened, or start the process with spawn"
+    fix_text = (
+        "pass its URL to the child and connect() there: start the child before the bus is opened, or with the start "
+        "method spawn or forkserver"
+    )
 
 
 class WrongLoop(Misuse):
@@ -395,4 +398,25 @@ class WrongLoop(Misuse):
 
     code = "wrong_loop"
     text = "this bus belongs to another event loop"
-    fix_text = "open one bus for each event loop"
+    fix_text = "open one bus for each event loop, and close it in the loop that opened it"
+
+
+class NoEventLoop(Misuse):
+    """No asyncio event loop runs here: another library such as trio does, or none."""
+
+    code = "no_event_loop"
+    text = "agentbus runs on asyncio, and {found}"
+    fix_text = "run it with asyncio.run(main()) or anyio.run(main, backend='asyncio')"
+
+    def __init__(self, **facts: Any) -> None:
+        library = facts.get("library")
+        found = "no event loop runs here" if library is None else f"the event loop that runs here is that of {library}"
+        super().__init__(**{"found": found, **facts})
+
+
+class NotPicklable(Misuse):
+    """A bus, or something that belongs to one, cannot be copied or passed to another process."""
+
+    code = "not_picklable"
+    text = "an open bus and its agents, messages and sessions cannot be copied or passed to another process"
+    fix_text = "pass the URL of the bus and the ids, and connect() there"

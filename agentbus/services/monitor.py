@@ -120,6 +120,7 @@ class Monitor:
                 told = max(told, self._total - len(self._found))
             if over:
                 return
+            self._engine.check()
             await news.wait()
 
     async def _run(self) -> None:

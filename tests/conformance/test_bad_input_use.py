@@ -1,18 +1,20 @@
-"""A bus used in a way that cannot work: closed, opened twice, from another event loop."""
+"""A bus used in a way that cannot work: closed, opened twice, from another event loop, under another library."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 
 import agentbus
 from agentbus import Agent, Bus, Message
-from agentbus.errors import BusClosed, InvalidInput, Misuse, WrongLoop
+from agentbus.errors import BusClosed, InvalidInput, Misuse, NoEventLoop, NotPicklable, WrongLoop
 from tests.conformance.helpers import running, soon, take, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -182,6 +184,77 @@ async def test_a_bus_cannot_be_opened_in_another_loop_than_it_is_open_in(bus: Bu
 
     assert isinstance(_elsewhere(enter), Misuse)
     await bus.stats()
+
+
+async def test_a_bus_is_closed_only_in_the_event_loop_that_opened_it(engine: Engine) -> None:
+    bus = engine.connect()
+    async with bus:
+        error = _elsewhere(lambda: bus.__aexit__(None, None, None))
+        assert isinstance(error, WrongLoop), repr(error)
+        a = await worker(bus, "a")
+        await a.send("a", "note")
+    with pytest.raises(BusClosed):
+        await bus.stats()
+
+
+async def test_the_findings_of_a_monitor_are_not_for_another_event_loop(bus: Bus) -> None:
+    async with bus.monitor() as monitor:
+
+        async def read_findings() -> None:
+            async for _ in monitor.findings():
+                pass
+
+        error = _elsewhere(read_findings)
+        assert isinstance(error, WrongLoop), repr(error)
+
+
+def _under_trio(main: Callable[[], Awaitable[Any]]) -> None:
+    trio = pytest.importorskip("trio", reason="trio is not installed; the extra dev has it")
+    trio.run(main)
+
+
+def _under_anyio_on_trio(main: Callable[[], Awaitable[Any]]) -> None:
+    pytest.importorskip("trio", reason="trio is not installed; the extra dev has it")
+    anyio.run(main, backend="trio")
+
+
+def _without_event_loop(main: Callable[[], Awaitable[Any]]) -> None:
+    next(main().__await__())
+
+
+@pytest.mark.parametrize("run", [_under_trio, _under_anyio_on_trio, _without_event_loop])
+def test_without_asyncio_the_error_says_what_to_run(
+    engine: Engine, run: Callable[[Callable[[], Awaitable[Any]]], None]
+) -> None:
+    opened, other = (engine.connect(clock=agentbus.SystemClock()) for _ in range(2))
+
+    async def examine() -> None:
+        await agentbus.doctor(engine.url)
+
+    with asyncio.Runner() as runner:
+        runner.run(opened.__aenter__())
+        for use in (other.__aenter__, opened.stats, partial(opened.__aexit__, None, None, None), examine):
+            with pytest.raises(NoEventLoop) as missing:
+                run(use)
+            assert missing.value.code == "no_event_loop"
+            assert missing.value.library == (None if run is _without_event_loop else "trio")
+            assert "asyncio.run(" in str(missing.value.fix)
+        # One was not closed, and the other one not opened: both can be.
+        runner.run(opened.__aexit__(None, None, None))
+        runner.run(other.__aenter__())
+        runner.run(other.__aexit__(None, None, None))
+
+
+async def test_what_belongs_to_a_bus_is_not_passed_to_another_process(bus: Bus) -> None:
+    a = await worker(bus, "a")
+    await a.send("a", "note")
+    message = await take(a)
+    async with bus.session("planning") as session:
+        for thing in (bus, a, message, session, a.state, bus.agents, bus.messages, bus.tasks, bus.monitor()):
+            with pytest.raises(NotPicklable) as refused:
+                pickle.dumps(thing)
+            assert "connect()" in str(refused.value.fix)
+    assert pickle.loads(pickle.dumps(await bus.stats())).messages == {"leased": 1}  # noqa: S301 - its own bytes
 
 
 async def test_each_event_loop_may_have_a_bus_of_its_own(bus: Bus, engine: Engine) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from agentbus.aside import running_loop
 from agentbus.clock import Clock, Now
 from agentbus.engine.interface import Progress
 from agentbus.engine.looped import LoopEngine
@@ -43,7 +44,7 @@ class PostgresEngine(LoopEngine[Writer]):
         self._bell: Bell | None = None
 
     async def open(self) -> Entry:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         connection = await opened(self._address, self._patience, self.clock, create=self._create)
         self._bell = Bell(self._address, self.hub)
         transactor = Transactor(self._address, self.clock, patience=self._patience, connection=connection)
@@ -73,13 +74,13 @@ class PostgresEngine(LoopEngine[Writer]):
         return await self._reading().answer(lambda: question(request, self.clock.now()))
 
     def _reading(self) -> Readers:
-        self._check()
+        self.check()
         if self._readers is None:
             raise BusClosed
         return self._readers
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
-        self._check()
+        self.check()
         raise UseServerTools(path=self._address.shown, command=self._address.dump(path))
 
     async def examine(self) -> list[Check | Unseen]:

@@ -105,7 +105,7 @@ class BlockingSQLite:
 
     def close(self) -> None:
         transactor, self._transactor = self._transactor, None
-        if transactor is not None:
+        if transactor is not None and self._owner.is_here:
             transactor.close()
 
     def _checked(self) -> Transactor:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 
+from agentbus.aside import running_loop
 from agentbus.clock import Clock, Now
 from agentbus.disk import refusal
 from agentbus.engine.interface import Progress
@@ -68,7 +69,7 @@ class SQLiteEngine(LoopEngine[Writer]):
             raise refusal(self._home.directory, error) from error
 
     async def _open(self) -> Entry:
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop()
         home.prepare(self._home)
         lock = FileLock(self._home.lock, self._lock_timeout)
         connection = WriterConnection(lambda: open_writer(self._home, lock))
@@ -112,7 +113,7 @@ class SQLiteEngine(LoopEngine[Writer]):
             self._loop.add_reader(self._bell.socket, self._rung)
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        self._check()
+        self.check()
         self._check_there()
         reader = self._reader
         if reader is None:
@@ -134,7 +135,7 @@ class SQLiteEngine(LoopEngine[Writer]):
 
         No transaction outlives a query, because fetchall reads to the end; an open one would pin the log.
         """
-        self._check()
+        self.check()
         self._check_there()
         self._looks += 1
         if self._looks % _LOOKS == 0:
@@ -166,7 +167,7 @@ class SQLiteEngine(LoopEngine[Writer]):
     async def _beside(self, work: Callable[[], T]) -> T:
         """Run what takes long on a thread, with connections of its own. It goes on when the caller is cancelled; the
         bus is not closed before it is through: the last connection to close checkpoints, which needs the lock."""
-        self._check()
+        self.check()
         if self._writer is None:
             raise BusClosed
         task = asyncio.ensure_future(anyio.to_thread.run_sync(work))
@@ -197,7 +198,7 @@ class SQLiteEngine(LoopEngine[Writer]):
         return 0 if self._writer is None else self._writer.waited()
 
     async def checkpoint(self) -> None:
-        self._check()
+        self.check()
         writer = self._writer
         if writer is None:
             raise BusClosed
