@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import Counter
+from contextlib import suppress
 from typing import Protocol
 
 from agentbus.errors import BusForked
@@ -22,6 +23,8 @@ File = tuple[int, int]
 _held: weakref.WeakSet[Forgets] = weakref.WeakSet()
 _open: Counter[File] = Counter()
 """Databases, their logs and their shared memory, by the number of connections."""
+_paths: weakref.WeakKeyDictionary[OpenDatabase, str] = weakref.WeakKeyDictionary()
+"""Paths of databases by connection, from before it is opened until it is closed."""
 _inherited: set[File] = set()
 _generation = 0
 
@@ -37,6 +40,17 @@ def opened(*files: File) -> None:
 
 def closed(*files: File) -> None:
     _open.subtract(files)
+
+
+class OpenDatabase:
+    """A connection of this process to the database at ``path``, made before it is opened: another thread may fork
+    while it is."""
+
+    def __init__(self, path: str) -> None:
+        _paths[self] = path
+
+    def close(self) -> None:
+        _paths.pop(self, None)
 
 
 def is_open(file: File) -> bool:
@@ -73,6 +87,10 @@ def _after_fork() -> None:
     global _generation  # noqa: PLW0603
     _generation += 1
     _inherited.update(file for file, connections in _open.items() if connections > 0)
+    for path in set(_paths.values()):
+        with suppress(OSError):
+            found = os.stat(path)
+            _inherited.add((found.st_dev, found.st_ino))
     for holder in list(_held):
         holder.forget()
 

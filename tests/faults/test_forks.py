@@ -1,14 +1,18 @@
 """Forked children: they cannot use the parent's bus, and they keep nothing of it alive."""
 
+import asyncio
 from pathlib import Path
 
+import anyio
 import pytest
 
 import agentbus
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import connect
 from agentbus.engine.sqlite.lock import FileLock
 from tests.faults.rows import integrity, rows
 from tests.support.figures import Figure
-from tests.support.processes import Team
+from tests.support.processes import PATIENCE, Team
 
 
 @pytest.mark.fault(11)
@@ -49,6 +53,37 @@ async def test_a_child_that_lives_on_does_not_make_its_dead_parent_look_alive(sh
             assert message is not None
             assert message.message_id == "held"
             await message.ack()
+
+
+async def test_a_child_that_lives_on_does_not_keep_the_sessions_of_its_dead_parent(url: str, team: Team) -> None:
+    """The server ends a session, and what it has locked, when the last copy of its socket is closed."""
+    looking = await connect(parse(url))
+    sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'agentbus' AND pid <> pg_backend_pid()"
+    try:
+        others = {row[0] for row in await looking.fetch(sessions)}
+        worker = team.start("worker_fork", url, "inherited")
+        await asyncio.to_thread(worker.expect, "forked")
+        opened = {row[0] for row in await looking.fetch(sessions)} - others
+        assert opened
+        worker.kill()
+        with anyio.fail_after(PATIENCE):
+            while opened & {row[0] for row in await looking.fetch(sessions)}:
+                await looking.execute("SELECT pg_sleep(0.01)")
+    finally:
+        await looking.close()
+
+
+def test_a_child_on_a_server_cannot_use_the_parents_bus_and_the_parent_goes_on(url: str, team: Team) -> None:
+    worker = team.start("worker_fork", url, "inherited")
+    said: list[str] = []
+    while (line := worker.line()) != "forked":
+        said.append(line)
+    assert [line.split()[-1] for line in said] == ["bus_forked"] * 10
+    for _ in range(3):
+        worker.tell("send")
+        assert worker.expect("sent") == "from the parent"
+    worker.tell("end")
+    assert worker.wait() == 0
 
 
 @pytest.mark.parametrize("how", ["at once", "queued", "waiting"])

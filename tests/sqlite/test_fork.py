@@ -115,3 +115,46 @@ asyncio.run(main())
 
 def test_a_child_that_lingers_keeps_nothing_of_its_parent_s(tmp_path: Path) -> None:
     assert _run(_LINGERING, tmp_path) == {"messages": {"queued": 20}, "agent": "stopped"}
+
+
+_OPENING = """
+import asyncio, json, os, sys
+import agentbus
+from agentbus.engine.sqlite import connection
+from agentbus.errors import AgentBusError
+
+place = sys.argv[1]
+migrate = connection.migrate
+reading, writing = os.pipe()
+
+async def send():
+    async with agentbus.connect(place) as bus, bus.agent("child", type="worker") as child:
+        await child.send("child", "note")
+
+def fork_and_migrate(opened, home):
+    connection.migrate = migrate
+    if os.fork() == 0:
+        try:
+            asyncio.run(send())
+        except AgentBusError as error:
+            os.write(writing, error.code.encode())
+        finally:
+            os._exit(0)
+    migrate(opened, home)
+
+async def main():
+    async with agentbus.connect(place):
+        pass
+    connection.migrate = fork_and_migrate
+    async with agentbus.connect(place) as bus:
+        os.wait()
+        os.close(writing)
+        print(json.dumps([open(reading).read(), (await bus.stats()).messages]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_that_is_forked_while_the_parent_opens_the_bus_may_not_open_it(tmp_path: Path) -> None:
+    """SQLite has its locks from the first statement on, which is before the bus is open."""
+    assert _run(_OPENING, tmp_path / "bus") == ["bus_forked", {}]

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+import weakref
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import asyncpg
 import msgspec
 
 from agentbus.clock import Clock
+from agentbus.engine.forking import forget_in_child
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.problems import DRIVER, STANDBY, is_pooler, translated, untrusted
@@ -59,6 +61,34 @@ _NUMBERS = {
 """The type bigint[], which is the same on every server."""
 
 
+class _Sessions:
+    """The open connections of this process."""
+
+    def __init__(self) -> None:
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        forget_in_child(self)
+
+    def add(self, connection: Connection) -> None:
+        self._connections.add(connection)
+
+    def forget(self) -> None:
+        """In a forked child: the server would not notice the end of the parent while a copy of its socket is open.
+
+        The descriptors stay valid, because the objects that own them close them some day.
+        """
+        nothing = -1
+        for connection in list(self._connections):
+            own = None if connection.is_closed() else cast(Any, connection)._transport.get_extra_info("socket")
+            if own is not None and own.fileno() >= 0:
+                nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC) if nothing < 0 else nothing
+                os.dup2(nothing, own.fileno(), inheritable=False)
+        if nothing >= 0:
+            os.close(nothing)
+
+
+_sessions = _Sessions()
+
+
 def writing(patience: float) -> dict[str, str]:
     """The settings of a connection that writes, and waits no longer than that for another one's lock."""
     return {**WRITING, "lock_timeout": f"{max(1, round(patience * 1000)):d}"}
@@ -84,6 +114,7 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None, *
     except asyncpg.PostgresError as error:
         # Trying again would not help.
         raise translated(error, address) if is_pooler(error, address) else error from error
+    _sessions.add(connection)
     _keep_alive(connection)
     # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
     cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])

@@ -187,20 +187,33 @@ def _uri(path: str, options: str) -> str:
     return f"file:{quote(path)}{options}"
 
 
+class _Connection(sqlite3.Connection):
+    """A connection that a forked child knows of."""
+
+    opened: forking.OpenDatabase
+
+    def close(self) -> None:
+        super().close()
+        self.opened.close()
+
+
 def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
     check_database(home)
     name = _uri(home.file, options) if options else home.file
+    opened = forking.OpenDatabase(home.file)
     try:
         connection = sqlite3.connect(
             name,
             timeout=busy,
             isolation_level=None,
             check_same_thread=False,
+            factory=_Connection,
             cached_statements=256,
             uri=bool(options),
         )
     except sqlite3.Error as error:
         raise translated(error, home) from error
+    connection.opened = opened
     try:
         for pragma in _PRAGMAS:
             connection.execute(pragma)
