@@ -12,14 +12,20 @@ PIP := $(BIN)/python -m pip
 export PIP_ROOT_USER_ACTION = ignore
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
+define check-python
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "agentbus needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+endef
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test faults bench schemas clean
+.PHONY: help demo test test-matrix faults bench schemas clean
 
 help:
 	@echo "make demo    watch a team be killed, and go on"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
+	@echo "make test-matrix  run the conformance suite with the oldest and the newest dependencies (PYTHON=python3.13)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ from the code"
 	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one; build/benchmarks)"
@@ -40,6 +46,11 @@ test: $(VENV)/.installed-dev
 	@echo "== guard"
 	@$(BIN)/python -m benchmarks.guard
 
+# In environments of its own under build/matrix, one for each Python and set of versions.
+test-matrix:
+	$(check-python)
+	@$(PYTHON) -m tests.matrix $(PYTEST_ARGS)
+
 # One after the other: some of them measure how long others have to wait.
 faults: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n 0 -m fault --full $(FAULTS)
@@ -57,8 +68,7 @@ clean:
 # The stamps below are touched only when a step succeeded, so a step that failed is tried again.
 
 $(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "agentbus needs Python 3.11 or newer. Name one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(check-python)
 	@echo "Making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
