@@ -1,4 +1,4 @@
-"""Children of multiprocessing: they open a bus of their own, cannot use their parent's, and end as other processes do."""
+"""Children of multiprocessing open a bus of their own, cannot use that of their parent, and end as other processes."""
 
 from __future__ import annotations
 
