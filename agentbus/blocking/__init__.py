@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from agentbus.blocking.driving import Immediate, each, run
 from agentbus.clock import Clock, Now, SystemClock
 from agentbus.engine.blocking import BlockingEngine
+from agentbus.engine.dead_processes import notice_deaths
 from agentbus.engine.places import needing_driver, server_url
-from agentbus.errors import UnknownAgent
+from agentbus.errors import AgentBusError, UnknownAgent
 from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_scope, check_seconds
 from agentbus.operations import Op, Operation
 from agentbus.operations.lives import last_boot, life_of
@@ -79,6 +80,12 @@ class BlockingBus:
             from agentbus.operations.processes import notice_boot
 
             store.write(notice_boot, None)
+        self.unmarked: AgentBusError | None = None
+        """Why processes that were found dead could not be marked so; what they held stays theirs until another can."""
+        try:
+            self.notice_deaths()
+        except AgentBusError as error:
+            self.unmarked = error
 
     def __enter__(self) -> BlockingBus:
         return self
@@ -249,12 +256,10 @@ class BlockingBus:
         member.session = begun.session
         return begun
 
-    def notice_deaths(self) -> list[str]:
-        """Strike off the processes of this host that are gone, as every opening of a bus does; says which agents
-        failed with them."""
-        from agentbus.blocking.noticing import notice_deaths
-
-        return notice_deaths(self)
+    def notice_deaths(self) -> bool:
+        """Mark the processes of this host dead that are, as every opening of a bus does; whether there were any. Their
+        agents fail, and what these held is released."""
+        return notice_deaths(self.store)
 
     @cached_property
     def recovery(self) -> Recovery:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentbus.engine import presence
+from agentbus.engine.dead_processes import notice_deaths
 from agentbus.errors import AgentBusError
 from agentbus.operations.processes import BeatRequest, EnterRequest, LeaveRequest, ListenRequest, beat, leave, listen
 
@@ -62,10 +63,16 @@ class AttendingProcess(ABC):
         self._channels = wanted
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until something rings, or for so long, or until the next beat; whether something rang."""
+        """Sleep until something rings, or for that many seconds, or until the next beat; whether it is worth looking.
+
+        With each beat, look for processes that died meanwhile. What they held is released, and this process does not
+        ring itself for it.
+        """
         rung = self.sleep(min(seconds, self._beaten + BEAT - time.monotonic()))
         if time.monotonic() >= self._beaten + BEAT:
             self._beat()
+            with suppress(AgentBusError):
+                rung = notice_deaths(self._store) or rung
         return rung
 
     def _beat(self) -> None:

@@ -22,7 +22,7 @@ class Attendance(Protocol):
         """Be rung for these from now on, and for nothing else. Look after that, then wait."""
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until something rings, or for so long; whether something rang."""
+        """Sleep until something rings, or for so long; whether it is worth looking."""
 
 
 class BlockingEngine(Protocol):
@@ -42,8 +42,10 @@ class BlockingEngine(Protocol):
     def home(self) -> str | None:
         """The directory of a bus that is in one file; None if it is on a server."""
 
-    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
-        """Commit one request, or raise its error."""
+    def write(
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+    ) -> T:
+        """Commit one request, or raise its error. ``patience``: wait no longer than that many seconds for others."""
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Answer a question without writing."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentbus.clock import Now
-from agentbus.operations import Op, Query
+from agentbus.operations import Op, Query, Rows
 
 if TYPE_CHECKING:
     from agentbus.records import CheckpointSummary
@@ -52,3 +52,8 @@ def last_boot(_: None, now: Now) -> Op[str | None]:
     """The boot in which somebody last had the bus open."""
     rows = yield Query("meta_get", ("boot",))
     return rows[0][0] if rows else None
+
+
+def processes_of_host(host: str, now: Now) -> Op[Rows]:
+    """Return the processes of a host that count as live: id, pid, start time, doorbell."""
+    return (yield Query("process_of_host", (host,)))

@@ -21,7 +21,7 @@ from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import postponed
-from agentbus.errors import AgentBusError, BusClosed, Misuse
+from agentbus.errors import AgentBusError, BusClosed, LockTimeout, Misuse
 from agentbus.operations import Op, Operation
 
 R = TypeVar("R")
@@ -87,10 +87,17 @@ class BlockingPostgres:
                 self._end([task])
             raise
 
-    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
+    def write(
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+    ) -> T:
         transactor = self._checked()
         call = Call(operation, request, self._disk and (operation.durable if durable is None else durable))
-        bells = self.run(transactor.run([call]))
+        try:
+            bells = self.run(asyncio.wait_for(transactor.run([call]), patience))
+        except TimeoutError:
+            # What was not committed is undone with the connection; the next call has another.
+            transactor.break_off()
+            raise LockTimeout(path=self._address.shown, pid="of another client", waited=patience) from None
         self.contested = bool(bells.again)
         if bells.channels and not bells.told:
             with suppress(AgentBusError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
 from agentbus.clock import Clock, Now
@@ -56,10 +56,13 @@ class BlockingSQLite:
 
     shown = home
 
-    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
+    def write(
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+    ) -> T:
         transactor = self._checked()
         call = Call(operation, request, operation.durable if durable is None else durable)
-        transactor.run([call])
+        with nullcontext() if patience is None else self._lock.patient(patience):
+            transactor.run([call])
         if isinstance(call.outcome, BaseException):
             raise call.outcome
         return cast(T, call.outcome)

@@ -44,6 +44,15 @@ class FileLock:
         finally:
             self.release()
 
+    @contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        """For the length of a block, wait no longer than this for the lock."""
+        usual, self.timeout = self.timeout, min(self.timeout, seconds)
+        try:
+            yield
+        finally:
+            self.timeout = usual
+
     def acquire(self, timeout: float | None = None) -> None:
         """Take the lock, or raise LockTimeout with the pid that holds it."""
         if not self.try_acquire():

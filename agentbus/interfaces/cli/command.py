@@ -58,6 +58,8 @@ class Call:
         bus = open_here(self.settings)
         if bus.store.read_only:
             self.note(f"{bus.store.shown} can only be read here: nothing is written, and who died is not noticed")
+        if bus.unmarked is not None:
+            self.note(f"agentbus: processes died, and this cannot be noted now: {bus.unmarked}")
         return bus
 
     @cached_property

@@ -117,7 +117,6 @@ def stop(call: Call) -> Result:
 
 
 def resume(call: Call) -> Result:
-    call.bus.notice_deaths()
     return _directed(call, _control(call, call.bus.tasks.resume))
 
 

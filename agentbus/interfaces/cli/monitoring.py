@@ -87,12 +87,16 @@ def _once(call: Call) -> Result:
 
 
 def _last_event(call: Call) -> int:
-    """The newest event before the bus is opened."""
-    from agentbus.interfaces.cli.settings import open_here
+    """The newest event before the bus is opened: only its store is, which notices nothing."""
+    from agentbus.blocking import open_store
     from agentbus.operations.events import last_event
 
-    with open_here(call.settings) as bus:
-        return bus.read(last_event, None)
+    settings = call.settings
+    store = open_store(settings["url"], durability=settings["durability"], lock_timeout=settings["lock_timeout"])
+    try:
+        return store.read(last_event, None)
+    finally:
+        store.close()
 
 
 async def _noticed(bus: Bus, last: int) -> list[EventRecord]:

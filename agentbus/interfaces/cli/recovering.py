@@ -31,7 +31,6 @@ def recover(call: Call) -> Result:
     if given.follow_on_id is not None and given.follow_on is None:
         raise Usage(reason="--follow-on-id names a session that --follow-on begins", advice="give both")
     name = chosen(call)
-    call.bus.notice_deaths()
     plan = call.bus.do(call.bus.recovery.plan(name))
     done = _carried_out(call, plan)
     return _plan(plan.record) if done is None else _done(done)

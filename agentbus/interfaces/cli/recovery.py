@@ -69,7 +69,6 @@ def _counts(subject: str, title: str, counts: dict[str, int], column: str = "nam
 
 
 def listed(call: Call) -> Result:
-    call.bus.notice_deaths()
     page = call.bus.do(call.bus.recovery.agents(cursor=call.arguments.cursor, limit=call.arguments.limit))
     return Rows(page.items, COLUMNS, cursor=page.cursor, people=_people, empty="no agent is incomplete")
 
@@ -84,7 +83,6 @@ def clear(call: Call) -> Result:
     # Here --agent says whom: whoever names an agent does not mean all of them. The environment only says who calls.
     named = call.arguments.id or call.arguments.agent
     name = None if named is None else named.partition("#")[0]
-    call.bus.notice_deaths()
     if name is not None and not call.arguments.force:
         _ask(call, name)
     found = call.bus.do(call.bus.recovery.clear(name))

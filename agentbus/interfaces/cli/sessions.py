@@ -80,7 +80,6 @@ def status(call: Call) -> Result:
     from agentbus.interfaces.cli.unfolding import BRIEF
 
     name = chosen(call)
-    call.bus.notice_deaths()
     record = call.bus.do(call.bus.sessions.get(name))
     if record is None:
         raise missing(UnknownSession(session=name))
@@ -113,7 +112,6 @@ def status(call: Call) -> Result:
 
 def listed(call: Call) -> Result:
     given = call.arguments
-    call.bus.notice_deaths()
     if given.stale is not None:
         if given.status or given.operation or given.milestone or given.cursor:
             raise Usage(reason="--stale goes with no other filter", advice="agentbus session list --stale 60")
@@ -140,7 +138,6 @@ def _standing(sessions: Sequence[Any]) -> list[Any]:
 
 def interrupted(call: Call) -> Result:
     """What was cut off, as one table."""
-    call.bus.notice_deaths()
     found = call.bus.do(call.bus.sessions.cut_off())
     rows = [
         {

@@ -30,7 +30,6 @@ def listed(call: Call) -> Result | int:
     given = call.arguments
 
     def look() -> Rows:
-        call.bus.notice_deaths()
         page = call.bus.do(
             call.bus.tasks.list(
                 status=given.status.split(",") if given.status else None,
@@ -64,7 +63,6 @@ def _seen(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def resumable(call: Call) -> Result:
-    call.bus.notice_deaths()
     found = call.bus.do(call.bus.tasks.resumable(limit=call.arguments.limit))
     return Rows(found, COLUMNS, paged=False, people=_seen, empty="nothing was left behind")
 
@@ -76,7 +74,6 @@ def approvals(call: Call) -> Result:
 
 def show(call: Call) -> Result | int:
     def look() -> Shown:
-        call.bus.notice_deaths()
         return Shown(unfold(call.bus, _task(call), call.arguments.history))
 
     return looked(call, look, lambda shown: shown.found.task.status in TASK_ENDED)

@@ -100,7 +100,6 @@ def actions(found: Unfolded) -> list[dict[str, str]]:
 
 def asked(bus: BlockingBus) -> list[dict[str, Any]]:
     """What tasks wait for people for: decisions, and what became of steps that must run only once."""
-    bus.notice_deaths()
     found = [_question(one.task, "approval", one.key, one.created, one.expires) for one in _open(bus)]
     unsettled = bus.read(unsettled_steps, _PAGE)
     return found + [_question(task, "step", step, since, None) for task, step, since in unsettled]

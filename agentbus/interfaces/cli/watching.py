@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from agentbus.errors import AgentBusError
 from agentbus.interfaces.cli.command import Call, ending_cleanly
 from agentbus.interfaces.cli.output import Watchable, is_terminal
 
@@ -26,6 +28,10 @@ def looked(call: Call, look: Callable[[], R], over: Callable[[R], bool] = lambda
     found: list[R] = []
 
     def again() -> R:
+        if found:
+            # Opening the bus has looked for the dead; who watches it wants to see those that die meanwhile.
+            with suppress(AgentBusError):
+                call.bus.notice_deaths()
         found[:] = [look()]
         return found[0]
 

@@ -55,6 +55,10 @@ SELECT bell FROM processes WHERE status = 'live' AND bell IS NOT NULL;
 -- The processes that count as live: enough to find out whether they are.
 SELECT id, host, pid, started, bell FROM processes WHERE status = 'live';
 
+-- name: process_of_host
+-- The processes of a host that count as live: enough to find out whether they are.
+SELECT id, pid, started, bell FROM processes WHERE status = 'live' AND host = $1;
+
 -- name: process_newest_beat
 -- The latest beat of a boot.
 SELECT coalesce(max(beat), 0) FROM processes WHERE status = 'live' AND boot = $1;
