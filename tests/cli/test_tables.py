@@ -7,14 +7,19 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from agentbus.interfaces.cli import tables
 from agentbus.interfaces.cli.output import Result, Rows
+from agentbus.interfaces.cli.recovering import _plan
 from agentbus.interfaces.cli.recovery import COLUMNS as INCOMPLETE
 from agentbus.interfaces.cli.recovery import _people
+from agentbus.interfaces.cli.tasks import ASKED
 from agentbus.interfaces.cli.trail import _shown
+from agentbus.interfaces.cli.transfer import Imported
 from agentbus.interfaces.cli.upkeep import _diagnosis, _named
+from agentbus.records import ImportProblem, ImportReport, RecoveryOption, RecoveryRecord, SessionRecord
 
 AGENTS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time")
 NOTE = "writing the tests of the second milestone, then its documents"
@@ -39,7 +44,9 @@ def agents(note: str | None = NOTE) -> Rows:
 @pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 45])
 def test_no_id_type_or_status_is_folded(width: int) -> None:
     lines = drawn(agents(), width)
-    assert lines[1].split()[:3] == ["planning-001", "coordinator", "running"]
+    # Where there is little room, the type is left out rather than the note.
+    names = ["planning-001", "running"] if width == 45 else ["planning-001", "coordinator", "running"]
+    assert lines[1].split()[: len(names)] == names
     assert max(map(len, lines)) <= width
 
 
@@ -104,3 +111,86 @@ def test_a_backup_is_shown_by_a_name_that_can_be_copied() -> None:
     backup = {"path": f"/a/{'long/' * 20}bus-20261116T100750.099Z-34e30170.db", "size": 10, "created": 0}
     lines = drawn(Rows([backup], ("path", "size:bytes", "created:time"), people=_named), 80)
     assert lines[1].split()[0] == "bus-20261116T100750.099Z-34e30170.db"
+
+
+def words(lines: list[str]) -> list[str]:
+    return " ".join(lines).split()
+
+
+def in_column(lines: list[str], heading: str) -> list[str]:
+    """The words below a heading of the last column."""
+    top = next(index for index, line in enumerate(lines) if heading in line.split())
+    begin = lines[top].index(heading)
+    return words([line[begin:] for line in lines[top + 1 :]])
+
+
+DOES = "goes on with it and expects executor-frontend-001, executor-backend-002 and reviewer-003 again, within 300 s"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_plan_says_what_each_option_does(width: int) -> None:
+    session = SessionRecord("planning-001", "planning", None, "interrupted", 0, None, {}, {}, 0, 0, None, None)
+    options = [RecoveryOption("resume", DOES), RecoveryOption("follow_on", "begins another session after it")]
+    record = RecoveryRecord(session, [], {}, {}, [], [], [], False, options, [])
+    lines = drawn(_plan(record), width)
+    assert in_column(lines, "does") == words([DOES, "begins another session after it"])
+    assert "--follow-on OPERATION" in "\n".join(lines)
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_an_import_says_why_it_refused(width: int) -> None:
+    why = "the agent 'executor-frontend-001' has no type, and none of its messages says what it does"
+    file = "/home/ada/projects/shop/coordination/agents/2026-11/executor-frontend-001.json"
+    problems = [ImportProblem(file, 12, why, taken=False)]
+    report = ImportReport("/home/ada", {}, 0, refused=1, changed=0, problems=problems, files=[], file_count=1)
+    lines = drawn(Imported(report), width)
+    assert in_column(lines, "why") == ["–", *words([why])]
+    assert "not shown" not in "".join(lines)
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [
+        (("lease", "priority", "type", "sender", "payload:json"), "payload"),
+        (("at:time", "severity:severity", "kind", "subject", "text"), "text"),
+        (("message_id", "type", "sender", "recipient", "attempts", "finished:time", "error"), "error"),
+        (("id", "status:status", "waits for:reason", "phase", "session", "name:prose"), "waits for"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_prose_is_folded_and_never_left_out(columns: tuple[str, ...], kept: str, width: int) -> None:
+    names = [column.partition(":")[0] for column in columns]
+    row: dict[str, Any] = {name: f"{name.replace(' ', '-')}-of-the-frontend" for name in names}
+    row |= {"at": 0, "finished": 0, "severity": "error", kept: NOTE}
+    lines = drawn(Rows([row], columns), width)
+    shown = "".join(lines)
+    assert "not shown" not in shown or kept not in shown.partition("not shown")[2]
+    missing = [word for word in NOTE.split() if word not in words(lines)]
+    assert missing == [] or width == 40, "a single line may part a word"
+    assert max(map(len, lines)) <= width
+
+
+def test_wide_characters_count_as_two() -> None:
+    note = "検索 の 結果 を 確認 して から 報告書 を 書く こと"
+    lines = drawn(Rows([{"id": "agent-検索-001", "status": "running", "note": note}], ("id", "status", "note")), 50)
+    assert all(cell_len(line) <= 50 for line in lines)
+    assert lines[0].split() == ["id", "status", "note"]
+    assert [word for word in note.split() if word not in words(lines)] == []
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_the_command_that_answers_is_shown_whole(width: int) -> None:
+    """On one line, or on lines that a shell takes for one."""
+    command = "agentbus task approve feature-checkout-redesign-001 plan-of-the-second-milestone"
+    row = {
+        "task": "feature-checkout-redesign-001", "kind": "approval", "name": "plan-of-the-second-milestone",
+        "since": 0, "expires": None, "command": command,
+    }  # fmt: skip
+    lines = drawn(Rows([row, row], ASKED, paged=False), width)
+    typed = " ".join(line.strip() for line in lines).replace(" \\ ", " ")
+    assert typed.count(command) == 2
+    assert max(map(len, lines)) <= width
+    assert "not shown" not in "".join(lines) or "command" not in "".join(lines).partition("not shown")[2]

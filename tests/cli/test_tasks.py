@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
@@ -17,9 +18,11 @@ from rich.console import Console
 
 import agentbus
 from agentbus.blocking import open_bus
-from agentbus.interfaces.cli import charts
+from agentbus.interfaces.cli import charts, overview
 from agentbus.interfaces.cli.operators import account
-from agentbus.interfaces.cli.unfolding import Shown, unfold
+from agentbus.interfaces.cli.settings import gathered
+from agentbus.interfaces.cli.standing import standing
+from agentbus.interfaces.cli.unfolding import Shown, Unfolded, unfold
 from tests.cli.at_work import begun, start, work
 from tests.cli.conftest import PATIENCE, Shell, until
 from tests.cli.terminals import on_terminal, uncoloured
@@ -382,3 +385,89 @@ def test_a_screen_has_room_for_the_commands_that_answer(shell: Shell) -> None:
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 24
     assert lines[-2].strip() == "agentbus task approve l-1 plan"
+
+
+@agentbus.workflow("release")
+async def release(task: agentbus.Task) -> None:
+    """A long step at work since the beginning, many that are done, and a decision to be made."""
+
+    async def deploy() -> None:
+        await task.progress(40, NOTE)
+        await asyncio.sleep(3600)
+
+    async def check(number: int) -> str:
+        return f"{number}: {NOTE}"
+
+    async def others() -> None:
+        for number in range(30):
+            await task.step(f"check-{number}", check, number)
+        await task.approval("plan-of-the-second-milestone", show=[NOTE * 3] * 40)
+
+    await asyncio.gather(task.step("deploy-to-staging", deploy), others())
+
+
+NOTE = "the servers of the second region are brought up one after the other, which takes about an hour each; "
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Unfolded:
+    """The task above, as its worker has brought it to the decision."""
+    place = tmp_path_factory.mktemp("r") / "bus"
+
+    def looked() -> Unfolded:
+        with open_bus(place) as bus:
+            task = bus.do(bus.tasks.get("release-of-checkout-redesign-001"))
+            assert task is not None
+            return unfold(bus, task, history=False)
+
+    async def worked() -> Unfolded:
+        async with agentbus.connect(place) as bus:
+            await bus.tasks.start(release, id="release-of-checkout-redesign-001")
+            worker = asyncio.create_task(bus.tasks.run_worker(release))
+            try:
+                while not await bus.tasks.approvals():  # noqa: ASYNC110 - the worker brings it there
+                    await asyncio.sleep(0.01)
+                return await asyncio.to_thread(looked)
+            finally:
+                worker.cancel()
+                await asyncio.gather(worker, return_exceptions=True)
+
+    return asyncio.run(asyncio.wait_for(worked(), PATIENCE))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 24), (60, 20), (160, 50)])
+def test_a_watched_task_shows_what_runs_what_is_asked_and_how_to_answer(
+    released: Unfolded, width: int, height: int
+) -> None:
+    """Everything is folded, and many times as long as the screen."""
+    screen = io.StringIO()
+    console = Console(file=screen, width=width, height=height)
+    # Cropped to the screen, as what is drawn in place is.
+    console.print(Shown(released).drawn(height), height=height, crop=True)
+    lines = [line.rstrip() for line in screen.getvalue().splitlines()]
+    assert len(lines) < height
+    text = " ".join(" ".join(lines).replace(" \\ ", " ").split())
+    assert "deploy-to-staging" in text
+    assert "40 %" in text
+    assert "check-29" in text or height == 20, "the latest of what is done"
+    assert "plan-of-the-second-milestone waits for a decision" in text
+    command = "release-of-checkout-redesign-001 plan-of-the-second-milestone"
+    assert f"agentbus task approve {command}" in text
+    assert f"agentbus task reject {command} --reason 'why'" in text
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30)])
+def test_a_watched_bus_shows_what_is_asked_however_many_agents_there_are(shell: Shell, width: int, height: int) -> None:
+    begun(shell)
+    with open_bus(shell.directory / ".agentbus") as bus:
+        for number in range(30):
+            bus.register(f"executor-frontend-{number:03}", type="worker").progress(number, NOTE)
+        found = standing(bus, gathered(Namespace()))
+    screen = io.StringIO()
+    Console(file=screen, width=width, height=height).print(overview.drawn(found, most=height))
+    lines = screen.getvalue().splitlines()
+    assert len(lines) < height
+    assert "executor-frontend-000" in screen.getvalue()
+    assert any(line.startswith("f-1 ") and "approval:plan" in line for line in lines)
+    assert lines[-1].strip() == "agentbus task approve f-1 plan"

@@ -10,8 +10,9 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from agentbus.interfaces.cli.failures import typed
-from agentbus.interfaces.cli.grids import Grid
+from agentbus.interfaces.cli.grids import CommandLine, Grid
 from agentbus.interfaces.cli.output import plain
+from agentbus.interfaces.cli.screens import Clipped, Screen, Shortenable
 from agentbus.interfaces.cli.tables import ago, coloured, span
 from agentbus.interfaces.cli.texts import harmless
 
@@ -24,12 +25,17 @@ _MARKS = {
     "interrupted": "!", "unknown": "?", "open": "?", "cancelled": "–",
 }  # fmt: skip
 _COLUMNS = (("step", ""), ("status", "status"), ("at", ""), ("took", ""), ("note", ""))
-_ROOM = 9
-"""Lines that a screen needs beside the steps."""
+_ACTIVE = frozenset({"running", "retrying", "failed", "unknown"})
+"""What is seen before all else; what is open is asked below."""
+_FEWEST = 2
+"""Steps that a screen has in any case."""
 _SHOWN = 12
 """Lines of what there is to judge."""
 _LONGEST = 160
-_AT_LEAST = 5
+_CLIPPED = 2
+"""Lines of each part of the heading on a screen that is drawn again and again."""
+_LINES_OF_QUESTION = 10
+"""Lines of such a screen for each question that is shown on it."""
 
 
 def show(what: RenderableType) -> None:
@@ -38,22 +44,36 @@ def show(what: RenderableType) -> None:
 
 
 def chart(found: Unfolded, actions: Sequence[dict[str, str]], most: int | None = None) -> RenderableType:
-    """A task with all that it came to; with ``most``, of a screen of so many lines only the last that fit."""
-    rows = list(_rows(found, "", now := time.time_ns() // 1_000_000))
-    left_out = 0
-    # The commands that answer what is asked stand last, and must be on the screen.
-    requests = list(_requests(found, actions, _SHOWN if most is None else min(_SHOWN, most // 4)))
-    if most is not None:
-        room = max(_AT_LEAST, most - _ROOM - sum(str(part).count("\n") + 1 for part in requests))
-        left_out = max(0, len(rows) - room)
-    parts: list[RenderableType] = [*_heading(found.task, now), *_cause(found), Text()]
-    if left_out:
-        parts.append(Text(f"… {left_out} earlier", style="dim"))
-    if rows:
-        parts.append(Grid(_COLUMNS, rows[left_out:], [False] * len(_COLUMNS)))
-    else:
-        parts.append(Text("nothing was done yet", style="dim"))
-    return Group(*parts, *requests)
+    """A task with all that it came to. With ``most``, what fits a screen of that many lines: how it is, what runs, what
+    is asked and the commands that answer; then the rest, the latest first."""
+    now = time.time_ns() // 1_000_000
+    rows = list(_rows(found, "", now))
+    heading = [*_heading(found.task, now), *_cause(found)]
+    if most is None:
+        return Group(*heading, Text(), _drawn_rows([row for row, _ in rows], 0), *_requests(found, actions))
+    for row, is_active in rows:
+        if not is_active:
+            row[-1].no_wrap, row[-1].overflow = True, "ellipsis"
+    latest = range(len(rows) - 1, -1, -1)
+    ranked = sorted(latest, key=lambda index: not rows[index][1])
+    steps = Shortenable(
+        len(rows),
+        lambda shown: _drawn_rows([rows[index][0] for index in shown], len(rows) - len(shown)),
+        ranked,
+        _FEWEST,
+    )
+    # A line is left for the cursor.
+    return Screen(
+        [*(Clipped(text, _CLIPPED) for text in heading), Text(), steps, *_urgent_requests(found, actions, most)],
+        most - 1,
+    )
+
+
+def _drawn_rows(rows: Sequence[Sequence[Text]], left_out: int) -> RenderableType:
+    if not rows:
+        return Text("nothing was done yet", style="dim")
+    grid = Grid(_COLUMNS, rows, [False] * len(_COLUMNS))
+    return Group(Text(f"… {left_out} more", style="dim"), grid) if left_out else grid
 
 
 def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
@@ -106,13 +126,14 @@ def _cause(found: Unfolded) -> Iterator[Text]:
         yield Text(_joined([said]), style="yellow")
 
 
-def _rows(found: Unfolded, indent: str, now: int) -> Iterator[list[Text]]:
-    """A line for each thing that the task came to; what was done at the same time is bracketed."""
+def _rows(found: Unfolded, indent: str, now: int) -> Iterator[tuple[list[Text], bool]]:
+    """A line for each thing that the task came to, and whether it is at work or in need of something; what was done at
+    the same time is bracketed."""
     entries: list[Any] = [*found.steps, *found.approvals]
     entries.sort(key=lambda one: (one.position, one.superseded))
     brackets = bracketed([(_began(one), _over(one), getattr(one, "kind", "approval")) for one in entries])
     for entry, bracket in zip(entries, brackets, strict=True):
-        yield _row(entry, indent + bracket, now)
+        yield _row(entry, indent + bracket, now), entry.status in _ACTIVE and not entry.superseded
         part = found.parts.get(getattr(entry, "child", None) or "")
         if part is not None and not entry.superseded:
             rail = "│ " if bracket in {"┌ ", "├ "} else "  "
@@ -216,23 +237,45 @@ def _joined(parts: Sequence[str]) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _requests(found: Unfolded, actions: Sequence[dict[str, str]], most: int) -> Iterator[Text]:
-    """What is asked of people, what there is to judge (so many lines of it at most), and how to answer."""
+def _requests(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[Text]:
+    """What is asked of people, what there is to judge, and how to answer."""
+    for question, judged, commands in _questions(found, actions):
+        yield Text(f"\n{question}", style="bold")
+        if judged:
+            yield _judged(judged, _SHOWN)
+        for command in commands:
+            yield Text(f"  {command}", style="bold cyan", no_wrap=True, overflow="ignore")
+
+
+def _urgent_requests(
+    found: Unfolded, actions: Sequence[dict[str, str]], most: int
+) -> Iterator[RenderableType | Shortenable]:
+    """The same on a screen of ``most`` lines. What there is to judge is shortened; how to answer is not."""
+    questions = list(_questions(found, actions))
+    few = questions[: max(1, most // _LINES_OF_QUESTION)]
+    for question, judged, commands in few:
+        yield Text(f"\n{question}", style="bold")
+        if judged:
+            yield _shortenable(judged, min(_SHOWN, most // 4))
+        for command in commands:
+            yield CommandLine(command)
+    if len(questions) > len(few):
+        yield Text(f"… {len(questions) - len(few)} more: agentbus task approvals", style="dim")
+
+
+def _questions(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """What is asked of people, the lines of what there is to judge, and the commands that answer."""
     shown = {
         (one.task.id, f"approval:{approval.key}"): approval.shown
         for one in found.family()
         for approval in one.approvals
         if approval.status == "open" and not approval.superseded
     }
-    last = None
+    commands: dict[tuple[str, str], list[str]] = {}
     for action in actions:
-        about = (action["task"], action["about"])
-        if about != last:
-            last = about
-            yield Text(f"\n{_asked(*about, found.task.id)}", style="bold")
-            if about in shown and shown[about] is not None:
-                yield Text(_judged(shown[about], most))
-        yield Text(f"  {action['command']}", style="bold cyan", no_wrap=True, overflow="ignore")
+        commands.setdefault((action["task"], action["about"]), []).append(action["command"])
+    for about, answers in commands.items():
+        yield _asked(*about, found.task.id), _to_judge(shown.get(about)), answers
 
 
 def _asked(task: str, about: str, top: str) -> str:
@@ -245,14 +288,30 @@ def _asked(task: str, about: str, top: str) -> str:
     return f"{task} is {about}" if about != "halting" else f"{task} halts before its next step"
 
 
-def _judged(value: Any, most: int) -> str:
-    """What there is to judge, as it was meant to be read."""
+def _to_judge(value: Any) -> list[str]:
+    """The lines of what there is to judge, as it was meant to be read."""
     import msgspec
 
+    if value is None:
+        return []
     text = value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    lines = harmless(text).splitlines()
+    return harmless(text).splitlines()
+
+
+def _shortenable(lines: Sequence[str], most: int) -> Shortenable:
+    """As many of these as there is room for, none of them folded: more of them are seen."""
+
+    def draw(shown: Sequence[int]) -> Text:
+        text = _judged(lines, len(shown))
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+    return Shortenable(min(len(lines), most), draw, least=0)
+
+
+def _judged(lines: Sequence[str], most: int) -> Text:
     more = [f"… {len(lines) - most} more lines; --json has all"] if len(lines) > most else []
-    return "\n".join(f"  {line[:1000]}" for line in [*lines[:most], *more])
+    return Text("\n".join(f"  {line[:1000]}" for line in [*lines[:most], *more]))
 
 
 def _short(value: Any, longest: int = 40) -> str:

@@ -81,9 +81,9 @@ class Rows(Watchable):
     """Records of one kind, of which some fields are shown; JSON has only these too, unless ``whole``.
 
     A field of which people want to see something else is named ``field:kind``; the kinds are status, time (when it
-    was), percent, bytes, milliseconds, severity, command, flag, facts, json and prose (which may be folded).
-    ``following``: one of many that come one by one, which people see without a heading. ``people``: what people see of
-    a record instead, by ``field:kind``.
+    was), percent, bytes, milliseconds, severity, command, flag, facts, json, prose (which may be folded) and reason
+    (prose that is never left out). ``following``: one of many that come one by one, which people see without a heading.
+    ``people``: what people see of a record instead, by ``field:kind``.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Rows(Watchable):
     def drawn(self, most: int | None = None) -> RenderableType:
         from agentbus.interfaces.cli.tables import tabled
 
-        return tabled(*self._seen(), self._empty, self._cursor)
+        return tabled(*self._seen(), self._empty, self._cursor, most)
 
     def _seen(self) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
         """The columns and rows that people see."""

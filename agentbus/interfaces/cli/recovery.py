@@ -75,7 +75,7 @@ def listed(call: Call) -> Result:
 
 def _people(agent: dict[str, Any]) -> dict[str, Any]:
     """What people see: first how it is and why."""
-    columns = ("id", "status:status", "error", "updated:time", "note", "progress:percent", "type", "session")
+    columns = ("id", "status:status", "error:reason", "updated:time", "note", "progress:percent", "type", "session")
     return {column: agent[column.partition(":")[0]] for column in columns}
 
 

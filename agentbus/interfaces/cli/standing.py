@@ -104,7 +104,7 @@ class Standing(Watchable):
     def drawn(self, most: int | None = None) -> RenderableType:
         from agentbus.interfaces.cli.overview import drawn
 
-        return drawn(self._found)
+        return drawn(self._found, most=most)
 
     def show(self) -> None:
         from agentbus.interfaces.cli.overview import show

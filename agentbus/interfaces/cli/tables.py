@@ -12,6 +12,7 @@ from rich.text import Text
 
 from agentbus.interfaces.cli.grids import NARROW, NOTHING, Grid
 from agentbus.interfaces.cli.output import plain
+from agentbus.interfaces.cli.screens import Screen, Shortenable
 from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
@@ -36,13 +37,30 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], em
 
 
 def tabled(
-    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], empty: str, cursor: str | None
+    columns: Sequence[tuple[str, str]],
+    rows: Sequence[dict[str, Any]],
+    empty: str,
+    cursor: str | None,
+    most: int | None = None,
 ) -> RenderableType:
-    """The same, to be printed."""
+    """The same, to be printed; with ``most``, in that many lines."""
     if not rows:
         return Text(empty, style="dim")
     more = [] if cursor is None else [Text(f"there are more: --cursor {cursor}", style="dim")]
-    return Group(grid(columns, rows), *more)
+    return Screen([shortenable(columns, rows), *more], most - 1) if most else Group(grid(columns, rows), *more)
+
+
+def shortenable(
+    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None
+) -> Shortenable:
+    """A table that has fewer rows where there is no room for all."""
+
+    def draw(shown: Sequence[int]) -> RenderableType:
+        some = grid(columns, [rows[index] for index in shown], title)
+        left = len(rows) - len(shown)
+        return Group(some, Text(f"… {left} more", style="dim")) if left else some
+
+    return Shortenable(len(rows), draw)
 
 
 def lines(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> None:

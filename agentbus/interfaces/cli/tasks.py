@@ -56,7 +56,7 @@ def _seen(task: dict[str, Any]) -> dict[str, Any]:
     """What people see: what it waits for without brackets, and its name if that says more."""
     return {
         "id": task["id"], "workflow": task["workflow"], "status:status": task["status"],
-        "waits for:prose": ", ".join(task["waits"]) if task["status"] in _WAITS else None, "phase": task["phase"],
+        "waits for:reason": ", ".join(task["waits"]) if task["status"] in _WAITS else None, "phase": task["phase"],
         "progress:percent": task["progress"], "session": task["session"], "updated:time": task["updated"],
         "name:prose": None if task["name"] == task["workflow"] else task["name"],
     }  # fmt: skip

@@ -51,9 +51,9 @@ class Imported(Result):
     def show(self) -> None:
         from agentbus.interfaces.cli.tables import table
 
-        names = ("what", "of", "count", "why")
-        rows = [dict(zip(names, row, strict=True)) for row in self._rows()]
-        table([(name, "") for name in names], rows, "there was nothing to import", None)
+        columns = (("what", ""), ("of", "prose"), ("count", ""), ("why", "reason"))
+        rows = [dict(zip([name for name, _ in columns], row, strict=True)) for row in self._rows()]
+        table(columns, rows, "there was nothing to import", None)
         hidden = self._report.refused + self._report.changed - len(self._report.problems)
         if hidden > 0:
             print(f"and {hidden} more that were refused or changed")
