@@ -9,7 +9,7 @@ it. Where not even that helps, a record is a line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -20,12 +20,14 @@ _PROSE = frozenset({
     "note", "notes", "facts", "payload", "value", "text", "error", "description", "finding", "path", "does", "why",
 })  # fmt: skip
 """Columns that may be folded."""
-_LESSER = ("attempts", "priority", "session", "milestone", "actor")
+_LESSER = ("attempts", "priority", "session", "milestone", "owner_kind", "actor", "at")
 """Columns that go first, in this order; then those to the right."""
 NOTHING = "–"
 """A cell that nothing is in."""
 _LEAST = 16
 """Characters that a folded column has at least."""
+_COMFORT = 30
+"""Characters that the column which the table is there for has, before one that was left out comes back."""
 _GAP = 2
 NARROW = 30
 """A terminal of so few columns has no room for tables."""
@@ -40,13 +42,17 @@ class Grid:
         rows: Sequence[Sequence[Text]],
         numeric: Sequence[bool],
         title: str | None = None,
+        *,
+        clipped: bool = False,
     ) -> None:
+        """``clipped``: prose has one line, unless it is why the table is there."""
         self._columns = columns
         self._rows = rows
         self._numeric = numeric
         self._title = title
         self._prose = [name in _PROSE or kind in {"json", "prose", "reason"} for name, kind in columns]
         self._kept = self._indispensable()
+        self._clipped = [clipped and prose and columns[i][1] != "reason" for i, prose in enumerate(self._prose)]
         self._commands = [i for i, (_, kind) in enumerate(columns) if i and kind == "command"]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -60,7 +66,9 @@ class Grid:
         self._drop(empty, shown, headings, width)
         if self._needed(shown, headings) > width:
             headings = [heading.replace(" ", "\n") for heading in headings]
-        self._drop([column for column in expendable if column not in empty], shown, headings, width)
+        full = [column for column in expendable if column not in empty]
+        self._drop(full, shown, headings, width)
+        shown = self._restored(reversed(full), shown, headings, width)
         if width <= NARROW or self._needed(shown, headings) > width:
             yield from self._lines(below)
             return
@@ -86,8 +94,8 @@ class Grid:
                 found.add_column(
                     headings[column],
                     width=widths[column],
-                    no_wrap=not self._prose[column],
-                    overflow="fold",
+                    no_wrap=not self._prose[column] or self._clipped[column],
+                    overflow="ellipsis" if self._clipped[column] else "fold",
                     justify="right" if self._numeric[column] else "left",
                 )
             rows = self._rows[first : first + 1] if below else self._rows
@@ -145,6 +153,19 @@ class Grid:
             if self._needed(shown, headings) <= width:
                 return
             shown.remove(column)
+
+    def _restored(self, columns: Iterable[int], shown: list[int], headings: list[str], width: int) -> list[int]:
+        """What is shown, with those of the columns that there is room for, since a wider one was left out."""
+        found = shown
+        for column in columns:
+            more = sorted({*found, column})
+            comfort = 0
+            if self._kept in more:
+                least = self._least(self._kept, headings)
+                comfort = min(self._natural(self._kept, headings), _COMFORT) - least
+            if len(more) > len(found) and self._needed(more, headings) + max(0, comfort) <= width:
+                found = more
+        return found
 
     def _needed(self, shown: list[int], headings: list[str]) -> int:
         return sum(self._least(column, headings) for column in shown) + _GAP * (len(shown) - 1)

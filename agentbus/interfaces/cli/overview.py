@@ -42,6 +42,8 @@ _TASKS = (
     ("updated", "time"),
 )
 _FEW = 3
+_USE = ("settings", "queues", "sessions", "agents", "tasks")
+"""What a screen with little room can do without, first of all."""
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 
 
@@ -64,7 +66,7 @@ def drawn(found: dict[str, Any], settings: dict[str, Any] | None = None, most: i
     parts: list[RenderableType | Shortenable] = [_counts(found)]
 
     def add(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str) -> None:
-        parts.append(shortenable(columns, rows, title) if most else grid(columns, rows, title))
+        parts.append(shortenable(columns, rows, title, _USE.index(title)) if most else grid(columns, rows, title))
 
     if found["agents"]:
         add(_AGENTS, found["agents"], "agents")

@@ -15,7 +15,8 @@ class Shortenable:
     """A list of which a part can be shown.
 
     ``draw`` draws the items of some positions, which are in their order, and says what is missing. ``ranked``: the
-    positions, those that must be seen first. ``least``: the number of items that stay in any case.
+    positions, those that must be seen first. ``least``: the number of items that stay in any case. ``use``: of lists
+    that can do without any, those of less use do so first.
     """
 
     def __init__(
@@ -24,11 +25,13 @@ class Shortenable:
         draw: Callable[[Sequence[int]], RenderableType],
         ranked: Sequence[int] | None = None,
         least: int = 1,
+        use: int = 0,
     ) -> None:
         self._draw = draw
         self._ranked = range(count) if ranked is None else ranked
         self.count = count
         self.least = min(least, count)
+        self.use = use
 
     def drawn(self, count: int) -> RenderableType:
         """Draw this number of items."""
@@ -56,14 +59,18 @@ class Screen:
         drawn = [part.drawn(counts[i]) if isinstance(part, Shortenable) else part for i, part in enumerate(self._parts)]
         heights = [_height(part, console, options) for part in drawn]
         while (over := sum(heights) - self._lines) > 0:
-            longest = max(
-                (i for i, part in lists.items() if counts[i] > part.least), key=lambda i: heights[i], default=None
-            )
-            if longest is None:
+            several = [i for i, part in lists.items() if counts[i] > max(1, part.least)]
+            single = [i for i, part in lists.items() if counts[i] > part.least]
+            if several:
+                chosen = max(several, key=lambda i: heights[i])
+                counts[chosen] = max(1, lists[chosen].least, counts[chosen] - max(1, over // (2 * len(lists))))
+            elif single:
+                chosen = min(single, key=lambda i: lists[i].use)
+                counts[chosen] = 0
+            else:
                 break
-            counts[longest] = max(lists[longest].least, counts[longest] - max(1, over // (2 * len(lists))))
-            drawn[longest] = lists[longest].drawn(counts[longest])
-            heights[longest] = _height(drawn[longest], console, options)
+            drawn[chosen] = lists[chosen].drawn(counts[chosen])
+            heights[chosen] = _height(drawn[chosen], console, options)
         return drawn
 
 

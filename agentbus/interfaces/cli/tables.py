@@ -51,16 +51,18 @@ def tabled(
 
 
 def shortenable(
-    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None
+    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None, use: int = 0
 ) -> Shortenable:
-    """A table that has fewer rows where there is no room for all."""
+    """A table that has fewer rows where there is no room for all; one with a title has none, if need be."""
 
     def draw(shown: Sequence[int]) -> RenderableType:
-        some = grid(columns, [rows[index] for index in shown], title)
+        if not shown:
+            return Text(f"{title}: {len(rows)}", style="dim")
+        some = grid(columns, [rows[index] for index in shown], title, clipped=True)
         left = len(rows) - len(shown)
         return Group(some, Text(f"… {left} more", style="dim")) if left else some
 
-    return Shortenable(len(rows), draw)
+    return Shortenable(len(rows), draw, least=0 if title else 1, use=use)
 
 
 def lines(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]]) -> None:
@@ -99,7 +101,13 @@ def sections(parts: Sequence[Part], remark: str | None) -> None:
         console.print(Text(remark, style="dim") if first else Text(f"\n{remark}", style="dim"))
 
 
-def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str | None = None) -> Grid:
+def grid(
+    columns: Sequence[tuple[str, str]],
+    rows: Sequence[dict[str, Any]],
+    title: str | None = None,
+    *,
+    clipped: bool = False,
+) -> Grid:
     """A table of records, to be printed or put into another."""
     cells = [[cell(row.get(name), kind or name) for name, kind in columns] for row in rows]
     numeric = [
@@ -109,7 +117,7 @@ def grid(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], tit
         and any(row.get(name) is not None for row in rows)
         for name, kind in columns
     ]
-    return Grid(columns, cells, numeric, title)
+    return Grid(columns, cells, numeric, title, clipped=clipped)
 
 
 def record(fields: dict[str, Any], kinds: dict[str, str]) -> None:
