@@ -160,8 +160,12 @@ class Upkeep:
 
         In ``backups/`` of the bus, where the newest ``keep`` stay; or at a ``path`` that does not exist yet, or in a
         directory. ``agentbus.restore_backup`` reads it again. ``progress`` is told how much is done and of how much,
-        from another thread. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes
-        one.
+        from another thread. With ``AGENTBUS_BACKUP_ON_OPEN=1`` every opening makes one.
+
+        A cancelled call leaves a whole backup under its final name, or none. The thread that copies gives up at its
+        next step; until then there is a hidden ``.agentbus-….unfinished`` file, which is not listed, restored or
+        counted. The bus is not closed before the thread is through; what a killed process leaves, the next backup
+        removes.
 
         >>> (await bus.backup()).path                                                 # doctest: +SKIP
         '/home/me/project/.agentbus/backups/bus-20260101T000000.000Z-1a2b3c4d.db'

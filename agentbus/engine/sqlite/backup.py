@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -29,14 +29,32 @@ from agentbus.records import BackupRecord
 UNFINISHED = ".unfinished"
 _STEP = 1000
 """Pages after which progress is told."""
+_OFTEN = 100_000
+"""Instructions of SQLite's own machine after which a copy that is being verified may be given up."""
 _SPARE = 1024 * 1024
 """Bytes that must be left when a backup is done: the bus itself needs room too."""
 
 
+class GivenUp(Exception):
+    """No caller waits for a copy any more."""
+
+
 def back_up(
-    home: Home, path: Path | None, keep: int, wall: int, timeout: float, progress: Progress | None = None
+    home: Home,
+    path: Path | None,
+    keep: int,
+    wall: int,
+    timeout: float,
+    progress: Progress | None = None,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> BackupRecord:
-    """A backup in ``backups/``, of which the newest ``keep`` stay; or at a path where nothing is yet."""
+    """A backup in ``backups/``, of which the newest ``keep`` stay; or at a path where nothing is yet.
+
+    It has its name only when it is whole, verified and synced. Until then it is a hidden file with the mark of this
+    bus, which is no backup to anything that lists, restores or prunes them. It is removed here, whatever happens; after
+    a kill by the next backup into that directory. ``given_up`` is asked after every few megabytes, and last before the
+    name is given: once it says so, nothing is left.
+    """
     name = f"bus-{stamp(wall)}-{secrets.token_hex(4)}.db"
     target = home.backups / name if path is None else path
     try:
@@ -54,15 +72,19 @@ def back_up(
             try:
                 _fits(home, target.parent)
                 os.close(os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-                _copy(home, unfinished, timeout, progress)
+                _copy(home, unfinished, timeout, progress, given_up)
                 sync(unfinished)
                 size = unfinished.stat().st_size
+                if given_up():
+                    raise GivenUp
                 give_name(unfinished, target)
             finally:
                 for ending in ("", *BESIDE):
                     unfinished.with_name(f"{unfinished.name}{ending}").unlink(missing_ok=True)
             if path is None:
                 _prune(home, keep, target, stamp(wall))
+    except GivenUp:
+        raise BackupFailed(path=str(target), reason="its caller was cancelled") from None
     except FileExistsError:
         raise BackupFailed(path=str(target), reason="there is something of this name already") from None
     except OSError as error:
@@ -93,28 +115,47 @@ def list_backups(home: Home) -> list[BackupRecord]:
     return found
 
 
-def copy_into(source: sqlite3.Connection, target: Path, progress: Progress | None = None) -> str | None:
+def copy_into(
+    source: sqlite3.Connection,
+    target: Path,
+    progress: Progress | None = None,
+    given_up: Callable[[], bool] | None = None,
+) -> str | None:
     """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy.
 
-    Whoever wants to hear of the progress is told how many pages were copied, then verified.
+    Whoever wants to hear of the progress is told how many pages were copied, then verified. Raises ``GivenUp`` soon
+    after ``given_up`` says so.
     """
+
+    def step(_: int, left: int, total: int) -> None:
+        if given_up is not None and given_up():
+            raise GivenUp
+        if progress is not None:
+            progress(total - left, 2 * total)
+
     connection = sqlite3.connect(target, isolation_level=None)
     try:
         # Until it has its name, nobody needs the copy: it is fsynced once, at the end.
         connection.execute("PRAGMA synchronous = OFF")
-        if progress is None:
+        if progress is None and given_up is None:
             source.backup(connection, pages=-1)
         else:
             # Inside one read transaction: else the copy would begin anew whenever somebody writes.
             source.execute("BEGIN")
             source.execute("PRAGMA schema_version").fetchone()
-            source.backup(connection, pages=_STEP, progress=lambda _, left, total: progress(total - left, 2 * total))
+            source.backup(connection, pages=_STEP, progress=step)
             source.execute("COMMIT")
         connection.execute("PRAGMA journal_mode = DELETE")
+        if given_up is not None:
+            connection.set_progress_handler(given_up, _OFTEN)
         problem = verify(connection)
         if progress is not None:
             progress(1, 1)
         return problem
+    except sqlite3.OperationalError:
+        if given_up is not None and given_up():
+            raise GivenUp from None
+        raise
     finally:
         connection.close()
 
@@ -134,10 +175,10 @@ def opened_backup(path: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
-def _copy(home: Home, target: Path, timeout: float, progress: Progress | None) -> None:
+def _copy(home: Home, target: Path, timeout: float, progress: Progress | None, given_up: Callable[[], bool]) -> None:
     source = open_reader(home, timeout)
     try:
-        problem = copy_into(source, target, progress)
+        problem = copy_into(source, target, progress, given_up)
     except sqlite3.Error as error:
         # Before the source is closed, which may free the descriptor that was missing.
         found = translated(error, home)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -152,7 +153,16 @@ class SQLiteEngine(LoopEngine[Writer]):
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         wall = self.clock.now().wall
-        return await self._beside(lambda: back_up(self._home, path, keep, wall, self._lock_timeout, progress))
+        given_up = threading.Event()
+
+        def work() -> BackupRecord:
+            return back_up(self._home, path, keep, wall, self._lock_timeout, progress, given_up.is_set)
+
+        try:
+            return await self._beside(work)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
 
     async def examine(self) -> list[Check | Unseen]:
         return await self._beside(Examination(self._home, self._another).look)
