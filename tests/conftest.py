@@ -22,10 +22,11 @@ pytest_plugins = ["tests.support.figures"]
 
 
 def pytest_configure() -> None:
-    # In the background of a shell Ctrl-C is ignored, under nohup the end of a terminal; by what tests start too.
-    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    # In the background of a shell SIGINT and SIGQUIT are ignored, under nohup SIGHUP; by what tests start too, since a
+    # process inherits what is ignored.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, handler)
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 class Engine(Protocol):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
 
 from agentbus.blocking import open_bus
-from tests.cli.conftest import PATIENCE, Shell
+from tests.cli.conftest import PATIENCE, Shell, until
+from tests.conftest import pytest_configure
 
 IMPORTING = """
 import signal, sys, time
@@ -68,6 +72,63 @@ def test_a_signal_while_something_is_imported_is_heard(
         check=False,
     )
     assert (done.returncode, done.stderr) == (code, b"")
+
+
+UNHEARD = """
+import os, signal, sys, threading, time
+from agentbus.interfaces.cli.script import script
+
+def disturb():
+    # Taken by this thread, it interrupts no call of the main one: as one that comes right before such a call.
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    signal.pthread_kill(threading.get_ident(), signal.SIGQUIT)
+
+threading.Thread(target=disturb, daemon=True).start()
+sys.argv[:] = ["agentbus", "receive", "--json"]
+script()
+"""
+
+
+def test_a_signal_right_before_a_write_that_blocks_is_heard(shell: Shell) -> None:
+    agent = shell.register("a")
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.agent(agent).send("a", "note", "x" * 300_000)
+        receiving = subprocess.Popen(
+            [sys.executable, "-c", UNHEARD],
+            cwd=shell.directory,
+            env={**shell.environment, "AGENTBUS_AGENT": agent},
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert receiving.stdout is not None
+            pipe = receiving.stdout.fileno()
+            until(lambda: waiting_in(pipe) > 0)
+            (shell.directory / "go").touch()
+            assert receiving.wait(PATIENCE) == 128 + signal.SIGQUIT
+        finally:
+            receiving.kill()
+            receiving.communicate()
+        message = bus.do(bus.messages.get("m-1"))
+        assert message is not None
+        assert (message.status, message.attempts) == ("queued", 0)
+
+
+def waiting_in(pipe: int) -> int:
+    """Bytes in a pipe that were not read."""
+    count = fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0))
+    return int(struct.unpack("i", count)[0])
+
+
+def test_what_a_shell_ignores_for_its_background_is_not_ignored_by_tests() -> None:
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        pytest_configure()
+        assert not [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])

@@ -91,9 +91,11 @@ class Call:
 
     def emit(self, result: Result) -> None:
         """Print something now: when this returns, it is out."""
+        from agentbus.interfaces.cli.interrupts import audible
         from agentbus.interfaces.cli.output import emit
 
-        emit(result, json=self.arguments.json)
+        with audible():
+            emit(result, json=self.arguments.json)
 
     def note(self, text: str) -> None:
         """Tell people something that is not data."""
