@@ -51,7 +51,7 @@ MOST_LINES = 800
 OPERATION = {"operation", "one_by_one"}
 """What makes an operation of a function."""
 WITH_RICH = {
-    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "charts", "grids", "overview", "tables")),
+    *(f"agentbus.interfaces.cli.{module}" for module in ("bars", "charts", "grids", "overview", "screens", "tables")),
     "agentbus.interfaces.demo.showing",
 }
 

@@ -393,7 +393,7 @@ async def release(task: agentbus.Task) -> None:
 
     async def deploy() -> None:
         await task.progress(40, NOTE)
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     async def check(number: int) -> str:
         return f"{number}: {NOTE}"
