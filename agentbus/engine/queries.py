@@ -29,13 +29,18 @@ _SUBJECTS = {
 """The file in which a query is, by the first word of its name."""
 
 
+_BESIDE = {"sqlite": ("common", "file", "foreign"), "postgres": ("common", "server", "foreign")}
+"""The folders that an engine uses besides that of its dialect."""
+
+
 class Queries(dict[str, str]):
-    """The queries of an engine, by name. Files are read when the first of their queries is asked for: one call of the
+    """The queries of an engine, by name. A file is parsed when the first of its queries is asked for: one call of the
     command line needs few of them."""
 
     def __init__(self, dialect: str) -> None:
         super().__init__()
         self._dialect = dialect
+        read_all(dialect)
 
     def __missing__(self, name: str) -> str:
         subject = _SUBJECTS.get(name.partition("_")[0])
@@ -57,14 +62,16 @@ def parse(sql: str) -> dict[str, str]:
     return queries
 
 
-def text(dialect: str) -> str:
+def read_all(dialect: str) -> None:
+    """Read all SQL that an engine may ever use. Once opened, a bus works with what it was opened with, also when the
+    package is replaced or removed under the running process."""
+    for folder in (dialect, *_BESIDE[dialect]):
+        _files(folder)
+
+
+def text(folder: str) -> str:
     """All that is written in a dialect, or in the words that are common to all."""
-    return "\n".join(_read(dialect, subject) for subject in subjects(dialect))
-
-
-def subjects(dialect: str) -> list[str]:
-    """The subjects that a dialect has files of."""
-    return sorted(name.removesuffix(".sql") for name in os.listdir(f"{_FOLDER}/{dialect}") if name.endswith(".sql"))
+    return "\n".join(_files(folder).values())
 
 
 @cache
@@ -76,15 +83,18 @@ def load(dialect: str) -> dict[str, str]:
 
 @cache
 def _subject(dialect: str, subject: str) -> dict[str, str]:
-    return {**parse(_read("common", subject)), **parse(_read(dialect, subject))}
+    return {**parse(_files("common").get(subject, "")), **parse(_files(dialect).get(subject, ""))}
 
 
-def _read(dialect: str, subject: str) -> str:
-    try:
-        with open(f"{_FOLDER}/{dialect}/{subject}.sql", encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+@cache
+def _files(folder: str) -> dict[str, str]:
+    """The texts of a folder by subject, read once in the life of a process."""
+    texts: dict[str, str] = {}
+    for name in sorted(os.listdir(f"{_FOLDER}/{folder}")):
+        if name.endswith(".sql"):
+            with open(f"{_FOLDER}/{folder}/{name}", "rb") as file:
+                texts[name.removesuffix(".sql")] = file.read().decode()
+    return texts
 
 
 def _in_dialect(sql: str, dialect: str) -> str:

@@ -89,6 +89,8 @@
         │   └── CopyDiffers           the source was changed meanwhile
         ├── CopyUnfinished            it is only part of a copy
         ├── SchemaTooNew
+        ├── MigrationFailed           the old schema stays
+        ├── ForeignObjects            triggers or views that agentbus did not create
         ├── SQLiteTooOld
         ├── ServerTooOld
         ├── ServerUnreachable         transient: no connection to the server
@@ -190,10 +192,12 @@ from agentbus.errors.store import (
     DamagedPayload,
     DatabaseGone,
     DiskFull,
+    ForeignObjects,
     FormatRefused,
     LockedElsewhere,
     LockTimeout,
     LogNotSynced,
+    MigrationFailed,
     NoBus,
     NoDriver,
     NotADatabase,
@@ -262,6 +266,7 @@ __all__ = [
     "DatabaseGone",
     "DiskFull",
     "ForeignCheckpoint",
+    "ForeignObjects",
     "FormatRefused",
     "InvalidInput",
     "InvalidName",
@@ -273,6 +278,7 @@ __all__ = [
     "LockedElsewhere",
     "LogNotSynced",
     "MessageIdConflict",
+    "MigrationFailed",
     "Misuse",
     "NoBus",
     "NoDriver",

@@ -153,6 +153,25 @@ class SchemaTooNew(StoreError):
     fix_text = "upgrade agentbus"
 
 
+class MigrationFailed(StoreError):
+    """The bus could not be brought to the schema of this agentbus. Nothing was changed."""
+
+    code = "migration_failed"
+    text = "{path} has schema {found} and cannot be brought to {wanted}: {reason}"
+    fix_text = "await agentbus.doctor({path!r}) names the rows and the newest sound backup; or open it with an older agentbus"
+
+
+class ForeignObjects(StoreError):
+    """The database has triggers, views or virtual tables that agentbus did not create. It was not opened."""
+
+    code = "foreign_objects"
+    text = "{path} has what agentbus did not create, and what would act on every write: {objects}"
+    fix_text = (
+        "if you created it, remove it with the sqlite3 shell (DROP TRIGGER, DROP VIEW, DROP TABLE); if not, do not use"
+        " this bus: restore a backup"
+    )
+
+
 class SQLiteTooOld(StoreError):
     """The SQLite library that Python was built with is too old."""
 

@@ -1,1 +1,3 @@
--- Nothing to change on SQLite. The number keeps the versions of both dialects equal.
+-- Nothing to do. Version 3 counts the changes of the directory on PostgreSQL, where a send would otherwise look it up in
+-- round trips of its own; SQLite looks it up inside the transaction. The file exists so that a number means the same
+-- version in both dialects.

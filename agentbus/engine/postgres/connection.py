@@ -21,7 +21,7 @@ from agentbus.engine.forking import forget_in_child
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.problems import DRIVER, STANDBY, is_pooler, translated, untrusted
-from agentbus.engine.queries import parse, text
+from agentbus.engine.queries import parse, read_all, text
 from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld, UnsupportedPooler
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -210,6 +210,7 @@ def _keep_alive(connection: Connection) -> None:
 async def opened(address: Address, patience: float, clock: Clock, *, create: bool) -> Connection:
     """The first connection, which writes: what is wrong with the address or the server is said at once, the tables are
     there (if there is no bus, unless ``create``, that is an error), and the clock knows the server's time."""
+    read_all("postgres")
     try:
         connection = await connect(address, writing(patience))
     except (*DRIVER, ValueError) as error:

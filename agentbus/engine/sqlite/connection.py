@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 from agentbus import ballast
 from agentbus.engine import forking
@@ -14,6 +17,7 @@ from agentbus.errors import (
     AgentBusError,
     BusForked,
     DiskFull,
+    ForeignObjects,
     FormatRefused,
     LockedElsewhere,
     NotADatabase,
@@ -32,6 +36,11 @@ _PRAGMAS = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16000",
 )
+ACTING = (
+    "SELECT sql, type, name FROM sqlite_schema WHERE sql NOT LIKE 'CREATE TABLE %' AND sql NOT LIKE 'CREATE INDEX %'"
+    " AND sql NOT LIKE 'CREATE UNIQUE INDEX %'"
+)
+"""What acts on tables, or stands in the place of one. By its text, which SQLite goes by, and not by its kind and name, which are columns that anybody can fill."""
 _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
 
 
@@ -84,49 +93,53 @@ def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
 
 
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
-    """Bring the schema up to date: all steps in one exclusive transaction: a kill leaves the old or the new."""
+    """Bring the schema up to date, once it is known that nothing in it is of another program."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     newest = newest_schema()
     if found > newest:
         raise SchemaTooNew(path=home.file, found=found, known=newest)
+    _refuse_foreign(connection, home, found)
     if found == newest:
         return
     if not found:
         _warn_of_relics(home)
-    steps = migrations()
-    script = "\n".join(steps[version] for version in range(found + 1, newest + 1))
-    try:
-        connection.executescript(f"BEGIN EXCLUSIVE;\n{script}\nPRAGMA user_version = {newest:d};\nCOMMIT;")
-    except sqlite3.Error:
-        if connection.in_transaction:
-            connection.rollback()
-        raise
+    # Imported only here: most openings have nothing to migrate.
+    from agentbus.engine.sqlite import migration
+
+    migration.run(connection, home, found, migrations())
+
+
+def _refuse_foreign(connection: sqlite3.Connection, home: Home, version: int) -> None:
+    """Refuse a database with a trigger, a view or a virtual table of another program: such a thing acts on what is
+    written, or stands where a table should be. The file may come from anywhere, for example with a repository."""
+    known = "\n".join(migrations().values())
+    if all(sql in known for sql, *_ in connection.execute(ACTING)):
+        return
+    # Rare: a trigger whose text SQLite itself has changed since; or one of another program.
+    from agentbus.engine.sqlite.shape import foreign
+
+    if objects := foreign(connection, version):
+        raise ForeignObjects(path=home.file, objects=", ".join(objects))
 
 
 @cache
 def migrations() -> dict[int, str]:
-    """The texts of the schema's numbered files."""
+    """The texts of the schema's numbered files, read once: the package may be replaced under a running process. In a
+    checkout they lie beside the package, in a wheel inside it."""
+    package = __file__.rsplit("/", 3)[0]
+    folder = f"{package}/_schemas/sqlite"
+    if not os.path.isdir(folder):
+        folder = f"{os.path.dirname(package)}/schemas/sqlite"
     steps: dict[int, str] = {}
-    for version, path in _files().items():
-        with open(path, encoding="utf-8") as file:
-            steps[version] = file.read()
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(".sql")):
+        with open(f"{folder}/{name}", encoding="utf-8") as file:
+            steps[int(name.partition("_")[0])] = file.read()
     return steps
 
 
 def newest_schema() -> int:
     """The schema that this program knows."""
-    return max(_files())
-
-
-@cache
-def _files() -> dict[int, str]:
-    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
-    package = __file__.rsplit("/", 3)[0]
-    folder = f"{package}/_schemas/sqlite"
-    if not os.path.isdir(folder):
-        folder = f"{os.path.dirname(package)}/schemas/sqlite"
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".sql"))
-    return {int(name.partition("_")[0]): f"{folder}/{name}" for name in names}
+    return max(migrations())
 
 
 def require_sqlite(found: tuple[int, ...]) -> None:
@@ -179,6 +192,23 @@ def _warn_of_relics(home: Home) -> None:
     if relic is not None:
         text = "%s was missing or empty, a new bus was made; %s"
         logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
+
+
+class NumberedConnection(sqlite3.Connection):
+    """Binds ``?1``, ``?2`` … by their numbers. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(sql, _numbered(parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        return super().executemany(sql, map(_numbered, parameters))
+
+
+def _numbered(parameters: Any) -> Any:
+    return {str(number): value for number, value in enumerate(parameters, 1)}
+
+
+_Connection = NumberedConnection if 0x030C0000 <= sys.hexversion < 0x030C0400 else sqlite3.Connection
 
 
 def _uri(path: str, options: str) -> str:

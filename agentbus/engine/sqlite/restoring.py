@@ -21,7 +21,7 @@ from agentbus.engine.sqlite.backup import copy_into, opened_backup
 from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.engine.sqlite.connection import identity, migrations
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.engine.sqlite.shape import missing
+from agentbus.engine.sqlite.shape import foreign, missing
 from agentbus.errors import (
     BusForked,
     BusInUse,
@@ -128,6 +128,9 @@ def _copy(source: Path, workshop: home.Home) -> None:
             raise SchemaTooNew(path=str(source), found=version, known=max(migrations()))
         if version == max(migrations()) and (lacking := missing(connection)):
             raise DamagedBackup(path=str(source), reason=f"it lacks {', '.join(lacking[:5])}")
+        if objects := foreign(connection, version):
+            reason = f"it has what agentbus did not create: {', '.join(objects[:5])}"
+            raise DamagedBackup(path=str(source), reason=reason)
         try:
             problem = copy_into(connection, workshop.database)
         except sqlite3.OperationalError as error:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from agentbus.engine.queries import load, parse, text
 from agentbus.engine.sqlite.backup import opened_backup, verify
-from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.connection import ACTING, migrations
+from agentbus.engine.sqlite.migration import build
 from agentbus.errors import DamagedBackup
 
 _TOKEN = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\bCHECK\b|[()]")
@@ -23,14 +24,21 @@ def missing(connection: sqlite3.Connection) -> list[str]:
     return [thing for thing in _expected() if thing not in found]
 
 
+def foreign(connection: sqlite3.Connection, version: int) -> list[str]:
+    """Return what the migrations up to a version did not create and what acts on their tables: triggers, views, virtual
+    tables. Tables and indexes of another program do no harm."""
+    expected = set(_expected(version).values())
+    rows = connection.execute(ACTING).fetchall()
+    return [_printable(f"{kind} {name}") for sql, kind, name in rows if sql not in expected]
+
+
 def differences(connection: sqlite3.Connection) -> list[str]:
-    """What is missing, changed, or a trigger that does not belong there. Tables and indexes of somebody else do no
-    harm."""
+    """Return what is missing, changed, or foreign."""
     expected, found = _expected(), _shape(connection)
     wrong = {
         "missing": missing(connection),
         "changed": [thing for thing, sql in expected.items() if found.get(thing, sql) != sql],
-        "added": [thing for thing in found if thing not in expected and thing.startswith("trigger ")],
+        "added": [thing for thing in foreign(connection, max(migrations())) if thing not in expected],
     }
     return [f"{what}: {', '.join(things)}" for what, things in wrong.items() if things]
 
@@ -87,17 +95,19 @@ def is_sound(backup: Path) -> bool:
             newest = max(migrations())
             if not 1 <= version <= newest or verify(connection) is not None:
                 return False
+            if foreign(connection, version):
+                return False
             return version < newest or not (differences(connection) or refused(connection))
     except (DamagedBackup, UnicodeDecodeError):
         return False
 
 
 @cache
-def _expected() -> dict[str, str]:
-    connection = sqlite3.connect(":memory:")
+def _expected(version: int | None = None) -> dict[str, str]:
+    """Return what the migrations create, up to a version."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        for _, step in sorted(migrations().items()):
-            connection.executescript(step)
+        build(connection, [step for number, step in sorted(migrations().items()) if version is None or number <= version])
         return _shape(connection)
     finally:
         connection.close()
@@ -107,3 +117,8 @@ def _shape(connection: sqlite3.Connection) -> dict[str, str]:
     queries = load("sqlite")
     rows = connection.execute(queries["schema_objects"])
     return {f"{kind} {name}": sql for kind, name, sql in rows}
+
+
+def _printable(thing: str) -> str:
+    """A name that another program chose, without what a terminal would act on."""
+    return thing if thing.isprintable() else ascii(thing)[1:-1]

@@ -1,0 +1,137 @@
+"""Migrations: running the statements of the schema's numbered files, and rebuilding tables.
+
+SQLite cannot change a CHECK constraint in place: the table is created again beside the old one, filled, and renamed. A
+migration declares that on its first line, and creates each new table with the prefix ``rebuilt_``:
+
+    -- rebuilds: steps, mailboxes
+    CREATE TABLE rebuilt_steps (…) STRICT;
+    CREATE TABLE rebuilt_mailboxes (…) STRICT;
+
+The rest is done here, once the statements of the file have run: rows (of the columns that both tables have), indexes,
+triggers and the AUTOINCREMENT sequence are carried over. What other tables refer to stays valid, which is checked before
+the commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+
+from agentbus.engine.queries import parse, text
+from agentbus.engine.sqlite.home import Home
+from agentbus.errors import MigrationFailed
+
+_DIRECTIVE = "-- rebuilds: "
+_PREFIX = "rebuilt_"
+_MOST_VIOLATIONS = 1000
+"""Rows with a broken reference that are looked at, to name their tables."""
+
+
+def run(connection: sqlite3.Connection, home: Home, found: int, steps: Mapping[int, str]) -> None:
+    """Bring a database from version ``found`` to the newest one, in one exclusive transaction: a process that is killed
+    leaves the old schema or the new one."""
+    newest = max(steps)
+    later = [step for version, step in sorted(steps.items()) if version > found]
+    rebuilds = any(rebuilt_tables(step) for step in later)
+    with _rebuilding(connection) if rebuilds else nullcontext():
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            build(connection, later)
+            if rebuilds and (tables := _broken_references(connection)):
+                reason = f"rows refer to rows that do not exist: {', '.join(tables)}"
+                raise MigrationFailed(path=home.file, found=found, wanted=newest, reason=reason)
+            connection.execute(f"PRAGMA user_version = {newest:d}")
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.rollback()
+
+
+def build(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
+    """Create the tables of these migrations in an empty database."""
+    for step in steps:
+        _apply(connection, step)
+
+
+def rebuilt_tables(step: str) -> list[str]:
+    """Return the tables that a migration rebuilds, from its first line."""
+    first, _, _ = step.partition("\n")
+    return [name.strip() for name in first.removeprefix(_DIRECTIVE).split(",")] if first.startswith(_DIRECTIVE) else []
+
+
+def _apply(connection: sqlite3.Connection, step: str) -> None:
+    # Not executescript(), which would commit first.
+    for statement in _statements(step):
+        connection.execute(statement)
+    for table in rebuilt_tables(step):
+        _replace(connection, table)
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Split a script: a semicolon in a comment, a text or a trigger ends no statement."""
+    begun = ""
+    for part in script.split(";"):
+        begun += f"{part};"
+        if sqlite3.complete_statement(begun):
+            yield begun
+            begun = ""
+    left = begun.removesuffix(";")
+    if any(line.strip() and not line.lstrip().startswith("--") for line in left.splitlines()):
+        yield left
+
+
+@contextmanager
+def _rebuilding(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let a table be dropped that others refer to, and sort in files: memory stays bounded, however large the table.
+
+    Both settings can only be changed outside of a transaction.
+    """
+    _truncate_log(connection)
+    try:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("PRAGMA temp_store = FILE")
+        yield
+    finally:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA legacy_alter_table = OFF")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        # It holds a copy of the table: also after a rollback, when the disk may be full of it.
+        _truncate_log(connection)
+
+
+def _replace(connection: sqlite3.Connection, table: str) -> None:
+    """Put ``rebuilt_<table>`` in the place of a table."""
+    new = f"{_PREFIX}{table}"
+    queries = parse(text("file"))
+    belongings = [sql for (sql,) in connection.execute(queries["file_belongings"], [table])]
+    kept = [f'"{name}"' for (name,) in connection.execute(queries["file_columns"], [table, new])]
+    connection.execute(queries["file_copy"].format(table=table, new=new, columns=", ".join(kept)))
+    # Ids are never given out twice, also those of rows that were deleted.
+    ((last,),) = connection.execute(queries["file_sequence"], [table, new]).fetchall()
+    connection.execute(queries["file_forget_sequence"], [new])
+    if last is not None:
+        connection.execute(queries["file_set_sequence"], [new, last])
+    connection.execute(queries["file_drop"].format(table=table))
+    # Otherwise triggers of other tables that mention this one would have to find it at every moment.
+    connection.execute("PRAGMA legacy_alter_table = ON")
+    connection.execute(queries["file_rename"].format(table=table, new=new))
+    connection.execute("PRAGMA legacy_alter_table = OFF")
+    for sql in belongings:
+        connection.execute(sql)
+
+
+def _broken_references(connection: sqlite3.Connection) -> list[str]:
+    broken = connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST_VIOLATIONS)
+    return sorted({f"{row[0]} to {row[2]}" for row in broken})
+
+
+def _truncate_log(connection: sqlite3.Connection) -> None:
+    """Move the log into the database and make its file small, as far as no other process reads it."""
+    with suppress(sqlite3.Error):
+        ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+        connection.execute("PRAGMA busy_timeout = 0")
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout = {patience:d}")
