@@ -11,10 +11,14 @@ import pytest
 import agentbus
 from agentbus.blocking import open_bus
 from agentbus.engine.postgres import connection as connections
+from agentbus.engine.postgres import examination
 from agentbus.engine.postgres.address import parse
 from agentbus.errors import SchemaTooNew, StoreError
+from tests.conftest import PostgresStore
+from tests.support.clock import FakeClock
 from tests.support.guarded import run
 from tests.support.postgres import Schemas, at_schema, server_url
+from tests.support.widening import POSTGRES, widen
 
 Later = Callable[..., None]
 KNOWN = connections.migrations()
@@ -196,3 +200,32 @@ async def test_a_bus_that_others_write_to_is_brought_up_to_date(later: Later) ->
 async def _join(bus: agentbus.Bus, name: str) -> None:
     for number in range(JOINING):
         await bus.register(f"{name}-{number}", type="worker")
+
+
+async def test_closed_lists_are_widened_on_a_bus_with_data(
+    later: Later, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    """No table has to be rebuilt for that: a constraint is replaced by a wider one."""
+    store = PostgresStore(await asyncio.to_thread(place, "widened"), clock)
+
+    def add() -> pytest.MonkeyPatch:
+        later(POSTGRES)
+        monkeypatch.setattr(examination, "migrations", connections.migrations)
+        return monkeypatch
+
+    await widen(store.connect, store.tamper, add)
+    assert await asyncio.to_thread(steps, store.url) == [1]
+
+
+async def test_of_20_who_come_at_once_one_widens_the_lists(later: Later) -> None:
+    url = await asyncio.to_thread(place, "widened_once")
+    async with agentbus.connect(url):
+        pass
+    later(POSTGRES)
+
+    async def come() -> None:
+        async with agentbus.connect(url) as bus:
+            await bus.stats()
+
+    await asyncio.gather(*(come() for _ in range(20)))
+    assert await asyncio.to_thread(_rows, url, "SELECT value FROM {schema}.counters WHERE name = 'change'") == [(1000,)]
