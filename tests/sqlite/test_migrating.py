@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import agentbus
@@ -13,7 +14,7 @@ from tests.conformance.at_work import work_off
 
 
 def contents(path: Path, tables: list[str]) -> dict[str, list[tuple[object, ...]]]:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         return {table: database.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables}
 
 
@@ -27,7 +28,7 @@ def old_bus(directory: Path, schema: str) -> Path:
     """A bus of version 1 with something in each table."""
     directory.mkdir(mode=0o700)
     path = directory / "bus.db"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         database.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {schema}; PRAGMA user_version = 1; COMMIT;")
         database.executescript("""
             INSERT INTO processes (host, boot, pid, started, status, beat, created, ended)
@@ -50,6 +51,7 @@ def old_bus(directory: Path, schema: str) -> Path:
             VALUES ('agent', 'a', 'c', 1, '6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b', 1, '1');
             INSERT INTO events (at, kind, subject_kind, subject) VALUES (1, 'agent_failed', 'agent', 'a');
         """)
+        database.commit()
     path.chmod(0o600)
     return path
 
@@ -72,7 +74,7 @@ async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(tmp
         assert record.result == 7
         assert [check for check in await bus.doctor() if check.status == "error"] == []
         assert (await bus.state("a").get("k")) == 1
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (max(connection.migrations()),)
         assert shape.missing(database) == []
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []

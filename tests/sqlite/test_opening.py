@@ -7,13 +7,14 @@ import os
 import shutil
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agentbus
-from agentbus.engine.sqlite.connection import require_sqlite
+from agentbus.engine.sqlite.connection import NumberedConnection, require_sqlite
 from agentbus.errors import DatabaseGone, InvalidUrl, NotADatabase, NotWritable, SchemaTooNew, SQLiteTooOld
 from tests.conformance.helpers import take, worker
 from tests.sqlite.mounted import run_mounted
@@ -282,3 +283,14 @@ async def test_a_deep_directory_will_do(tmp_path: Path) -> None:
         await message.ack()
         await b.send("a", "note", 2)
         assert (await take(a)).payload == 2
+
+
+def test_numbered_parameters_are_bound_without_a_warning() -> None:
+    """Python 3.12.0 to 3.12.3 warns of a sequence for ``?1``; the bus is used with warnings as errors too."""
+    with closing(sqlite3.connect(":memory:", factory=NumberedConnection)) as database:
+        assert database.execute("SELECT ?2, ?1, ?2", (1, "two")).fetchall() == [("two", 1, "two")]
+        assert database.execute("SELECT 1").fetchall() == [(1,)]
+        database.execute("CREATE TABLE t (a, b)")
+        database.executemany("INSERT INTO t VALUES (?2, ?1)", iter([(1, 2), [3, 4]]))
+        assert database.execute("SELECT a, b FROM t WHERE a > ?1", [2]).fetchall() == [(4, 3)]
+        assert database.execute("SELECT ?", [5]).fetchall() == [(5,)]

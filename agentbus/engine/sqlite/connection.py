@@ -198,13 +198,13 @@ class NumberedConnection(sqlite3.Connection):
     """Binds ``?1``, ``?2`` … by their numbers. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return super().execute(sql, _numbered(parameters))
+        return super().execute(sql, _numbered(parameters) if "?1" in sql else parameters)
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
-        return super().executemany(sql, map(_numbered, parameters))
+        return super().executemany(sql, map(_numbered, parameters) if "?1" in sql else parameters)
 
 
-def _numbered(parameters: Any) -> Any:
+def _numbered(parameters: Any) -> dict[str, Any]:
     return {str(number): value for number, value in enumerate(parameters, 1)}
 
 
