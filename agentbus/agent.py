@@ -220,8 +220,11 @@ class Agent(Saver):
         concurrency: int = 1,
         lease: float = LEASE,
     ) -> None:
-        """Handle messages for ever, so many at a time. A handler's exception is recorded with the message, which is
-        tried again later; the loop goes on.
+        """Handle messages until cancelled, ``concurrency`` at a time. Whatever a handler raises is recorded with the
+        message, which is tried again later.
+
+        An async handler runs on the event loop. A plain function runs on a thread, where it may block; a thread cannot be
+        cancelled, so one whose lease is lost ends by itself, and what it did through the unit is discarded.
 
         >>> async def handle(message, unit):                                          # doctest: +SKIP
         ...     unit.send(message.sender, "completion_notification", await work(message.payload))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange
 from agentbus.limits import check_keep, check_name, check_seconds
+from agentbus.services.callbacks import guarded
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -59,7 +60,7 @@ class _Repeater:
         while not self.over:
             await pulse.wait(seconds)
             try:
-                await self._save()
+                await self._save(await guarded(self._made()))
             except (AgentFenced, Misuse) as error:
                 # Its life is over, or the bus is closed: nothing that comes later could be saved.
                 log.warning("%s: no more checkpoints %r: %s", self._agent.id, self._name, error)
@@ -72,12 +73,14 @@ class _Repeater:
     async def finish(self) -> None:
         """The last one. Whoever leaves the block hears of it if that cannot be saved."""
         if not self._agent.ended:
-            await self._save()
+            await self._save(await self._made())
 
-    async def _save(self) -> None:
+    async def _made(self) -> Any:
+        """On the loop, also if it is a plain function: what it reads must not change meanwhile."""
         value = self._make()
-        if inspect.isawaitable(value):
-            value = await value
+        return await value if inspect.isawaitable(value) else value
+
+    async def _save(self, value: Any) -> None:
         draft = self._agent.draft_checkpoint(self._name, value, keep=self._keep)
         if draft.snapshot.encoded == self._last:
             return

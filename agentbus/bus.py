@@ -56,6 +56,7 @@ from agentbus.services.presence import strike_off
 from agentbus.services.quotas import Quotas
 from agentbus.services.recovery import Recovery
 from agentbus.services.retention import Retention
+from agentbus.services.threads import Threads
 from agentbus.session import Session
 from agentbus.session_block import block
 from agentbus.sessions import Sessions
@@ -63,6 +64,7 @@ from agentbus.state import State
 from agentbus.tasks.tasks import Tasks
 from agentbus.upkeep import Upkeep
 from agentbus.vocabulary import Vocabulary, definition
+from agentbus.watchdog import MAX_BLOCKED
 
 log = logging.getLogger("agentbus")
 
@@ -86,6 +88,7 @@ class Bus(Upkeep):
         max_payload: int,
         max_snapshot: int,
         beat_every: float,
+        max_blocked: float = MAX_BLOCKED,
         ask: Ask | None = None,
     ) -> None:
         self.engine = engine
@@ -105,7 +108,9 @@ class Bus(Upkeep):
         self.listening = Listening(engine)
         self.beat_every = beat_every
         self._ask = ask
-        self._pulse = Pulse(engine, beat_every)
+        self.threads = Threads()
+        self._pulse = Pulse(engine, beat_every, max_blocked)
+        self.watchdog = self._pulse.watchdog
         self._opened = False
 
     async def __aenter__(self) -> Bus:
@@ -145,6 +150,8 @@ class Bus(Upkeep):
         """Stop everything, whatever happened; what ended the background, if something did."""
         left = not self.engine.process
         with anyio.CancelScope(shield=True):
+            # While leases are still renewed.
+            await self.threads.finish()
             ending = await self._pulse.stop()
             if self.engine.process:
                 with parting(self.engine), suppress(AgentBusError):

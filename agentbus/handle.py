@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentbus.bus import Bus
     from agentbus.checking import Checker
     from agentbus.message import Message
+    from agentbus.services.threads import Threads
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -51,6 +52,10 @@ class Handle(Sender, Keeper):
         self.vocabulary = bus.vocabulary
         self.max_snapshot = bus.max_snapshot
         self._adopt(registration)
+
+    @property
+    def threads(self) -> Threads:
+        return self._bus.threads
 
     @property
     def checker(self) -> Checker:

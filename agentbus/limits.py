@@ -154,6 +154,13 @@ def check_range(value: object, what: str, low: int, high: int) -> int:
     return int(value)
 
 
+def check_number(value: object, what: str, low: float, high: float) -> float:
+    """Check a number that need not be whole."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise OutOfRange(what=what, value=value, allowed=f"a number from {low:g} to {high:g}")
+    return value
+
+
 def check_keep(keep: object, *, low: int = 1) -> int:
     """How many are to be kept."""
     return check_range(keep, "keep", low, MAX_KEPT)

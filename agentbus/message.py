@@ -14,10 +14,11 @@ from agentbus.codec import check, decode, decode_as
 from agentbus.drafting import Asked, backoff
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
 from agentbus.limits import check_seconds, check_text, error_text
-from agentbus.operations import Actor, Row
-from agentbus.operations.leases import AckRequest, Beginning, Lease
+from agentbus.operations import Actor, Operation, Row
+from agentbus.operations.leases import AckRequest, Beginning, ExtendRequest, Lease, extend
 from agentbus.operations.messages import Draft, Receipt
 from agentbus.parting import is_stray, parting
+from agentbus.services.callbacks import raised
 from agentbus.unit import Unit
 from agentbus.vocabulary import Form
 
@@ -205,6 +206,18 @@ class Message:
         self.begun = True
         self.attempts = self.before + 1
 
+    def renewing(self) -> tuple[Operation[ExtendRequest, None], ExtendRequest]:
+        """Return what renews the lease."""
+        return extend, ExtendRequest(self.actor, (self.lease,), self.duration)
+
+    def title(self, task: asyncio.Task[Any] | None) -> str | None:
+        """Return what the log calls it; None if a task is given that does not work in its block."""
+        return f"message {self.message_id} of {self.actor.agent}" if task is None or task is self._task else None
+
+    def is_lost(self) -> bool:
+        """Return whether its lease was lost while its block was open."""
+        return self._loss is not None
+
     def lose(self, error: AgentBusError) -> None:
         """The lease is gone: end the block, which then raises ``error``."""
         self._loss = error
@@ -268,7 +281,7 @@ class Message:
         with parting(self._agent.engine):
             try:
                 if isinstance(error, Exception) or is_stray(error):
-                    await self.nack(error=error_text(error))
+                    await self.nack(error=error_text(raised(error)))
                 else:
                     await self._agent.release([self], counted=False)
                     self.settled = True

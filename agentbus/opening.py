@@ -12,11 +12,12 @@ from agentbus.bus import Bus
 from agentbus.clock import Clock, SystemClock
 from agentbus.engine.interface import Engine
 from agentbus.engine.places import needing_driver, server_url
-from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_range, check_seconds
+from agentbus.limits import MAX_PAYLOAD, MAX_SNAPSHOT, check_choice, check_number, check_range, check_seconds
 from agentbus.records import Check
 from agentbus.services.asking import Ask, asking
 from agentbus.services.doctor import examine
 from agentbus.services.outgrowing import bounds
+from agentbus.watchdog import MAX_BLOCKED
 
 
 def connect(
@@ -28,6 +29,7 @@ def connect(
     max_snapshot: int = MAX_SNAPSHOT,
     lock_timeout: float = 30.0,
     beat_every: float = 5.0,
+    max_blocked: float = MAX_BLOCKED,
     auto_resume: bool | Ask | None = None,
     create: bool = True,
 ) -> Bus:
@@ -37,7 +39,8 @@ def connect(
     share (``?schema=`` chooses the schema, which is ``agentbus``); by default ``AGENTBUS_URL``, or ``.agentbus/`` here
     or in a directory above, made here if there is none. With ``durability="process"`` nothing is fsynced: what returned
     survives the death of any process, but not a power cut. Every ``beat_every`` seconds the process says that it is
-    alive, and looks after its neighbours. Where there is no bus, one is made; with ``create=False`` that is ``NoBus``.
+    alive, and looks after its neighbours. Code that blocks the event loop keeps the leases that this process holds for
+    ``max_blocked`` leases at most, then they are given up. Where there is no bus, one is made; with ``create=False`` that is ``NoBus``.
 
     With ``auto_resume=True`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were interrupted are resumed if that is
     their likeliest option: on a terminal it asks first. A function of yours decides instead: it gets the
@@ -53,11 +56,13 @@ def connect(
     check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
     check_seconds(lock_timeout, "lock_timeout", zero=True)
     check_seconds(beat_every, "beat_every")
+    check_number(max_blocked, "max_blocked", 0, 1_000_000)
     return Bus(
         _engine(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout),
         max_payload=max_payload,
         max_snapshot=max_snapshot,
         beat_every=beat_every,
+        max_blocked=max_blocked,
         ask=asking(auto_resume),
     )
 

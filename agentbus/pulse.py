@@ -1,4 +1,4 @@
-"""The pulse of a process: one beat for all its agents, and what is looked after with it."""
+"""The pulse of a process: one beat for all its agents, the renewal of leases, and what is looked after with them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from agentbus.operations.reading import neighbours, pending
 from agentbus.renewal import Renewer
 from agentbus.services.expiry import expire_state
 from agentbus.services.presence import strike_off
+from agentbus.watchdog import Watchdog
 
 log = logging.getLogger("agentbus")
 
@@ -22,8 +23,9 @@ log = logging.getLogger("agentbus")
 class Pulse:
     """The background work of a process that has the bus open."""
 
-    def __init__(self, engine: Engine, every: float) -> None:
+    def __init__(self, engine: Engine, every: float, max_blocked: float) -> None:
         self.handles: set[Handle] = set()
+        self.watchdog = Watchdog(engine, self.handles, max_blocked)
         self._engine = engine
         self._every = every
         self._task: asyncio.Task[None] | None = None
@@ -41,17 +43,15 @@ class Pulse:
             return None
         self._task.cancel()
         (ending,) = await asyncio.gather(self._task, return_exceptions=True)
+        await self.watchdog.stop()
         return ending
 
     async def _run(self, started: asyncio.Future[Renewer]) -> None:
         async with anyio.create_task_group() as tasks:
-            renewer = Renewer(self._engine, tasks)
-            try:
-                tasks.start_soon(self._beat)
-                started.set_result(renewer)
-                await anyio.sleep_forever()
-            finally:
-                renewer.close()
+            renewer = Renewer(self._engine, self.watchdog)
+            tasks.start_soon(self._beat)
+            tasks.start_soon(renewer.run)
+            started.set_result(renewer)
 
     async def _beat(self) -> None:
         """Beat for all agents of this process; look for bells that were missed, dead neighbours and expired state."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from typing import cast
 
 from msgspec import DecodeError
 
@@ -29,13 +30,15 @@ from agentbus.operations.leases import (
 )
 from agentbus.parting import is_stray, parting, unheeded
 from agentbus.renewal import renewal
+from agentbus.services.callbacks import call, guarded, is_async
 from agentbus.unit import Unit
 
 log = logging.getLogger("agentbus")
 
 _PAUSE = 1.0
 
-Handler = Callable[[Message, Unit], Awaitable[object]]
+Handler = Callable[[Message, Unit], object]
+"""Handles a message: an async function, or a plain one, which is called on a thread."""
 
 
 async def receive(
@@ -137,6 +140,9 @@ def check_handler(handler: object) -> None:
 async def serve(agent: Handle, handler: Handler, duration: int) -> None:
     """One worker: a plain acknowledgement goes with the next claim, in one commit."""
     done: tuple[Lease, ...] = ()
+    on_loop: Callable[[Message, Unit], Awaitable[object]] | None = None
+    if is_async(handler):
+        on_loop = cast(Callable[[Message, Unit], Awaitable[object]], handler)
     try:
         while True:
             try:
@@ -155,7 +161,11 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
             message.deferred = True
             try:
                 async with message as unit:
-                    await handler(message, unit)
+                    if on_loop is None:
+                        await call(agent.threads, f"the handler of {message.message_id}", handler, message, unit,
+                                   abandons=message.is_lost)  # fmt: skip
+                    else:
+                        await guarded(on_loop(message, unit))
             except (Exception, asyncio.CancelledError) as error:
                 ours = isinstance(error, AgentFenced) and error.agent == agent.id
                 if ours or (isinstance(error, asyncio.CancelledError) and not is_stray(error)):

@@ -21,6 +21,7 @@ from agentbus.services.monitor import Callback, Chore, Monitor
 from agentbus.services.outgrowing import bounds
 from agentbus.services.retention import Retention, apply_when_due
 from agentbus.services.sweeping import Sweeper
+from agentbus.services.threads import Threads
 from agentbus.settings import switched_on
 
 log = logging.getLogger("agentbus")
@@ -39,6 +40,7 @@ class Upkeep:
     max_payload: int
     max_snapshot: int
     retention: Retention
+    threads: Threads
 
     def monitor(
         self,
@@ -65,8 +67,9 @@ class Upkeep:
             check_callback(on_finding, "on_finding", "finding")
         chore = Chore("retention", _LOOK_FOR_RETENTION_EVERY, lambda: apply_when_due(self.engine))
         return Monitor(
-            self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, chores=(chore,)
-        )
+            self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, chores=(chore,),
+            threads=self.threads,
+        )  # fmt: skip
 
     async def sweep(
         self,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentbus.clock import Clock, Now
+    from agentbus.engine.blocking import BlockingEngine
     from agentbus.engine.hub import Hub
     from agentbus.operations import Op, Operation
     from agentbus.operations.examining import OpenTransaction, Unseen
@@ -90,6 +91,9 @@ class Engine(Protocol):
 
     async def checkpoint(self) -> None:
         """Move a log that has grown into the store, as far as nobody reads it any more."""
+
+    def blocking(self) -> BlockingEngine:
+        """Open the same store once more, for a thread that writes as this process while the event loop is blocked."""
 
     def holds(self, device: int, inode: int) -> bool:
         """Whether this file is part of a store that is open in this process, and must not be opened by others in it.

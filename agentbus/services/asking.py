@@ -13,7 +13,7 @@ from contextlib import suppress
 from agentbus.errors import OutOfRange
 from agentbus.limits import error_text
 from agentbus.records import RecoveryRecord
-from agentbus.services.callbacks import being_cancelled, check_callback
+from agentbus.services.callbacks import being_cancelled, check_callback, guarded, raised, wrapping_exits
 from agentbus.settings import switched_on
 
 log = logging.getLogger("agentbus.recovery")
@@ -49,12 +49,12 @@ async def answer(ask: Ask, record: RecoveryRecord) -> bool:
     try:
         said: object = await _on_a_thread(ask, record)
         if inspect.isawaitable(said):
-            said = await said
+            said = await guarded(said)
     except (Exception, asyncio.CancelledError) as error:
         if being_cancelled():
             raise
         # One line for each session; whoever needs the traceback can have it.
-        log.warning("%s was not resumed: auto_resume raised %s", session, " ".join(error_text(error).split()))
+        log.warning("%s was not resumed: auto_resume raised %s", session, " ".join(error_text(raised(error)).split()))
         log.debug("auto_resume", exc_info=error)
         return False
     if not isinstance(said, bool):
@@ -80,7 +80,7 @@ async def _on_a_thread(ask: Ask, record: RecoveryRecord) -> object:
         said: object = None
         problem: BaseException | None = None
         try:
-            said = ask(record)
+            said = wrapping_exits(lambda: ask(record))
         except BaseException as error:
             problem = error
         with suppress(RuntimeError):  # the loop is closed

@@ -1,11 +1,37 @@
-"""Functions that callers hand in: what can be said of them before they are called, and being cancelled by them."""
+"""Functions that callers hand in: what can be checked before they are called, and calling them.
+
+A function that is not a coroutine function may block, and is called on a thread. Whatever user code raises is a failure
+of that code, never the end of its caller: asyncio lets SystemExit and KeyboardInterrupt end the event loop when they
+leave a task, so they are caught here, in the innermost call. Only what a signal handler raised in the middle of user
+code passes: a Ctrl-C, or the SystemExit of a program's handler of SIGTERM.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import dis
 import inspect
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from types import CodeType
+from typing import Any, TypeVar
 
 from agentbus.errors import InvalidInput
+from agentbus.services.threads import Threads
+
+T = TypeVar("T")
+
+_RAISING = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
+
+
+class UserCodeExit(Exception):
+    """User code raised something that is no Exception: ``error``."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"user code raised {type(error).__name__}")
+        self.error = error
 
 
 def check_callback(callback: object, name: str, argument: str) -> None:
@@ -24,3 +50,111 @@ def being_cancelled() -> bool:
     """Whether this task was cancelled, or only something that it called raised a CancelledError of its own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling this gives a coroutine at once: an async function, a partial of one, or an object whose
+    ``__call__`` is async."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+async def call(
+    threads: Threads,
+    name: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    abandons: Callable[[], bool] = lambda: False,
+    **keywords: Any,
+) -> Any:
+    """Call user code, on the loop if it is async and else on a thread, and return its result.
+
+    What a plain function returns is awaited, if it can be. Raises what it raises, in a UserCodeExit if that is no
+    Exception. ``name`` is what the log calls it; ``abandons`` is described at ``Threads.run``.
+    """
+    if not is_async(function):
+        on_thread = partial(wrapping_exits, partial(function, *arguments, **keywords))
+        value = await threads.run(name, on_thread, abandons)
+        return await guarded(value) if inspect.isawaitable(value) else value
+    return await guarded(function(*arguments, **keywords))
+
+
+async def guarded(code: Awaitable[T]) -> T:
+    """Await user code on the loop. Raises what it raises, in a UserCodeExit if that is no Exception."""
+    task = asyncio.current_task()
+    try:
+        return await code
+    except (Exception, asyncio.CancelledError):
+        raise
+    except GeneratorExit as error:
+        # The coroutine is being closed, outside of its task; or the code has raised it itself.
+        if _current_task() is not task:
+            raise
+        raise UserCodeExit(error) from error
+    except BaseException as error:
+        if _comes_from_signal(error):
+            raise
+        raise UserCodeExit(error) from error
+
+
+def raised(error: BaseException) -> BaseException:
+    """Return what user code raised."""
+    return error.error if isinstance(error, UserCodeExit) else error
+
+
+def wrapping_exits(call: Callable[[], Any]) -> Any:
+    """Call user code on a thread, where no signal handler runs."""
+    try:
+        return call()
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise UserCodeExit(error) from error
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def _comes_from_signal(error: BaseException) -> bool:
+    """Return whether a signal handler raised this, or what it was raised in answer to.
+
+    A handler written in Python is found in the traceback. The default handler of SIGINT leaves no frame: it raises
+    KeyboardInterrupt between or inside any instructions, whereas code that raises one itself does so by a ``raise``.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = set(_handler_codes())
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, Exception) and id(found) not in seen:
+        seen.add(id(found))
+        trace, last = found.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code in handlers:
+                return True
+            trace, last = trace.tb_next, trace
+        if default and last is not None and isinstance(found, KeyboardInterrupt):
+            instruction = last.tb_frame.f_code.co_code[last.tb_lasti]
+            if instruction not in _RAISING:
+                return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+def _handler_codes() -> Iterator[CodeType]:
+    """The code of the signal handlers that are written in Python."""
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, partial):
+            handler = handler.func
+        if callable(handler):
+            function = handler if inspect.isroutine(handler) else type(handler).__call__
+            code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+            if isinstance(code, CodeType):
+                yield code

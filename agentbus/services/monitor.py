@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 import stat
@@ -20,8 +19,9 @@ from agentbus.disk import check_path, refusal
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, BusClosed, InvalidInput, Misuse, NotWritable
 from agentbus.records import Finding, Sweep
-from agentbus.services.callbacks import being_cancelled
+from agentbus.services.callbacks import being_cancelled, call
 from agentbus.services.sweeping import Sweeper
+from agentbus.services.threads import Threads
 
 log = logging.getLogger("agentbus.monitor")
 
@@ -60,6 +60,7 @@ class Monitor:
         log_file: str | os.PathLike[str] | None = None,
         on_finding: Callback | None = None,
         chores: Sequence[Chore] = (),
+        threads: Threads | None = None,
     ) -> None:
         self.sweeps = 0
         self.last: Sweep | None = None
@@ -69,6 +70,7 @@ class Monitor:
         self._log_file = log_file
         self._on_finding = on_finding
         self._chores = chores
+        self._threads = threads or Threads()
         self._task: asyncio.Task[None] | None = None
         self._entered = False
         self._file: int | None = None
@@ -170,9 +172,7 @@ class Monitor:
         """In a task of its own: a slow callback must not hold up the sweeps."""
         async for finding in self.findings():
             try:
-                answer = callback(finding)
-                if inspect.isawaitable(answer):
-                    await answer
+                await call(self._threads, f"on_finding of {finding.kind}", callback, finding)
             except asyncio.CancelledError:
                 if being_cancelled():
                     raise

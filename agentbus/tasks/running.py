@@ -28,12 +28,15 @@ from agentbus.operations.tasks import (
     CompleteRequest,
     FailRequest,
     LetGoRequest,
+    RenewTasksRequest,
     complete_task,
     fail_task,
     let_go_task,
+    renew_tasks,
 )
 from agentbus.parting import is_stray
 from agentbus.records import TaskChange
+from agentbus.services.callbacks import raised
 from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import problem_of, steps_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type
@@ -67,8 +70,9 @@ class Wait(msgspec.Struct, eq=False):
 class Run:
     """One execution of a workflow for a task."""
 
-    def __init__(self, worker: Worker, claimed: ClaimedTask, workflow: Workflow[..., Any]) -> None:
+    def __init__(self, worker: Worker, claimed: ClaimedTask, workflow: Workflow[..., Any], duration: int) -> None:
         self.worker = worker
+        self.duration = duration
         self.bus = worker.bus
         self.agent = worker.agent
         self.engine = worker.bus.engine
@@ -125,7 +129,7 @@ class Run:
                 self._check_none_abandoned()
                 self._check_all_asked()
             except Exception as error:
-                problem = error
+                problem = raised(error)
             except asyncio.CancelledError as error:
                 if not is_stray(error):
                     raise
@@ -183,6 +187,19 @@ class Run:
         if not self.closing:
             self._loss = error
             self._scope.cancel()
+
+    def renewing(self) -> tuple[Operation[RenewTasksRequest, Any], RenewTasksRequest]:
+        """Return what renews the lease."""
+        return renew_tasks, RenewTasksRequest(self.agent.actor, (self.hold,), self.duration)
+
+    def title(self, task: asyncio.Task[Any] | None) -> str | None:
+        """Return what the log calls it, and the step that this task executes; None if the task works on another."""
+        if task is None:
+            return f"task {self.claimed.id}"
+        for step, branch in list(self._executing.items()):
+            if branch is task:
+                return f"step {step!r} of task {self.claimed.id}"
+        return f"workflow {self.workflow.name} of task {self.claimed.id}" if task is self._main else None
 
     # What is asked for
 

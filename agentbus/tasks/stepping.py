@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,6 +30,7 @@ from agentbus.operations.task_reading import Recorded, problem, recorded_step
 from agentbus.operations.tasks import backoff
 from agentbus.parting import is_stray
 from agentbus.records import TaskProblem
+from agentbus.services.callbacks import call, is_async, raised
 from agentbus.tasks.problems import problem_of
 from agentbus.tasks.running import Run, Wait
 from agentbus.tasks.workflow import result_type
@@ -109,11 +111,11 @@ async def take_step(
                 if known.status != "unknown":
                     break
                 known = await _settled(run, place)
-            return await _execute(run, place, known, how, as_, lambda: function(*arguments, **keywords))
+            return await _execute(run, place, known, how, as_, partial(function, *arguments, **keywords))
 
 
 async def _execute(
-    run: Run, place: StepPlace, known: Recorded | None, how: Options, as_: Any, call: Callable[[], Any]
+    run: Run, place: StepPlace, known: Recorded | None, how: Options, as_: Any, function: Callable[[], Any]
 ) -> Any:
     """Execute a step until it has a result, or no attempt is left."""
     attempt, failures, note = (0, 0, None) if known is None else (known.attempt, known.failures, known.note)
@@ -126,11 +128,11 @@ async def _execute(
         attempt += 1
         await _begin(run, place, how, attempt, note)
         try:
-            return await _attempt(run, place, how, attempt, note, as_, call)
+            return await _attempt(run, place, how, attempt, note, as_, function)
         except Exception as error:
             if run.lost:
                 raise
-            problem_found: BaseException = error
+            problem_found = raised(error)
         except asyncio.CancelledError as error:
             if not is_stray(error):
                 raise
@@ -148,16 +150,16 @@ async def _begin(run: Run, place: StepPlace, how: Options, attempt: int, note: s
 
 
 async def _attempt(
-    run: Run, place: StepPlace, how: Options, attempt: int, note: str | None, as_: Any, call: Callable[[], Any]
+    run: Run, place: StepPlace, how: Options, attempt: int, note: str | None, as_: Any, function: Callable[[], Any]
 ) -> Any:
     unit = Unit(run.agent, run.claimed.session).open()
     token = CURRENT.set(Current(run, place.key, unit, attempt, note))
     try:
-        value = await _in_time(run, how.timeout, call)
+        value = await _in_time(run, place.key, how.timeout, function)
         text, crc = encode(value, run.bus.max_payload)
         # As it is read later: a workflow must find the same, whether the step ran just now or long ago.
         result = open_value(text, crc, f"the result of step {place.key}", as_)
-        validation = None if how.validate is None else await _validate(how.validate, result, run.bus.max_payload)
+        validation = None if how.validate is None else await _validate(run, place.key, how.validate, result)
     finally:
         unit.close()
         CURRENT.reset(token)
@@ -173,30 +175,33 @@ async def _attempt(
     return result
 
 
-async def _in_time(run: Run, timeout: int | None, call: Callable[[], Any]) -> Any:
+async def _in_time(run: Run, step: str, timeout: int | None, function: Callable[[], Any]) -> Any:
     """Call it, in the time that it may take by the clock of the bus."""
-    if timeout is None:
-        return await _called(call)
-    with anyio.CancelScope() as scope:
-        timer = run.engine.clock.call_later(asyncio.get_running_loop(), timeout / 1000, scope.cancel)
-        try:
-            return await _called(call)
-        finally:
-            timer.cancel()
+    name = f"step {step!r} of task {run.claimed.id}"
+    async with AsyncExitStack() as room:
+        if not is_async(function):
+            # Waiting for a thread is no part of the time that the step takes.
+            owner = object()
+            await run.worker.slots.acquire_on_behalf_of(owner)
+            room.callback(run.worker.slots.release_on_behalf_of, owner)
+        if timeout is None:
+            return await call(run.bus.threads, name, function, abandons=lambda: run.lost)
+        with anyio.CancelScope() as scope:
+            timer = run.engine.clock.call_later(asyncio.get_running_loop(), timeout / 1000, scope.cancel)
+            try:
+                return await call(run.bus.threads, name, function, abandons=lambda: run.lost or scope.cancel_called)
+            finally:
+                timer.cancel()
     raise TimeoutError(f"it took longer than {timeout / 1000:g} s")
 
 
-async def _called(call: Callable[[], Any]) -> Any:
-    value = call()
-    return await value if inspect.isawaitable(value) else value
-
-
-async def _validate(validate: Callable[[Any], Any], result: Any, limit: int) -> str:
+async def _validate(run: Run, step: str, validate: Callable[[Any], Any], result: Any) -> str:
     """What the validation says, as JSON; False is a failure of the step, as an exception is."""
-    said = await _called(lambda: validate(result))
+    name = f"the validation of step {step!r} of task {run.claimed.id}"
+    said = await call(run.bus.threads, name, validate, result, abandons=lambda: run.lost)
     if said is False:
         raise ValueError("its result was found invalid")
-    return encode(said, limit)[0]
+    return encode(said, run.bus.max_payload)[0]
 
 
 async def _after_failure(

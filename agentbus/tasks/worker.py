@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ from agentbus.operations.tasks import (
 )
 from agentbus.parting import farewell, unheeded
 from agentbus.records import TaskChange
-from agentbus.services.callbacks import check_callback
+from agentbus.services.callbacks import being_cancelled, call, check_callback, guarded
 from agentbus.tasks.announcement import announced
 from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import first_of
@@ -50,6 +49,8 @@ Callback = Callable[[TaskChange], Any]
 _CALLBACKS = {"phase": "on_phase", "workflow": "on_task"}
 """Who is told of what kind of change, if not ``on_step``."""
 
+THREADS = 40
+"""Steps of a worker that may run on threads at the same time, unless it has more tasks than that."""
 LOOK_AGAIN = 1.0
 """Seconds after which a worker that has tasks looks for what it was not rung for."""
 
@@ -135,12 +136,15 @@ class Worker:
         self._pulse = self._engine.hub.listen(())
         self._dozing = False
         """Whether it has no tasks, and looks for no news of them."""
+        self.slots = anyio.CapacityLimiter(max(THREADS, concurrency))
+        """Room for the steps that run on threads. Not anyio's own, which everything else in the process shares."""
         self._changes: asyncio.Queue[tuple[Callback, TaskChange]] = asyncio.Queue()
 
     async def work(self, until_idle: bool) -> None:
         """Take tasks and run them."""
         # A worker whose loop turns is alive, however long the steps take that it runs.
         self.agent.waiting += 1
+        self.bus.watchdog.add(self._held)
         try:
             async with (
                 self.bus.listening.to(READY) as ready,
@@ -156,6 +160,7 @@ class Worker:
                 await self._changes.join()
                 background.cancel_scope.cancel()
         finally:
+            self.bus.watchdog.remove(self._held)
             self.agent.waiting -= 1
 
     # Taking
@@ -200,8 +205,9 @@ class Worker:
 
     def _begin(self, claimed: ClaimedTask, ready: Ear, tasks: anyio.abc.TaskGroup) -> None:
         # Known at once, so that it is renewed and can be lost; what is recorded of it comes before it runs.
-        run = Run(self, claimed, self._workflows[claimed.workflow])
+        run = Run(self, claimed, self._workflows[claimed.workflow], self._lease)
         self._runs[claimed.number, claimed.lease] = run
+        self.bus.watchdog.cover(self._lease)
         if self._dozing:
             self._pulse.ring()
         tasks.start_soon(self._run, run, ready)
@@ -233,7 +239,7 @@ class Worker:
 
         async def call() -> Any:
             arguments, keywords = run.arguments()
-            return await run.workflow.function(Task(run), *arguments, **keywords)
+            return await guarded(run.workflow.function(Task(run), *arguments, **keywords))
 
         await run.run(call)
 
@@ -244,6 +250,10 @@ class Worker:
             await run.let_go()
 
     # Keeping, hearing, telling
+
+    def _held(self) -> list[Run]:
+        """Return what this worker holds. May be called from another thread."""
+        return [run for run in list(self._runs.values()) if not run.closing]
 
     async def _renew(self) -> None:
         """Renew all leases after a third of their time."""
@@ -299,10 +309,10 @@ class Worker:
         while True:
             callback, change = await self._changes.get()
             try:
-                answer = callback(change)
-                if inspect.isawaitable(answer):
-                    await answer
-            except Exception:
+                await call(self.bus.threads, f"the callback on {change.kind} {change.name}", callback, change)
+            except (Exception, asyncio.CancelledError):
+                if being_cancelled():
+                    raise
                 log.exception("a callback failed on %s", change)
             finally:
                 self._changes.task_done()

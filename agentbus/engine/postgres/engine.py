@@ -9,11 +9,13 @@ from typing import TypeVar
 
 from agentbus.aside import running_loop
 from agentbus.clock import Clock, Now
+from agentbus.engine.blocking import BlockingEngine
 from agentbus.engine.interface import Progress
 from agentbus.engine.looped import LoopEngine
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.bell import Bell
+from agentbus.engine.postgres.blocking import BlockingPostgres
 from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import opened
 from agentbus.engine.postgres.examination import examine, oldest
@@ -105,6 +107,16 @@ class PostgresEngine(LoopEngine[Writer]):
 
     async def checkpoint(self) -> None:
         """The server looks after its own log."""
+
+    def blocking(self) -> BlockingEngine:
+        # The server's time as that connection hears of it: the clock of this one belongs to the loop's thread.
+        clock = None if isinstance(self.clock, ServerClock) else self.clock
+        durability = "disk" if self._disk else "process"
+        store = BlockingPostgres(
+            self._address, create=False, durability=durability, clock=clock, lock_timeout=self._patience
+        )
+        store.entered(self.process)
+        return store
 
     def hurry(self) -> None:
         if self._writer is not None:

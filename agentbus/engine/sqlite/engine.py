@@ -17,11 +17,13 @@ import anyio.to_thread
 from agentbus.aside import running_loop
 from agentbus.clock import Clock, Now
 from agentbus.disk import refusal
+from agentbus.engine.blocking import BlockingEngine
 from agentbus.engine.interface import Progress
 from agentbus.engine.looped import LoopEngine
 from agentbus.engine.sqlite import bells, home
 from agentbus.engine.sqlite.backup import back_up
 from agentbus.engine.sqlite.bells import remove
+from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.engine.sqlite.connection import open_reader, open_writer, translated
 from agentbus.engine.sqlite.examination import Examination
 from agentbus.engine.sqlite.inspection import answered, inspected
@@ -217,6 +219,12 @@ class SQLiteEngine(LoopEngine[Writer]):
             return
         done = await writer.checkpoint(whole=before[0] >= _LOG_TOO_LONG)
         self._checkpointed = _state(self._home.log) if done else None
+
+    def blocking(self) -> BlockingEngine:
+        durability = "disk" if self._disk else "process"
+        store = BlockingSQLite(self._home, durability=durability, clock=self.clock, lock_timeout=self._lock_timeout)
+        store.entered(self.process)
+        return store
 
     def hurry(self) -> None:
         if self._writer is not None:

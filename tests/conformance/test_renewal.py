@@ -1,0 +1,98 @@
+"""Renewal of leases: by a task of the bus, whatever else is installed, for as long as a handler works."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+import agentbus
+from agentbus import Message, Task, Unit, pool
+from tests.conformance.helpers import eventually, nothing_for, running, worker
+from tests.conftest import Engine
+from tests.support.clock import FakeClock
+
+
+def test_leases_are_renewed_where_sniffio_is_installed(engine: Engine, clock: FakeClock) -> None:
+    """Under asyncio.run, as users start it: anyio's own runner and its pytest plugin tell sniffio what runs."""
+    pytest.importorskip("sniffio")
+    seen: list[int] = []
+
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        async def handle(message: Message, unit: Unit) -> None:
+            seen.append(message.attempts)
+            await gate.wait()
+
+        async with engine.connect() as bus:
+            a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+            await a.send(pool("p"), "note")
+            async with running(a.serve(handle, lease=10)):
+                await clock.pass_time(100)
+                assert await nothing_for(b)
+                gate.set()
+                await clock.settle()
+            assert (await bus.stats()).messages == {"acked": 1}
+
+    asyncio.run(main())
+    assert seen == [1]
+
+
+def test_tasks_time_out_wait_and_end_where_sniffio_is_installed(engine: Engine, clock: FakeClock) -> None:
+    """Everything that a timer or another callback of the event loop does to a task."""
+    pytest.importorskip("sniffio")
+
+    @agentbus.workflow("slow")
+    async def slow(task: Task) -> str:
+        with anyio.move_on_after(1000):
+            try:
+                await task.step("hangs", asyncio.Event().wait, timeout=5)
+            except agentbus.errors.StepFailed as error:
+                verdict = await task.approval("continue", show=str(error))
+                return f"{verdict.approved}"
+        return "?"
+
+    async def main() -> None:
+        async with engine.connect() as bus:
+            task = (await bus.tasks.start(slow)).id
+            async with running(bus.tasks.run_worker(slow, lease=3)):
+                await clock.pass_time(20)
+                record = await bus.tasks.get(task)
+                assert record is not None
+                assert record.status == "waiting"
+                await bus.tasks.approve(task, by="ada")
+                assert await bus.tasks.result(task, timeout=10) == "True"
+
+    asyncio.run(main())
+
+
+async def test_renewal_continues_after_a_store_that_did_not_answer(
+    bus: agentbus.Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+    await a.send(pool("p"), "note")
+    gate = asyncio.Event()
+    handled: list[int] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        await gate.wait()
+        handled.append(message.attempts)
+
+    async with running(a.serve(handle, lease=10)):
+        await clock.settle()
+        write = bus.engine.write
+
+        def fails(*arguments: object, **options: object) -> None:
+            raise RuntimeError("not now")
+
+        monkeypatch.setattr(bus.engine, "write", fails)
+        clock.advance(4)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        monkeypatch.setattr(bus.engine, "write", write)
+        await clock.pass_time(100)
+        assert await nothing_for(b)
+        gate.set()
+        await eventually(clock, lambda: handled == [1])
