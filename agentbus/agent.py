@@ -223,8 +223,8 @@ class Agent(Saver):
         """Handle messages until cancelled, ``concurrency`` at a time. Whatever a handler raises is recorded with the
         message, which is tried again later.
 
-        An async handler runs on the event loop. A plain function runs on a thread, where it may block; a thread cannot be
-        cancelled, so one whose lease is lost ends by itself, and what it did through the unit is discarded.
+        An async handler runs on the event loop. A plain function runs on a thread, where it may block. A thread cannot
+        be cancelled: one whose lease is lost ends by itself, and what it did through the unit is discarded.
 
         >>> async def handle(message, unit):                                          # doctest: +SKIP
         ...     unit.send(message.sender, "completion_notification", await work(message.payload))

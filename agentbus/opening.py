@@ -39,8 +39,9 @@ def connect(
     share (``?schema=`` chooses the schema, which is ``agentbus``); by default ``AGENTBUS_URL``, or ``.agentbus/`` here
     or in a directory above, made here if there is none. With ``durability="process"`` nothing is fsynced: what returned
     survives the death of any process, but not a power cut. Every ``beat_every`` seconds the process says that it is
-    alive, and looks after its neighbours. Code that blocks the event loop keeps the leases that this process holds for
-    ``max_blocked`` leases at most, then they are given up. Where there is no bus, one is made; with ``create=False`` that is ``NoBus``.
+    alive, and looks after its neighbours. While code blocks the event loop, a thread renews the leases that this
+    process holds, until a lease would have run out ``max_blocked`` times; then it is given up. Where there is no bus,
+    one is made; with ``create=False`` that is ``NoBus``.
 
     With ``auto_resume=True`` (or ``AGENTBUS_AUTO_RESUME=1``) sessions that were interrupted are resumed if that is
     their likeliest option: on a terminal it asks first. A function of yours decides instead: it gets the
