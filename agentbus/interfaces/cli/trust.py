@@ -59,10 +59,10 @@ def _arguments(parser: ArgumentParser) -> None:
 COMMANDS = {
     "trust": Command(
         accept,
-        "Accept a server or a directory that a repository names, in a file of your own\n"
-        "(~/.config/agentbus/trusted). A server in agentbus.toml gets your password or certificate only then.",
+        "Accept a server or a directory that a repository names, in a file of your own.",
         "agentbus trust postgresql://db.example.org:5432",
         _arguments,
-        output="plain output: kind (host or home), value",
+        output="A server that agentbus.toml names gets your password or certificate only then.\n"
+        "The file is ~/.config/agentbus/trusted.\n\nplain output: kind (host or home), value",
     ),
 }
