@@ -158,7 +158,9 @@ class MigrationFailed(StoreError):
 
     code = "migration_failed"
     text = "{path} has schema {found} and cannot be brought to {wanted}: {reason}"
-    fix_text = "await agentbus.doctor({path!r}) names the rows and the newest sound backup; or open it with an older agentbus"
+    fix_text = (
+        "await agentbus.doctor({path!r}) names the rows and the newest sound backup; or open it with an older agentbus"
+    )
 
 
 class ForeignObjects(StoreError):

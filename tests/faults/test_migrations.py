@@ -79,7 +79,9 @@ async def test_a_rebuild_killed_at_any_moment_leaves_the_old_schema_or_the_new(
         found = value(path, "PRAGMA user_version")
         assert integrity(path) == "ok"
         assert _contents(path) == before
-        text = value(path, "SELECT group_concat(sql) FROM sqlite_schema WHERE name IN ('steps', 'mailboxes', 'messages')")
+        text = value(
+            path, "SELECT group_concat(sql) FROM sqlite_schema WHERE name IN ('steps', 'mailboxes', 'messages')"
+        )
         assert [word in text for word in ("'timer'", "'group'", "'parked'")] == [found > newest] * 3, name
         assert value(path, "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'rebuilt%'") == 0
         old, new = old + (found == newest), new + (found == newest + 1)

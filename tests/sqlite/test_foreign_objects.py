@@ -148,7 +148,9 @@ async def test_a_trigger_whose_text_sqlite_rewrote_is_known(
 ) -> None:
     """A migration that renames a column changes the triggers that name it."""
     path = await made(tmp_path / "bus")
-    later("ALTER TABLE vocabulary RENAME COLUMN description TO explanation; ALTER TABLE vocabulary RENAME name TO word;")
+    later(
+        "ALTER TABLE vocabulary RENAME COLUMN description TO explanation; ALTER TABLE vocabulary RENAME name TO word;"
+    )
     for _ in range(2):
         open_bus(path.parent).close()
     change(path, TRIGGER)

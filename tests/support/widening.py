@@ -22,7 +22,10 @@ TABLES = ("steps", "mailboxes", "messages")
 _LISTS = {
     "steps": ("kind = 'checkpoint')", "kind = 'checkpoint' OR kind = 'timer')"),
     "mailboxes": ("'topic', 'subscription')", "'topic', 'subscription', 'group')"),
-    "messages": ("status = 'dead' OR status = 'expired'),", "status = 'dead' OR status = 'expired' OR status = 'parked'),"),
+    "messages": (
+        "status = 'dead' OR status = 'expired'),",
+        "status = 'dead' OR status = 'expired' OR status = 'parked'),",
+    ),
 }
 POSTGRES = """
 ALTER TABLE steps DROP CONSTRAINT steps_kind_check,
@@ -50,7 +53,9 @@ def for_sqlite() -> str:
         assert created[table].count(old) == 1
         created[table] = created[table].replace(old, new)
     count = "UPDATE counters SET value = value + 1000 WHERE name = 'change'"
-    return ";\n".join([f"-- rebuilds: {', '.join(TABLES)}\n{created['steps']}", *list(created.values())[1:], f"{count};"])
+    return ";\n".join(
+        [f"-- rebuilds: {', '.join(TABLES)}\n{created['steps']}", *list(created.values())[1:], f"{count};"]
+    )
 
 
 def tables() -> dict[str, str]:

@@ -49,7 +49,9 @@ class ReadOnlySQLite:
 
     shown = home
 
-    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> T:
+    def write(
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+    ) -> T:
         self._check()
         self._refuse()
 

@@ -107,7 +107,9 @@ def _expected(version: int | None = None) -> dict[str, str]:
     """Return what the migrations create, up to a version."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        build(connection, [step for number, step in sorted(migrations().items()) if version is None or number <= version])
+        build(
+            connection, [step for number, step in sorted(migrations().items()) if version is None or number <= version]
+        )
         return _shape(connection)
     finally:
         connection.close()
