@@ -194,23 +194,6 @@ def _warn_of_relics(home: Home) -> None:
         logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
 
 
-class NumberedConnection(sqlite3.Connection):
-    """Binds ``?1``, ``?2`` … by their numbers. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        return super().execute(sql, _numbered(parameters) if "?1" in sql else parameters)
-
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
-        return super().executemany(sql, map(_numbered, parameters) if "?1" in sql else parameters)
-
-
-def _numbered(parameters: Any) -> dict[str, Any]:
-    return {str(number): value for number, value in enumerate(parameters, 1)}
-
-
-_Connection = NumberedConnection if 0x030C0000 <= sys.hexversion < 0x030C0400 else sqlite3.Connection
-
-
 def _uri(path: str, options: str) -> str:
     from urllib.parse import quote
 
@@ -227,6 +210,23 @@ class _Connection(sqlite3.Connection):
         self.opened.close()
 
 
+class NumberedConnection(_Connection):
+    """Binds ``?1``, ``?2`` … by their numbers. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        return super().execute(sql, _numbered(parameters) if "?1" in sql else parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> sqlite3.Cursor:
+        return super().executemany(sql, map(_numbered, parameters) if "?1" in sql else parameters)
+
+
+def _numbered(parameters: Any) -> dict[str, Any]:
+    return {str(number): value for number, value in enumerate(parameters, 1)}
+
+
+_FACTORY = NumberedConnection if 0x030C0000 <= sys.hexversion < 0x030C0400 else _Connection
+
+
 def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
     check_database(home)
     name = _uri(home.file, options) if options else home.file
@@ -237,7 +237,7 @@ def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
             timeout=busy,
             isolation_level=None,
             check_same_thread=False,
-            factory=_Connection,
+            factory=_FACTORY,
             cached_statements=256,
             uri=bool(options),
         )
