@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from agentbus.engine.queries import load
-from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.connection import Connection, migrations
+from agentbus.engine.sqlite.migration import build
 from agentbus.operations.copying import LEFT_OUT, TABLES
 
 QUERIES = load("sqlite")
@@ -19,9 +20,8 @@ OF_THEIR_OWN = {"sequences"}
 
 @pytest.fixture(scope="module")
 def schema() -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for _, step in sorted(migrations().items()):
-        connection.executescript(step)
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
+    build(connection, [step for _, step in sorted(migrations().items())])
     yield connection
     connection.close()
 

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.connection import Connection, migrations
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
@@ -44,7 +44,7 @@ def now() -> int:
 
 def opened(directory: Path, boxes: int) -> sqlite3.Connection:
     """The tables, made anew, on a connection in autocommit mode."""
-    connection = sqlite3.connect(database(directory), isolation_level=None)
+    connection = sqlite3.connect(database(directory), isolation_level=None, factory=Connection)
     for pragma in PRAGMAS:
         connection.execute(pragma)
     connection.executescript(schema(boxes))

@@ -1,8 +1,8 @@
 """Opens a bus again and again, each time in a child that is killed before the next statement of its migration.
 
-``fresh`` makes a new bus; ``upgrade`` brings one to a schema of the test's own that comes after the newest; ``rebuild`` to
-one for which tables have to be rebuilt, and is also killed in the middle of statements. ``crowd`` opens it in so many
-processes at once; ``open`` in one, which says by how much its memory grew.
+``fresh`` makes a new bus; ``upgrade`` brings one to a schema of the test's own that comes after the newest; ``rebuild``
+to one for which tables have to be rebuilt, and is also killed in the middle of statements. ``crowd`` opens it in so
+many processes at once; ``open`` in one, which says by how much its memory grew.
 """
 
 import json
@@ -63,7 +63,7 @@ def migrate(place: home.Home, last: int, *, within: bool) -> None:
 
 
 def kill(folder: Path, source: str | None, *, every: int = 1, within: bool = False) -> None:
-    """Kill at the first, the second … moment, until it is not reached any more; ``every``: the step between two of them."""
+    """Kill at the first, the second … moment, until it is not reached any more. ``every``: the step between two."""
     for last in count(1, every):
         place = folder / f"{'within-' if within else ''}{last}"
         if source is not None:

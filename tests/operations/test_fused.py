@@ -19,7 +19,8 @@ from agentbus.addresses import Address, pool, topic
 from agentbus.clock import Now
 from agentbus.codec import encode, plain
 from agentbus.engine.queries import load
-from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.connection import Connection, migrations
+from agentbus.engine.sqlite.migration import build
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost
 from agentbus.operations import (
     Actor,
@@ -118,9 +119,8 @@ def message(to: Address | int, **options: Any) -> Draft:
 @cache
 def template() -> bytes:
     """A database with two agents that share a pool, a subscriber, one that completed, and messages of every kind."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for _, step in sorted(migrations().items()):
-        connection.executescript(step)
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
+    build(connection, [step for _, step in sorted(migrations().items())])
     connection.execute("PRAGMA foreign_keys = ON")
 
     def do(operation: Operation[Any, Any], *requests: Any) -> Any:
@@ -157,7 +157,7 @@ def template() -> bytes:
 
 
 def fresh() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
     connection.deserialize(template())
     connection.execute("PRAGMA foreign_keys = ON")
     return connection

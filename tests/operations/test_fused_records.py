@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentbus.codec import plain, plain_payload
+from agentbus.engine.sqlite.connection import Connection
 from agentbus.errors import AgentBusError
 from agentbus.operations import Actor, Operation, Part, UnitRequest, unit
 from agentbus.operations.agents import ProgressRequest, progress
@@ -113,7 +114,7 @@ def template() -> bytes:
 
 
 def fresh() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
     connection.deserialize(template())
     connection.execute("PRAGMA foreign_keys = ON")
     return connection

@@ -177,7 +177,8 @@ open_bus(path, create=True).close()
 raw = sqlite3.connect(os.path.join(path, "bus.db"), isolation_level=None)
 raw.execute("INSERT INTO mailboxes (id, kind, name, created) VALUES (1, 'pool', 'p', 0)")
 raw.execute('''WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
-    INSERT INTO messages (id, message_id, mailbox, sender, type, checksum, priority, status, max_attempts, created, payload)
+    INSERT INTO messages (id, message_id, mailbox, sender, type, checksum, priority, status, max_attempts, created,
+    payload)
     SELECT i, hex(randomblob(16)), 1, 'a', 'note', 0, 5, 'queued', 5, 1, '"' || hex(randomblob(400)) || '"' FROM n''')
 raw.close()
 told = {"before": os.stat(os.path.join(path, "bus.db")).st_size}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import agentbus
 from agentbus.engine.queries import load
-from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.connection import Connection, migrations
+from agentbus.engine.sqlite.migration import build
 
 PACKAGE = Path(agentbus.__file__).parent
 QUERIES = load("sqlite")
@@ -96,9 +97,8 @@ STEPS = (
 
 
 def schema() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    for _, step in sorted(migrations().items()):
-        connection.executescript(step)
+    connection = sqlite3.connect(":memory:", isolation_level=None, factory=Connection)
+    build(connection, [step for _, step in sorted(migrations().items())])
     return connection
 
 

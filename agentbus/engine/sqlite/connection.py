@@ -40,7 +40,7 @@ ACTING = (
     "SELECT sql, type, name FROM sqlite_schema WHERE sql NOT LIKE 'CREATE TABLE %' AND sql NOT LIKE 'CREATE INDEX %'"
     " AND sql NOT LIKE 'CREATE UNIQUE INDEX %'"
 )
-"""What acts on tables, or stands in the place of one. By its text, which SQLite goes by, and not by its kind and name, which are columns that anybody can fill."""
+"""What acts on tables, or stands in the place of one. By its text: kind and name are mere columns."""
 _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
 
 
@@ -194,24 +194,8 @@ def _warn_of_relics(home: Home) -> None:
         logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
 
 
-def _uri(path: str, options: str) -> str:
-    from urllib.parse import quote
-
-    return f"file:{quote(path)}{options}"
-
-
-class _Connection(sqlite3.Connection):
-    """A connection that a forked child knows of."""
-
-    opened: forking.OpenDatabase
-
-    def close(self) -> None:
-        super().close()
-        self.opened.close()
-
-
-class NumberedConnection(_Connection):
-    """Binds ``?1``, ``?2`` … by their numbers. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
+class NumberedConnection(sqlite3.Connection):
+    """Binds ``?1``, ``?2`` … by number. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return super().execute(sql, _numbered(parameters) if "?1" in sql else parameters)
@@ -224,7 +208,23 @@ def _numbered(parameters: Any) -> dict[str, Any]:
     return {str(number): value for number, value in enumerate(parameters, 1)}
 
 
-_FACTORY = NumberedConnection if 0x030C0000 <= sys.hexversion < 0x030C0400 else _Connection
+Connection = NumberedConnection if 0x030C0000 <= sys.hexversion < 0x030C0400 else sqlite3.Connection
+
+
+def _uri(path: str, options: str) -> str:
+    from urllib.parse import quote
+
+    return f"file:{quote(path)}{options}"
+
+
+class _TrackedConnection(Connection):  # type: ignore[misc, valid-type]
+    """A connection that a forked child knows of."""
+
+    opened: forking.OpenDatabase
+
+    def close(self) -> None:
+        super().close()
+        self.opened.close()
 
 
 def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
@@ -237,7 +237,7 @@ def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
             timeout=busy,
             isolation_level=None,
             check_same_thread=False,
-            factory=_FACTORY,
+            factory=_TrackedConnection,
             cached_statements=256,
             uri=bool(options),
         )

@@ -8,8 +8,8 @@ migration declares that on its first line, and creates each new table with the p
     CREATE TABLE rebuilt_mailboxes (…) STRICT;
 
 The rest is done here, once the statements of the file have run: rows (of the columns that both tables have), indexes,
-triggers and the AUTOINCREMENT sequence are carried over. What other tables refer to stays valid, which is checked before
-the commit.
+triggers and the AUTOINCREMENT sequence are carried over. That every reference is still valid is checked before the
+commit.
 """
 
 from __future__ import annotations

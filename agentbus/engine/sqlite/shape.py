@@ -27,7 +27,7 @@ def missing(connection: sqlite3.Connection) -> list[str]:
 def foreign(connection: sqlite3.Connection, version: int) -> list[str]:
     """Return what the migrations up to a version did not create and what acts on their tables: triggers, views, virtual
     tables. Tables and indexes of another program do no harm."""
-    expected = set(_expected(version).values())
+    expected = set(_created(version).values())
     rows = connection.execute(ACTING).fetchall()
     return [_printable(f"{kind} {name}") for sql, kind, name in rows if sql not in expected]
 
@@ -102,14 +102,16 @@ def is_sound(backup: Path) -> bool:
         return False
 
 
+def _expected() -> dict[str, str]:
+    return _created(max(migrations()))
+
+
 @cache
-def _expected(version: int | None = None) -> dict[str, str]:
+def _created(version: int) -> dict[str, str]:
     """Return what the migrations create, up to a version."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        build(
-            connection, [step for number, step in sorted(migrations().items()) if version is None or number <= version]
-        )
+        build(connection, [step for number, step in sorted(migrations().items()) if number <= version])
         return _shape(connection)
     finally:
         connection.close()
