@@ -37,7 +37,7 @@ MAX_BLOCKED = 10.0
 """Leases for which a blocked event loop keeps what it holds."""
 _LOOKS = 6
 """Questions to the loop per lease: two of them are a third of the lease, after which it should be renewed."""
-_SHORTEST = 0.02
+_SHORTEST = 0.05
 """Seconds between two questions at least, however short a lease is."""
 _STOPPING = 2.0
 """Seconds that closing waits for the thread."""
@@ -140,7 +140,9 @@ class Watchdog:
                 try:
                     self._look(held, pause)
                 except Exception as error:
-                    log.warning("leases could not be renewed while the event loop is blocked: %s", error)
+                    level = logging.DEBUG if self._block.failed else logging.WARNING
+                    log.log(level, "leases could not be renewed while the event loop is blocked: %s", error)
+                    self._block.failed = True
                     self._disconnect()
                 self._bell.wait(pause)
         finally:
@@ -202,7 +204,10 @@ class Watchdog:
         receivers, which would say the same if the loop turned."""
         awake = self._engine.clock.now().awake
         calls = tuple((agent.id, agent.epoch, awake) for agent in tuple(self._handles) if agent.waiting)
-        self._connected().write(beat, BeatRequest(self._engine.process, calls))
+        if self._connected().write(beat, BeatRequest(self._engine.process, calls)):
+            # Those who wait for a message must hear that their agent has failed.
+            log.warning("this process was silent for so long that it counted as dead; its agents have failed")
+            self._tell(self._engine.hub.ring_all)
 
     def _connected(self) -> BlockingEngine:
         if self._store is None:
@@ -243,6 +248,7 @@ class _Block:
         self.since = since
         self.renewed = -math.inf
         self.beaten = -math.inf
+        self.failed = False
         self.reported = False
         self.names = ""
         self.lost: set[Leased] = set()

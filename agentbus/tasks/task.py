@@ -122,8 +122,8 @@ class Task:
         longer than ``timeout`` seconds, or whose result ``validate(result)`` refuses (by raising, or with False) has
         ``retries`` more attempts, ``backoff`` seconds later, then ever later. One whose process dies is executed
         again; with ``once`` a person is asked instead (``bus.tasks.settle``). What it does through ``task.unit`` is
-        committed with its result. A function that blocks holds its worker up, and all that this does besides: give it a
-        thread (``anyio.to_thread.run_sync``).
+        committed with its result. A plain function runs on a thread, where it may block. It cannot be cancelled: one
+        that takes longer than ``timeout`` runs to its end, beside the next attempt.
 
         The same name again gets a number: ``plan``, ``plan#2``, in the order of calling; give steps that run in
         parallel names of their own, if that order can change.

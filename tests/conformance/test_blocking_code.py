@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 
@@ -28,19 +29,29 @@ LEASE = 1.0
 """Seconds of a lease where real time must pass."""
 
 
+_counting = threading.Lock()
+
+
 class Gate:
     """A plain function that blocks until it is opened, and counts its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
         self.calls: list[Any] = []
         self.threads: list[int] = []
         self.problems: list[BaseException] = []
         self.open = threading.Event()
 
     def __call__(self, *arguments: Any) -> str:
-        self.calls.append(arguments[0].payload if arguments else None)
         self.threads.append(threading.get_ident())
-        assert self.open.wait(60)
+        with _counting:
+            self._clock.blocked += 1
+        self.calls.append(arguments[0].payload if arguments else None)
+        try:
+            assert self.open.wait(60)
+        finally:
+            with _counting:
+                self._clock.blocked -= 1
         return "done"
 
 
@@ -84,7 +95,7 @@ async def settled(bus: Bus, messages: dict[str, int]) -> None:
 async def test_a_plain_step_is_executed_once_by_two_workers_however_long_it_takes(
     engine: Engine, clock: FakeClock
 ) -> None:
-    gate = Gate()
+    gate = Gate(clock)
 
     @agentbus.workflow("build")
     async def build(task: Task) -> str:
@@ -107,7 +118,7 @@ async def test_a_plain_step_is_executed_once_by_two_workers_however_long_it_take
 async def test_a_plain_handler_handles_each_message_once(bus: Bus, clock: FakeClock) -> None:
     a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
     await bus.expect("out", type="worker")
-    gate = Gate()
+    gate = Gate(clock)
 
     def handle(message: Message, unit: Unit) -> None:
         gate(message)
@@ -132,7 +143,7 @@ async def test_what_a_plain_handler_does_after_its_lease_is_lost_is_discarded(
     a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
     await bus.expect("out", type="worker")
     await a.send(pool("p"), "note", "slow")
-    gate, late, ended = Gate(), Gate(), threading.Event()
+    gate, late, ended = Gate(clock), Gate(clock), threading.Event()
 
     def handle(message: Message, unit: Unit) -> None:
         if message.payload == "next":
@@ -165,7 +176,7 @@ async def test_what_a_plain_handler_does_after_its_lease_is_lost_is_discarded(
 
 
 async def test_a_step_result_that_comes_after_the_task_is_lost_is_discarded(engine: Engine, clock: FakeClock) -> None:
-    gate = Gate()
+    gate = Gate(clock)
 
     def build_with(function: Callable[[], str]) -> Any:
         @agentbus.workflow("build")
@@ -194,7 +205,7 @@ async def test_a_cancelled_receiver_gives_a_message_back_only_when_its_function_
 ) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", 1)
-    gate = Gate()
+    gate = Gate(clock)
     serving = asyncio.create_task(a.serve(gate))
     await eventually(clock, lambda: bool(gate.calls))
     serving.cancel()
@@ -210,7 +221,7 @@ async def test_closing_waits_for_threads_but_not_without_end(
     engine: Engine, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(threads, "GRACE", 0.2)
-    gate = Gate()
+    gate = Gate(clock)
 
     @agentbus.workflow("build")
     async def build(task: Task) -> str:
@@ -249,10 +260,11 @@ async def test_what_is_async_runs_on_the_loop_and_what_is_not_on_a_thread(bus: B
         return anote(f"{name} awaited")
 
     @agentbus.workflow("kinds")
-    async def kinds(task: Task) -> list[str]:
+    async def kinds(task: Task) -> list[str | None]:
         variable.set("carried")
         return [
             await task.step("plain", note, "plain"),
+            await task.step("progress", lambda: anyio.from_thread.run(task.progress, 40)),
             await task.step("async", anote, "async"),
             await task.step("partial", partial(anote, "partial")),
             await task.step("object", Noting(), "object"),
@@ -264,7 +276,7 @@ async def test_what_is_async_runs_on_the_loop_and_what_is_not_on_a_thread(bus: B
 
     task = (await bus.tasks.start(kinds)).id
     await work_off(bus, kinds, on_step=on_step)
-    assert (await task_of(bus, task)).result == ["plain", "async", "partial", "object", "it awaited"]
+    assert (await task_of(bus, task)).result == ["plain", None, "async", "partial", "object", "it awaited"]
     assert seen == {
         "plain": (False, "carried"),
         "async": (True, "carried"),
@@ -279,7 +291,7 @@ async def test_what_is_async_runs_on_the_loop_and_what_is_not_on_a_thread(bus: B
 
 async def test_many_plain_steps_leave_the_threads_of_others_alone(bus: Bus, clock: FakeClock) -> None:
     """anyio's own limiter has 40."""
-    gate = Gate()
+    gate = Gate(clock)
 
     @agentbus.workflow("wide")
     async def wide(task: Task) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 
+import anyio
+
 import agentbus
 from agentbus.engine.postgres.engine import PostgresEngine
 from agentbus.errors import BusClosed
@@ -50,6 +52,8 @@ class FakeClock:
         self._order = count()
         self._timers: list[tuple[int, int, FakeTimer]] = []
         self._buses: list[agentbus.Bus] = []
+        self.blocked = 0
+        """Functions on threads of the bus that wait for the test."""
 
     # What the bus asks of a clock
 
@@ -109,6 +113,7 @@ class FakeClock:
         (a beat: written, looked for what is pending, rung, claimed, handled and acknowledged).
         """
         for _ in range(5):
+            await self._threads_rest()
             for bus in self._buses:
                 await _turns()
                 if isinstance(bus.engine, PostgresEngine):
@@ -117,7 +122,14 @@ class FakeClock:
                 with suppress(BusClosed):
                     await bus.messages.purge(status="expired", older_than=_TEN_YEARS)
                     await bus.messages.get("nothing")
+        await self._threads_rest()
         await _turns()
+
+    async def _threads_rest(self) -> None:
+        """Wait for the functions that run on threads, but for those that wait for the test."""
+        with anyio.move_on_after(5):
+            while sum(len(bus.threads.running) for bus in self._buses) > self.blocked:  # noqa: ASYNC110
+                await asyncio.sleep(0.0005)
 
     def _next(self) -> int | None:
         """When the next timer is due."""
