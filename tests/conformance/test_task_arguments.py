@@ -54,7 +54,7 @@ async def test_wrong_arguments_are_refused_as_live_workers_announce_them(engine:
             for arguments, keywords, reason in WRONG:
                 for workflow in ("feature", feature):
                     with pytest.raises(WrongArguments) as refused:
-                        await people.tasks.start(workflow, *arguments, keywords=keywords)  # type: ignore[arg-type]
+                        await people.tasks.start(workflow, *arguments, keywords=keywords)
                     assert (refused.value.reason, refused.value.signature) == (reason, SHOWN)
                     assert refused.value.fix == f"it takes {SHOWN}"
             for arguments, keywords in RIGHT:
@@ -158,9 +158,9 @@ async def test_only_what_is_certain_of_types_is_refused(bus: Bus) -> None:
         task: Task,
         any_: Any,
         path: Annotated[str, "x"],
-        missing: Nowhere,
+        missing: Nowhere,  # type: ignore[name-defined]  # noqa: F821
         *rest: Any,
-        **more: Any,  # type: ignore[name-defined]
+        **more: Any,
     ) -> None: ...
 
     async with working(bus, opened):
@@ -248,7 +248,7 @@ async def test_the_arguments_of_a_task_that_a_worker_has_stay(bus: Bus) -> None:
     assert (await bus.tasks.edit(task, arguments=[2])).arguments == [2]
     for bad in ({"arguments": "text"}, {"arguments": 3}, {"keywords": ["x"]}, {"arguments": [float("nan")]}):
         with pytest.raises(InvalidInput):
-            await bus.tasks.edit(task, **bad)  # type: ignore[arg-type]
+            await bus.tasks.edit(task, **bad)
     large = "x" * (bus.max_payload - 100)
     await bus.tasks.edit(task, arguments=[large])
     with pytest.raises(PayloadTooLarge):

@@ -151,7 +151,7 @@ async def test_a_parent_learns_that_its_sub_task_takes_workers_down(bus: Bus, cl
     @agentbus.workflow("parent")
     async def parent(task: Task) -> str:
         try:
-            return await (await task.start(child, max_losses=1))
+            return str(await (await task.start(child, max_losses=1)))
         except TaskFailed as error:
             return error.message
 

@@ -95,6 +95,14 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
         if value is not None:
             status.append(f" · {name} {value}".rstrip(), style="")
     yield status
+    yield Text(" · ".join(_times(task, now)), style="dim")
+    if task.error is not None and task.status != "completed":
+        yield Text(harmless(typed(f"{task.error.type}: {task.error.message}"))[:1000], style="red")
+    if task.status == "completed":
+        yield Text("result ", style="dim").append(_short(task.result, 1000), style="")
+
+
+def _times(task: TaskRecord, now: int) -> list[str]:
     times = [f"started {ago(task.created, now)}"]
     if task.ended is not None:
         times.append(
@@ -110,11 +118,7 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
         times.append(f"lost {task.losses} of at most {task.max_losses} workers")
     if task.note and task.ended is None:
         times.append(harmless(task.note))
-    yield Text(" · ".join(times), style="dim")
-    if task.error is not None and task.status != "completed":
-        yield Text(harmless(typed(f"{task.error.type}: {task.error.message}"))[:1000], style="red")
-    if task.status == "completed":
-        yield Text("result ", style="dim").append(_short(task.result, 1000), style="")
+    return times
 
 
 def _cause(found: Unfolded) -> Iterator[Text]:
