@@ -13,7 +13,17 @@ from agentbus import drafting, receiving
 from agentbus.addresses import Address, plain_names, topic
 from agentbus.drafting import OPTIONS, draft
 from agentbus.errors import AgentBusError, InvalidInput, RequestDied, RequestTimedOut
-from agentbus.limits import MAX_ATTEMPTS, MAX_BATCH, Priority, check_options, check_range, check_seconds, check_text
+from agentbus.errors.base import shown
+from agentbus.limits import (
+    MAX_ATTEMPTS,
+    MAX_BATCH,
+    Priority,
+    check_options,
+    check_range,
+    check_seconds,
+    check_text,
+    reason_text,
+)
 from agentbus.message import Message
 from agentbus.operations import BUS, reply_channel
 from agentbus.operations.agents import BusyRequest, ProgressRequest, busy, progress
@@ -91,11 +101,11 @@ class Agent(Saver):
                     to, type, payload = (*message, None) if len(message) == 2 else message
                     drafts.append(draft(to, type, payload, self.vocabulary, session=self.session))
                 else:
-                    raise TypeError(f"it is {message!r:.80}")
+                    raise TypeError(f"it is {shown(message, repr):.80}")
             except AgentBusError as error:
                 raise error.__class__(**{**error.facts, "item": item}) from None
             except TypeError as error:
-                reason = f"message {item} is not a (to, type, payload) or the arguments of send: {error}"
+                reason = f"message {item} is not a (to, type, payload) or the arguments of send: {reason_text(error)}"
                 raise InvalidInput(reason=reason, item=item) from None
         if not drafts:
             return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange
 from agentbus.limits import check_keep, check_name, check_seconds
-from agentbus.services.callbacks import guarded
+from agentbus.services.callbacks import guarded, log_failure
 
 if TYPE_CHECKING:
     from agentbus.handle import Handle
@@ -67,8 +67,8 @@ class _Repeater:
                 return
             except AgentBusError as error:
                 log.warning("%s: no checkpoint %r this time: %s", self._agent.id, self._name, error)
-            except Exception:
-                log.exception("%s: no checkpoint %r this time", self._agent.id, self._name)
+            except Exception as error:
+                log_failure(log, error, "%s: no checkpoint %r this time", self._agent.id, self._name)
 
     async def finish(self) -> None:
         """The last one. Whoever leaves the block hears of it if that cannot be saved."""

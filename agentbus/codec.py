@@ -16,6 +16,7 @@ from agentbus.errors import (
     PayloadTooLarge,
     SnapshotTooLarge,
 )
+from agentbus.errors.base import shown
 from agentbus.limits import MAX_DEPTH
 
 _encode = msgspec.json.Encoder().encode
@@ -111,7 +112,8 @@ def decode_as(text: str, as_: Any, what: str) -> Any:
         reason = _unquoted(str(error))
         raise PayloadMismatch(what=what, type=getattr(as_, "__name__", str(as_)), reason=reason) from None
     except (TypeError, NameError) as error:
-        raise InvalidInput(reason=f"{as_!r} is not a type to read {what} as: {error}") from None
+        reason = f"{shown(as_, repr)} is not a type to read {what} as: {shown(error, str)}"
+        raise InvalidInput(reason=reason) from None
 
 
 def _unquoted(reason: str) -> str:
@@ -178,7 +180,7 @@ def _refusal(error: Exception) -> InvalidPayload:
         return InvalidPayload(reason=f"text that is not valid Unicode ({type(error).__name__})")
     if isinstance(error, RecursionError):
         return InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep")
-    return InvalidPayload(reason=str(error))
+    return InvalidPayload(reason=shown(error, str))
 
 
 def _is_doubtful(encoded: bytes, value: Any) -> bool:
@@ -204,7 +206,7 @@ def _inspect(value: Any, depth: int) -> None:
             raise InvalidPayload(reason=f"it is nested more than {MAX_DEPTH} deep")
         for key, item in value.items():
             if not isinstance(key, str):
-                raise InvalidPayload(reason=f"the key {key!r} is not a text")
+                raise InvalidPayload(reason=f"the key {shown(key, repr)} is not a text")
             _inspect(item, depth + 1)
     elif isinstance(value, list | tuple):
         if depth >= MAX_DEPTH:

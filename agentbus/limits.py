@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange
+from agentbus.errors.base import shown
 
 if TYPE_CHECKING:
     import re
@@ -22,6 +23,8 @@ MAX_SECONDS = 10 * 365 * 24 * 3600
 MAX_BATCH = 10_000
 MAX_PAGE = 1000
 MAX_ATTEMPTS = 5
+MAX_ERROR = 10_000
+"""Characters that are kept of an exception."""
 MAX_KEPT = 10_000
 """Versions of a document, or checkpoints of a name, that can be kept: whenever one is saved, they are counted."""
 MAX_ID = 2**62
@@ -232,9 +235,23 @@ def check_options(given: Iterable[str], allowed: Sequence[str]) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """An exception as a text that the bus takes: valid Unicode, no NUL, not endless."""
-    text = f"{type(error).__name__}: {error}"[:10_000]
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    """Return an exception as ``Type: message``, a text that the bus takes (see ``plain_text``)."""
+    try:
+        # Joined, so that the result is a plain str: the name of a type, too, may be computed by foreign code.
+        name = "".join((type(error).__name__,))
+    except BaseException:
+        name = "exception"
+    return plain_text(f"{name}: {reason_text(error)}")
+
+
+def reason_text(error: BaseException) -> str:
+    """Return the message of an exception. One that has none because its ``__str__`` fails still gets a text."""
+    return plain_text(shown(error, str, "its text"))
+
+
+def plain_text(text: str) -> str:
+    """Return a text in the form that the bus takes: valid Unicode, no NUL, at most MAX_ERROR characters."""
+    return text[:MAX_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:MAX_ERROR]
 
 
 def check_text(value: object, what: str, high: int = 100_000, *, low: int = 0) -> str:

@@ -30,7 +30,7 @@ from agentbus.operations.leases import (
 )
 from agentbus.parting import is_stray, parting, unheeded
 from agentbus.renewal import renewal
-from agentbus.services.callbacks import call, guarded, is_async
+from agentbus.services.callbacks import call, guarded, is_async, log_failure
 from agentbus.unit import Unit
 
 log = logging.getLogger("agentbus")
@@ -170,7 +170,7 @@ async def serve(agent: Handle, handler: Handler, duration: int) -> None:
                 ours = isinstance(error, AgentFenced) and error.agent == agent.id
                 if ours or (isinstance(error, asyncio.CancelledError) and not is_stray(error)):
                     raise
-                log.exception("%s: the handler failed on %s", agent.id, message.message_id)
+                log_failure(log, error, "%s: the handler failed on %s", agent.id, message.message_id)
             else:
                 done = () if message.settled else (message.lease,)
     finally:

@@ -10,7 +10,7 @@ import msgspec
 from agentbus.builtin import MESSAGE_TYPES
 from agentbus.codec import encode
 from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema
-from agentbus.limits import check_name
+from agentbus.limits import check_name, reason_text
 from agentbus.operations.messages import Draft
 from agentbus.operations.vocabulary import DefineRequest
 
@@ -83,7 +83,9 @@ class Vocabulary:
             # Keys that are numbers become text, and numbers again when the Struct is read.
             plain = msgspec.to_builtins(payload, str_keys=True)
         except (OverflowError, RecursionError, TypeError, ValueError) as error:
-            raise InvalidPayload(type=type, path="$", reason=f"for {type!r}, {error}", rule=_FIELDS) from None
+            raise InvalidPayload(
+                type=type, path="$", reason=f"for {type!r}, {reason_text(error)}", rule=_FIELDS
+            ) from None
         body = encode(plain, self.limit)
         try:
             read(body[0])

@@ -11,9 +11,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from agentbus.errors import OutOfRange
+from agentbus.errors.base import shown
 from agentbus.limits import error_text
 from agentbus.records import RecoveryRecord
-from agentbus.services.callbacks import being_cancelled, check_callback, guarded, raised, wrapping_exits
+from agentbus.services.callbacks import (
+    being_cancelled,
+    check_callback,
+    guarded,
+    log_failure,
+    raised,
+    wrapping_exits,
+)
 from agentbus.settings import switched_on
 
 log = logging.getLogger("agentbus.recovery")
@@ -54,11 +62,14 @@ async def answer(ask: Ask, record: RecoveryRecord) -> bool:
         if being_cancelled():
             raise
         # One line for each session; whoever needs the traceback can have it.
-        log.warning("%s was not resumed: auto_resume raised %s", session, " ".join(error_text(raised(error)).split()))
-        log.debug("auto_resume", exc_info=error)
+        cause = raised(error)
+        log.warning("%s was not resumed: auto_resume raised %s", session, " ".join(error_text(cause).split()))
+        log_failure(log, cause, "auto_resume failed", level=logging.DEBUG)
         return False
     if not isinstance(said, bool):
-        log.warning("%s was not resumed: auto_resume answered %.100r, it must be True or False", session, said)
+        log.warning(
+            "%s was not resumed: auto_resume answered %.100s, it must be True or False", session, shown(said, repr)
+        )
         return False
     return said
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dis
 import inspect
+import logging
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -19,6 +20,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from agentbus.errors import InvalidInput
+from agentbus.limits import error_text
 from agentbus.services.threads import Threads
 
 T = TypeVar("T")
@@ -158,3 +160,23 @@ def _handler_codes() -> Iterator[CodeType]:
             code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
             if isinstance(code, CodeType):
                 yield code
+
+
+def log_failure(
+    log: logging.Logger, error: BaseException, text: str, *arguments: object, level: int = logging.ERROR
+) -> None:
+    """Log an exception that a caller's function raised, with its traceback.
+
+    ``logging`` itself raises for one whose attributes fail (``__notes__`` as a property). Its text is then logged
+    alone: the loop that called the function must not end for it.
+    """
+    try:
+        log.log(level, text, *arguments, exc_info=error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        shown = False
+    else:
+        shown = True
+    if not shown:
+        log.log(level, f"{text}: %s", *arguments, error_text(error))

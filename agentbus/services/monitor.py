@@ -19,7 +19,7 @@ from agentbus.disk import check_path, refusal
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, BusClosed, InvalidInput, Misuse, NotWritable
 from agentbus.records import Finding, Sweep
-from agentbus.services.callbacks import being_cancelled, call
+from agentbus.services.callbacks import being_cancelled, call, log_failure
 from agentbus.services.sweeping import Sweeper
 from agentbus.services.threads import Threads
 
@@ -177,8 +177,8 @@ class Monitor:
                 if being_cancelled():
                     raise
                 log.warning("the callback was cancelled on %s", finding.kind)
-            except Exception:
-                log.exception("the callback failed on %s", finding.kind)
+            except Exception as error:
+                log_failure(log, error, "the callback failed on %s", finding.kind)
 
     def _publish(self, findings: Sequence[Finding]) -> None:
         for finding in findings:

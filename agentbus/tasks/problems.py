@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import traceback
+from collections import deque
+from traceback import walk_tb
+from types import FrameType
 
 from agentbus.errors import StepAbandoned, StepFailed, TaskFailed, TaskFailure
-from agentbus.limits import error_text
+from agentbus.limits import error_text, plain_text
 from agentbus.records import TaskProblem
 
 _FRAMES = 8
@@ -20,17 +22,22 @@ def problem_of(error: BaseException, task: str, step: str | None = None) -> Task
     if isinstance(cause, TaskFailure) and cause.fix:
         # Whoever looks at the task is told what can be done about it.
         message = message.removesuffix(f" ({cause.fix})")
-    frames = traceback.extract_tb(cause.__traceback__)[-_FRAMES:]
-    places = [f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
+    frames = deque(walk_tb(cause.__traceback__), _FRAMES)
+    places = [plain_text(f"{_file(frame)}:{line} in {frame.f_code.co_name}") for frame, line in frames]
     return TaskProblem(name, message[:_MESSAGE], places, step or _step(cause, task))
 
 
 def steps_of(error: BaseException, task: str) -> list[str]:
     """The steps of this task that an exception comes from; several, if it is of several that came together."""
-    if isinstance(error, BaseExceptionGroup):
-        return [step for one in error.exceptions for step in steps_of(one, task)]
-    step = _step(error, task)
-    return [] if step is None else [step]
+    found: list[str] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseExceptionGroup):
+            waiting += reversed(one.exceptions)
+        elif (step := _step(one, task)) is not None:
+            found.append(step)
+    return found
 
 
 def summary_of(problem: TaskProblem) -> str:
@@ -55,5 +62,10 @@ def _step(error: BaseException, task: str) -> str | None:
             return str(found.facts["step"])
         if isinstance(found, TaskFailed) and found.facts.get("parent") == task:
             return str(found.facts["step"])
-        found = found.__cause__ or found.__context__
+        # Not "or": whether an exception is true is foreign code.
+        found = found.__context__ if found.__cause__ is None else found.__cause__
     return None
+
+
+def _file(frame: FrameType) -> str:
+    return os.path.basename(frame.f_code.co_filename)

@@ -30,7 +30,7 @@ from agentbus.operations.tasks import (
 )
 from agentbus.parting import farewell, unheeded
 from agentbus.records import TaskChange
-from agentbus.services.callbacks import being_cancelled, call, check_callback, guarded
+from agentbus.services.callbacks import being_cancelled, call, check_callback, guarded, log_failure
 from agentbus.tasks.announcement import announced
 from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import first_of
@@ -310,9 +310,9 @@ class Worker:
             callback, change = await self._changes.get()
             try:
                 await call(self.bus.threads, f"the callback on {change.kind} {change.name}", callback, change)
-            except (Exception, asyncio.CancelledError):
+            except (Exception, asyncio.CancelledError) as error:
                 if being_cancelled():
                     raise
-                log.exception("a callback failed on %s", change)
+                log_failure(log, error, "a callback failed on %s", change)
             finally:
                 self._changes.task_done()

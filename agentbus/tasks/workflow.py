@@ -21,7 +21,7 @@ from typing import (
 
 from agentbus.codec import decode_as, plain
 from agentbus.errors import InvalidInput
-from agentbus.limits import check_name, check_names
+from agentbus.limits import check_name, check_names, reason_text
 from agentbus.operations.signatures import (
     EITHER,
     KEYWORD,
@@ -206,7 +206,7 @@ def _hint(function: Any, name: str, what: str) -> Any:
     try:
         return get_type_hints(alone, scope, include_extras=True)[name]
     except Exception as error:
-        reason = f"{what} cannot be found ({error}): its type must be there at run time, in its module"
+        reason = f"{what} cannot be found ({reason_text(error)}): its type must be there at run time, in its module"
         raise InvalidInput(reason=reason) from None
 
 

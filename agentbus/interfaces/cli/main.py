@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _failed(_Unexpected(reason=f"{type(error).__name__}: {error}"), json)
+        from agentbus.limits import error_text
+
+        return _failed(_Unexpected(reason=error_text(error)), json)
 
 
 class _Unexpected(AgentBusError):

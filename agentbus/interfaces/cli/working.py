@@ -10,6 +10,7 @@ from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage
 from agentbus.interfaces.cli.output import Rows
 from agentbus.interfaces.cli.values import seconds
+from agentbus.limits import error_text
 
 if TYPE_CHECKING:
     import asyncio
@@ -167,7 +168,7 @@ def _broken(text: str, error: Exception) -> NoWorkflow:
 
     places = [frame for frame in extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     where = f" ({places[-1].filename}, line {places[-1].lineno})" if len(places) > 1 else ""
-    reason = f"its module cannot be imported: {type(error).__name__}: {error}{where}"
+    reason = f"its module cannot be imported: {error_text(error)}{where}"
     return NoWorkflow(what=text, reason=reason, advice="--debug shows all of it")
 
 
