@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentbus.errors import NoEventLoop
@@ -12,6 +13,35 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
+
+
+class Interruption:
+    """A request to end work on a thread before its time."""
+
+    __slots__ = ("asked",)
+
+    def __init__(self) -> None:
+        self.asked = False
+
+
+class Interrupted(Exception):
+    """Work on a thread was asked to end. Its caller was cancelled, and is told that instead."""
+
+
+interruption: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
+"""How the work that runs now is asked to end, if it can be."""
+
+
+def is_interrupted() -> bool:
+    """Return whether the work that runs here shall end."""
+    asked = interruption.get()
+    return asked is not None and asked.asked
+
+
+def check_interruption() -> None:
+    """Raise Interrupted if the work that runs here shall end. Called between the chunks of long work."""
+    if is_interrupted():
+        raise Interrupted
 
 
 async def aside(work: Callable[..., T], *arguments: Any, **options: Any) -> T:

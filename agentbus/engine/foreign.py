@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from agentbus.aside import is_interrupted
+from agentbus.disk import BESIDE
 from agentbus.engine.queries import parse, text
 
 MAGIC = b"SQLite format 3\0"
@@ -20,7 +23,8 @@ _TABLES = "SELECT name FROM pragma_table_list WHERE type = 'table' AND schema = 
 _OURS = {"meta", "counters", "processes", "mailboxes", "vocabulary"}
 _MOST = 64 * 1024 * 1024
 """Bytes of one value."""
-_ROW = 500
+_INSTRUCTIONS = 100_000
+"""Of SQLite's machine, after which it looks whether it shall end; some milliseconds."""
 
 
 class UnreadableDatabase(Exception):
@@ -44,14 +48,18 @@ class Foreign:
         with _explained():
             cursor = self._connection.execute(_known()[table])
             names = [str(column[0]).lower() for column in cursor.description]
-            while rows := cursor.fetchmany(_ROW):
-                for row in rows:
-                    yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
+            # One by one: a few hundred at a time may be more than fits into memory.
+            for row in cursor:
+                yield {name: _plain(value) for name, value in zip(names, row, strict=True)}
 
 
 @contextmanager
 def opened_foreign(path: Path) -> Iterator[Foreign]:
     """Read-only, and without any lock or file of SQLite's where no log lies beside it."""
+    for name in (path, *(Path(f"{path}{ending}") for ending in BESIDE)):
+        # SQLite would wait for another program to write into a pipe, and nothing could end that.
+        if os.path.lexists(name) and not stat.S_ISREG(os.lstat(name).st_mode):
+            raise UnreadableDatabase(f"{name.name} is not a plain file")
     log = Path(f"{path}-wal")
     alone = not log.exists() or not log.stat().st_size
     # Without a log nobody writes, or only with a rollback journal, which a lock shows; then a moment's copy is read.
@@ -67,6 +75,9 @@ def opened_foreign(path: Path) -> Iterator[Foreign]:
         try:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST)
             connection.text_factory = _text
+            # A mapped file that another process truncates ends this one (SIGBUS).
+            connection.execute("PRAGMA mmap_size = 0").fetchall()
+            connection.set_progress_handler(is_interrupted, _INSTRUCTIONS)
             connection.execute("PRAGMA query_only = ON")
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("BEGIN")

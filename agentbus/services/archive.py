@@ -7,7 +7,6 @@ whose rows are still in the database. Everything here blocks: callers with an ev
 from __future__ import annotations
 
 import gzip
-import mmap
 import os
 import secrets
 import stat
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from agentbus.aside import check_interruption
 from agentbus.codec import check, decode, decode_as, recheck
 from agentbus.disk import make_held, make_private, refusal, require_file, stamp, sync
 from agentbus.errors import DamagedArchive, DamagedPayload, InvalidInput, PayloadTooLarge, SnapshotTooLarge
@@ -46,10 +46,18 @@ from agentbus.schema import schema_text
 FOLDER = "archive"
 _MAGIC = b"\x1f\x8b\x08"
 _CHUNK = 1024 * 1024
+_STEP = 64 * 1024
+"""Bytes that are inflated at a time; zlib copies what it did not take."""
 _FIRST_CHUNK = 256
-"""Enough to see that it is no member; zlib copies what it did not take."""
+"""Enough to see that it is no member."""
 _MOST = 2 * 1024 * 1024 * 1024
 """Bytes of one portion; more than that is a trap."""
+_WASTE = 1024 * 1024 * 1024
+_WASTE_RATIO = 32
+"""Bytes of work that may come to nothing, and those more for each byte of the file: JSON shrinks by less than that."""
+_ATTEMPT = 4096
+"""Bytes that count for each place where a member may start."""
+_LOOK_BACK = 64 * 1024
 _MOST_UNREADABLE = 1000
 """Lines of one portion; after that many, nobody learns anything from the rest."""
 
@@ -134,49 +142,129 @@ def read(
 
     A file that is no archive raises DamagedArchive before the first.
     """
-    number = 0
-    readable = False
-    bus: str | None = None
-    most = 2 * max(limits.payload, limits.snapshot) + _MOST_FILES
-    with _opened(path, holds) as data, memoryview(data) as view:
-        for start, end in _members(data, view):
-            at(end / len(data))
+    reader = _Reader(str(path), limits)
+    with _opened(path, holds) as file:
+        budget = _Budget(file.size)
+        for start, end in _members(file, budget):
+            at(end / file.size)
             if start is None:
                 yield Read(0, "a part of the file is damaged or cut off, its lines cannot be read", 0)
-                continue
-            unreadable = 0
-            for text in _lines(view, start, most):
-                number += 1
-                try:
-                    if text is None:
-                        raise InvalidInput(reason=f"it is longer than {most} bytes")
-                    line = _decode(text)
-                    if isinstance(line, Header):
-                        if line.format > FORMAT:
-                            raise DamagedArchive(path=str(path), reason="a newer agentbus wrote it")
-                        readable, bus = True, line.bus
-                        continue
-                    _verify(line, limits)
-                except _DAMAGED as error:
-                    if not readable:
-                        raise DamagedArchive(path=str(path), reason="it does not begin as one") from None
-                    unreadable += 1
-                    if unreadable > _MOST_UNREADABLE:
-                        yield Read(number, "so many lines are damaged that the rest of this part is left out", 0)
-                        break
-                    reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
-                    yield Read(number, reason, len(text or b""))
-                else:
-                    if not readable:
-                        raise DamagedArchive(path=str(path), reason="it does not begin as one")
-                    yield Read(number, line, len(text), bus)
-    if not readable:
-        raise DamagedArchive(path=str(path), reason="nothing in it can be read")
+            else:
+                yield from reader.lines(_Member(file, start, budget), budget)
+        if budget.spent and reader.readable:
+            yield Read(0, "it inflates to far more than the lines in it: the rest of it is left out", 0)
+    if not reader.readable:
+        raise reader.damaged("nothing in it can be read")
+
+
+class _Reader:
+    """What is known of an archive as it is read: the number of the line, and what its header said."""
+
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.readable = False
+        self._path = path
+        self._limits = limits
+        self._most = 2 * max(limits.payload, limits.snapshot) + _MOST_FILES
+        self._number = 0
+        self._bus: str | None = None
+
+    def damaged(self, reason: str) -> DamagedArchive:
+        return DamagedArchive(path=self._path, reason=reason)
+
+    def lines(self, member: _Member, budget: _Budget) -> Iterator[Read]:
+        """Yield what the lines of a member say, and what is wrong with them."""
+        unreadable = 0
+        for text in _lines(member, self._most):
+            self._number += 1
+            size = len(text or b"")
+            try:
+                line = self._understood(text)
+            except _DAMAGED as error:
+                if not self.readable:
+                    raise self.damaged("it does not begin as one") from None
+                unreadable += 1
+                if unreadable > _MOST_UNREADABLE:
+                    yield Read(self._number, "so many lines are damaged that the rest of this part is left out", 0)
+                    return
+                reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
+                yield Read(self._number, reason, size)
+            else:
+                if line is not None:
+                    budget.refund(size)
+                    yield Read(self._number, line, size, self._bus)
+        if not member.whole and not budget.spent:
+            yield Read(0, "it changed while it was read; import it again", 0)
+
+    def _understood(self, text: bytes | None) -> Line | None:
+        """Return what a line says, once it is found right; None for a header, which is noted."""
+        if text is None:
+            raise InvalidInput(reason=f"it is longer than {self._most} bytes")
+        line: Header | Line = _decode(text)
+        if not isinstance(line, Header):
+            _verify(line, self._limits)
+            if not self.readable:
+                raise self.damaged("it does not begin as one")
+            return line
+        if line.format > FORMAT:
+            raise self.damaged("a newer agentbus wrote it")
+        self.readable, self._bus = True, line.bus
+        return None
+
+
+class _Budget:
+    """Bytes of work that may come to nothing in one file: those read and inflated of parts that turn out to be damaged,
+    and of lines that are refused. A small file can inflate to a thousand times its size, over and over again."""
+
+    def __init__(self, size: int) -> None:
+        self._left = _WASTE + _WASTE_RATIO * size
+
+    @property
+    def spent(self) -> bool:
+        return self._left <= 0
+
+    def charge(self, count: int) -> None:
+        self._left -= count
+
+    def refund(self, count: int) -> None:
+        self._left += count
+
+
+class _File:
+    """An open archive. It is read, not mapped: a mapped file that another process truncates ends this one (SIGBUS)."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+        self._start = 0
+        self._bytes = b""
+
+    def read(self, start: int, count: int) -> bytes:
+        """Return bytes from a place on; fewer at the end of the file, also if that has come nearer meanwhile."""
+        window = self._window(start, count)
+        place = start - self._start
+        return window[place : place + count]
+
+    def find(self, mark: bytes, start: int) -> int:
+        """Return where a mark comes next, or where the file ends."""
+        while len(window := self._window(start, len(mark))) - (start - self._start) >= len(mark):
+            check_interruption()
+            found = window.find(mark, start - self._start)
+            if found >= 0:
+                return self._start + found
+            start = self._start + len(window) - len(mark) + 1
+        return self.size
+
+    def _window(self, start: int, count: int) -> bytes:
+        """Return a stretch of the file that has these bytes; it starts at ``_start``."""
+        if not self._start <= start <= start + count <= self._start + len(self._bytes):
+            self._bytes = os.pread(self._descriptor, max(0, min(_CHUNK, self.size - start)), start)
+            self._start = start
+        return self._bytes
 
 
 @contextmanager
-def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap]:
-    """An archive as bytes."""
+def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[_File]:
+    """Open an archive."""
     try:
         found = require_file(path)
         if holds(found.st_dev, found.st_ino):
@@ -184,46 +272,51 @@ def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[mmap.mmap
             raise DamagedArchive(path=str(path), reason="it is part of a bus that is open")
         if not stat.S_ISREG(found.st_mode) or not found.st_size:
             raise DamagedArchive(path=str(path), reason="it is not a file with something in it")
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            data = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise DamagedArchive(path=str(path), reason=getattr(error, "strerror", None) or str(error)) from None
-    with data:
-        yield data
+    there = os.fstat(descriptor)
+    if holds(there.st_dev, there.st_ino):
+        # Another file since we looked. Not closed, for the same reason.
+        raise DamagedArchive(path=str(path), reason="it is part of a bus that is open")
+    try:
+        if not stat.S_ISREG(there.st_mode) or not there.st_size:
+            raise DamagedArchive(path=str(path), reason="it is not a file with something in it")
+        yield _File(descriptor)
+    except OSError as error:
+        raise DamagedArchive(path=str(path), reason=error.strerror or str(error)) from None
+    finally:
+        os.close(descriptor)
 
 
-def _members(data: mmap.mmap, view: memoryview) -> Iterator[tuple[int | None, int]]:
-    """Where the gzip members of a file begin that are whole and have the right checksum, or None for a stretch that has
-    none; and where the next begins."""
+def _members(file: _File, budget: _Budget) -> Iterator[tuple[int | None, int]]:
+    """Yield where the gzip members of a file start that are whole and have the right checksum, or None for a stretch
+    that has none; and where the next starts. Ends when the budget is spent."""
     start = 0
     damaged = False
-    while 0 <= start < len(data):
-        found = _end(view, start)
-        end = data.find(_MAGIC, start + 1) if found is None else found
-        if found is not None or not damaged:
-            yield start if found is not None else None, len(data) if end < 0 else end
-        damaged = found is None
+    while start < file.size and not budget.spent:
+        member = _Member(file, start, budget)
+        for _ in member:
+            pass
+        if member.whole:
+            # What it holds is charged again as it is read.
+            budget.refund(member.cost)
+            end = member.place
+        else:
+            # What was consumed is not inflated again, but for its end: a member that was cut short runs into the next.
+            end = file.find(_MAGIC, max(start + 1, member.place - _LOOK_BACK))
+        if member.whole or not damaged:
+            yield start if member.whole else None, end
+        damaged = not member.whole
         start = end
 
 
-def _end(data: memoryview, start: int) -> int | None:
-    """Where a member ends; None if it is damaged, cut off or a trap."""
-    parts = _inflated(data, start)
-    try:
-        while True:
-            next(parts)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-
-
-def _lines(data: memoryview, start: int, most: int) -> Iterator[bytes | None]:
-    """The lines of a member, of which no more than one is in memory; None for one that is longer than ``most``."""
+def _lines(member: _Member, most: int) -> Iterator[bytes | None]:
+    """Yield the lines of a member, of which no more than one is in memory; None for one that is longer than ``most``.
+    What follows the last line break is one only if the member is whole."""
     kept: list[bytes] = []
     size = 0
-    for part in _inflated(data, start):
+    for part in member:
         for place, piece in enumerate(part.split(b"\n")):
             if place:
                 yield b"".join(kept) if size <= most else None
@@ -233,27 +326,60 @@ def _lines(data: memoryview, start: int, most: int) -> Iterator[bytes | None]:
                 kept.append(piece)
             else:
                 kept.clear()
-    if size:
+    if size and member.whole:
         yield b"".join(kept) if size <= most else None
 
 
-def _inflated(data: memoryview, start: int) -> Generator[bytes, None, int | None]:
-    """What a member holds, in parts; and where it ends, or None if it is damaged, cut off or a trap."""
-    inflater = zlib.decompressobj(wbits=31)
-    size, place, step = 0, start, _FIRST_CHUNK
-    try:
+class _Member:
+    """A gzip member that starts at a place. Iterate over it for what it holds, in parts; after that ``whole`` says
+    whether it ended as it should, ``place`` how far it was read, and ``cost`` what that took."""
+
+    def __init__(self, file: _File, start: int, budget: _Budget) -> None:
+        self.whole = False
+        self.place = start
+        self.cost = 0
+        self._file = file
+        self._budget = budget
+
+    def __iter__(self) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(wbits=31)
+        size, step = 0, _FIRST_CHUNK
+        self._charge(_ATTEMPT)
         while not inflater.eof:
-            chunk = inflater.unconsumed_tail or data[place : place + step]
-            place += 0 if inflater.unconsumed_tail else len(chunk)
-            step = _CHUNK
-            part = inflater.decompress(chunk, _CHUNK)
+            check_interruption()
+            chunk = inflater.unconsumed_tail
+            if not chunk:
+                chunk = self._file.read(self.place, step)
+                self.place += len(chunk)
+                self._charge(len(chunk))
+            # The first chunk is short enough to be read again as a whole.
+            before = inflater.copy() if step == _STEP else None
+            step = _STEP
+            try:
+                part = inflater.decompress(chunk, _CHUNK)
+            except zlib.error:
+                self.place -= len(chunk) - (0 if before is None else self._readable(before, chunk))
+                return
+            self._charge(len(part))
             size += len(part)
-            if (not chunk and not part) or size > _MOST:
-                return None
+            if (not chunk and not part) or size > _MOST or self._budget.spent:
+                return
             yield part
-    except zlib.error:
-        return None
-    return place - len(inflater.unused_data)
+        self.place -= len(inflater.unused_data)
+        self.whole = True
+
+    def _readable(self, inflater: Any, chunk: bytes) -> int:
+        """Return about how many bytes of a chunk can be inflated before the damage in it."""
+        for place in range(0, len(chunk), _FIRST_CHUNK):
+            try:
+                self._charge(len(inflater.decompress(chunk[place : place + _FIRST_CHUNK])))
+            except zlib.error:
+                return place
+        return len(chunk)
+
+    def _charge(self, count: int) -> None:
+        self.cost += count
+        self._budget.charge(count)
 
 
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DamagedPayload, InvalidInput)

@@ -12,6 +12,8 @@ from typing import Any, ParamSpec, TypeVar
 import anyio
 import anyio.to_thread
 
+from agentbus.aside import Interruption, interruption
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -23,8 +25,15 @@ GRACE = 5.0
 
 async def to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run this on a thread. A caller that is cancelled meanwhile hears of it when the thread is through: whatever it
-    works with, a file or a generator, is nobody else's until then."""
-    task = asyncio.ensure_future(anyio.to_thread.run_sync(lambda: work(*args, **kwargs)))
+    works with, a file or a generator, is nobody else's until then. Work that calls ``check_interruption`` between its
+    chunks ends there."""
+    stop = Interruption()
+
+    def run() -> T:
+        interruption.set(stop)  # in the context of this call, which no other has
+        return work(*args, **kwargs)
+
+    task = asyncio.ensure_future(anyio.to_thread.run_sync(run))
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -32,6 +41,7 @@ async def to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = error
+                stop.asked = True
     if cancelled is not None:
         task.exception()
         raise cancelled

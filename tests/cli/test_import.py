@@ -15,6 +15,7 @@ from agentbus.blocking import open_bus
 from tests.cli.conftest import PATIENCE, Shell
 from tests.cli.terminals import on_terminal, uncoloured
 from tests.conformance.old_ways import agent, coordination, session, write
+from tests.support.bombs import MB, overlapping
 
 
 def test_a_folder_comes_in_once_and_is_reported(shell: Shell) -> None:
@@ -102,6 +103,39 @@ def test_an_import_that_is_cut_off_is_finished_by_the_next(shell: Shell, end: si
     assert b"Traceback" not in errors
     data = shell.json("import", "old")
     assert data["imported"].get("agent", 0) + data["present"] == 2000
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_an_import_of_bombs_ends_when_it_is_told_to(shell: Shell, end: signal.Signals) -> None:
+    folder = shell.directory / "old"
+    folder.mkdir()
+    bomb = overlapping(folder / "bomb.gz", 50, 2000 * MB)
+    for number in range(40):
+        # Each takes a few seconds: it is inflated up to the budget, twice.
+        os.link(bomb, folder / f"{number}.gz")
+    process = shell.start("import", "old")
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not any(link.endswith(".gz") for link in _opened(process.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(end)
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + end
+    assert b"Traceback" not in errors
+
+
+def _opened(pid: int) -> list[str]:
+    """The files that a process has open."""
+    found: list[str] = []
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
 
 
 def test_people_see_a_table(shell: Shell) -> None:

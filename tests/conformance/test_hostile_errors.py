@@ -85,7 +85,7 @@ class Annotated(Hostile):
     """Cannot be shown by the traceback module of Python 3.11 and 3.12."""
 
     @property
-    def __notes__(self) -> NoReturn:
+    def __notes__(self) -> NoReturn:  # type: ignore[override]
         raise SystemExit(6)
 
 

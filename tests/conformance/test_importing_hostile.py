@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import json
 import os
+import sqlite3
 import threading
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,8 @@ import pytest
 
 from agentbus import Bus
 from agentbus.errors import InvalidInput, NotImportable
-from tests.conformance.helpers import known, worker
+from agentbus.services.importing import walking
+from tests.conformance.helpers import known, soon, worker
 from tests.conformance.old_ways import agent, coordination, session, write
 
 BOMBS: dict[str, bytes] = {
@@ -47,6 +50,68 @@ async def test_a_damaged_file_is_reported_and_the_others_come_in(bus: Bus, tmp_p
     assert (report.refused, report.problems[0].file) == (1, "a-1705314600.json")
     assert report.problems[0].reason
     assert [record.id for record in (await bus.agents.list()).items] == ["b"]
+
+
+async def test_values_that_can_only_just_be_decoded_do_not_end_the_import(bus: Bus, tmp_path: Path) -> None:
+    """What is made of a nested value may need more of the stack than its decoding did; an integer has no bound."""
+    for depth in range(880, 1000, 3):
+        deep = "[" * depth + "]" * depth
+        for field in ("error", "load", "status", "agent_id", "capabilities"):
+            text = f'{{"agent_type": "w", "agent_name": "n", "status": "failed", "{field}": {deep}}}'
+            (tmp_path / f"{depth}-{field}.json").write_text(text)
+    for field in ("created_at", "load", "progress"):
+        text = f'{{"agent_id": "{field}", "agent_type": "w", "agent_name": "n", "{field}": 1{"0" * 400}}}'
+        (tmp_path / f"{field}.json").write_text(text)
+    write(tmp_path / "z.json", agent("z"))
+    report = await bus.import_path(tmp_path)
+    assert await bus.agents.get("z") is not None
+    assert report.refused > 0
+
+
+async def test_a_folder_of_too_many_entries_is_refused_as_a_whole(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walking, "MOST_ENTRIES", 50)
+    for number in range(20):
+        write(tmp_path / "few" / f"{number}.json", agent(f"a-{number}"))
+    for number in range(40):
+        (tmp_path / "many" / f"{number}").mkdir(parents=True)
+    report = await bus.import_path(tmp_path)
+    assert report.imported == {"agent": 20}
+    assert [(problem.file, problem.reason[:24]) for problem in report.problems] == [
+        ("many", "there are more than 50 f")
+    ]
+
+
+@pytest.mark.parametrize("beside", ["-journal", "-wal", "-shm"])
+async def test_a_pipe_beside_a_database_holds_nothing_up(bus: Bus, tmp_path: Path, beside: str) -> None:
+    """SQLite would open it, and wait for another program to write into it."""
+    coordination(tmp_path / "old.db")
+    os.mkfifo(tmp_path / f"old.db{beside}")
+    write(tmp_path / "a.json", agent("a"))
+    report = await soon(bus.import_path(tmp_path))
+    assert report.imported == {"agent": 1}
+    assert ("old.db", f"old.db{beside} is not a plain file") in [
+        (problem.file, problem.reason.removeprefix("it cannot be read (on): ")) for problem in report.problems
+    ]
+
+
+async def test_large_values_of_a_database_are_read_one_by_one(bus: Bus, tmp_path: Path) -> None:
+    """A column that is computed: a database of a few kilobytes has gigabytes in it."""
+    connection = sqlite3.connect(tmp_path / "old.db")
+    connection.executescript("""
+        CREATE TABLE agent_state (agent_id TEXT, state_key TEXT, state_value TEXT AS (hex(zeroblob(4000000))));
+        WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+        INSERT INTO agent_state SELECT 'a', 'k' || i FROM n;
+    """)
+    connection.close()
+    tracemalloc.start()
+    try:
+        report = await bus.import_path(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000, "all of them have 800 million bytes"
+    finally:
+        tracemalloc.stop()
+    assert (report.imported, report.refused) == ({}, 100)
 
 
 @pytest.mark.parametrize("name", ["current_session.json", "agent_state.json", "metrics_state.json"])

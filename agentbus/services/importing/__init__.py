@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from agentbus.aside import check_interruption
 from agentbus.disk import BESIDE, DATABASE, check_path
 from agentbus.engine.foreign import MAGIC, UnreadableDatabase, opened_foreign
 from agentbus.engine.interface import Engine
@@ -171,12 +172,16 @@ class _Run:
         portions: list[list[_Json]] = [[]]
         size = 0
         for entry in part:
+            check_interruption()
             file = FileTally(entry.name, "")
             items: Sequence[Adopted] = ()
             try:
                 items = self._items(entry, file)
             except Unreadable as error:
                 file.refuse(0, str(error))
+            except RecursionError:
+                # Decoded with the last of the stack, and too deep for what is made of it.
+                file.refuse(0, "it is nested too deep")
             weight = sum(_weight(item) for item in items)
             if portions[-1] and size + weight > _BYTES:
                 portions.append([])
@@ -331,6 +336,7 @@ def _portion(items: Iterator[Adopted]) -> list[Adopted]:
     part: list[Adopted] = []
     size = 0
     for item in items:
+        check_interruption()
         part.append(item)
         size += _weight(item)
         if len(part) == _ITEMS or size > _BYTES:

@@ -42,7 +42,12 @@ def rows_of(database: Foreign, path: Path, mapper: Mapper) -> Iterator[Adopted]:
 def _mapped(database: Foreign, table: str, place: Place, mapper: Mapper) -> Iterator[Adopted]:
     read = _READERS[table]
     for number, row in enumerate(database.rows(table), 1):
-        yield from (item for item in read(row, number, place, mapper) if item is not None)
+        try:
+            items = [item for item in read(row, number, place, mapper) if item is not None]
+        except RecursionError:
+            mapper.tally.refuse(number, f"{table}: a value is nested too deep")
+        else:
+            yield from items
 
 
 def _task(row: Row, number: int, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from agentbus.aside import check_interruption
 from agentbus.limits import session_scope
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedSession
@@ -95,7 +96,12 @@ def items_of(format: str, name: str, value: Any, place: Place, mapper: Mapper) -
         "checkpoint": _snapshot,
         "state": _state,
     }[format](name, value, place, mapper)
-    return [item for item in items if item is not None]
+    found: list[Adopted] = []
+    for item in items:
+        check_interruption()
+        if item is not None:
+            found.append(item)
+    return found
 
 
 def _agent(name: str, value: Any, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:

@@ -10,6 +10,7 @@ import msgspec
 
 from agentbus.codec import encode, plain, snapshot
 from agentbus.errors import InvalidInput
+from agentbus.errors.base import shown
 from agentbus.limits import MAX_ATTEMPTS, MAX_NOTES, session_scope
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import (
@@ -365,5 +366,5 @@ def _called(one: object) -> object:
 
 
 def _quoted(value: object) -> str:
-    text = repr(value)
+    text = shown(value, repr)
     return text if len(text) <= 80 else f"{text[:80]}…"

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeGuard
 
 from agentbus.codec import plain
 from agentbus.limits import MAX_SECONDS, Priority
 
 _LATEST = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+_FARTHEST = 10**21
+"""Beyond any time in nanoseconds."""
 _TEXT = 100_000
 _ADDRESSES = ("session:", "pool:", "topic:")
 """What an agent's id must not begin with."""
@@ -98,7 +100,9 @@ def moment(value: object, *, utc: bool = False) -> int | None:
                 found = found.replace(tzinfo=UTC)
             return _bounded(found.timestamp() * 1000)
         return stamped(text)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not _is_number(value):
+        return None
+    if abs(value) > _FARTHEST:
         return None
     scale = 1000.0 if value < 1e11 else 1.0 if value < 1e14 else 0.001 if value < 1e17 else 0.000001
     return _bounded(value * scale)
@@ -128,7 +132,7 @@ def percent(value: object) -> int | None:
     if isinstance(value, str):
         text = value.strip().removesuffix("%").strip()
         return percent(float(text)) if _number(text) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not _is_number(value):
         return None
     share = value * 100 if isinstance(value, float) and 0 < value < 1 else value
     return round(min(max(share, 0), 100))
@@ -168,13 +172,23 @@ def text_of(value: object) -> str | None:
     """A text that the bus takes: valid Unicode, no NUL, not endless; what is no text, as JSON."""
     if value is None or value == "":
         return None
-    text = value if isinstance(value, str) else plain(value)
+    try:
+        text = value if isinstance(value, str) else plain(value)
+    except RecursionError:
+        text = "(nested too deep)"
     return text[:_TEXT].encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 def pick(raw: Mapping[str, Any], *names: str) -> Any:
     """The first of these that has a value."""
     return next((raw[name] for name in names if raw.get(name) is not None), None)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether this is a finite number. An integer may have hundreds of digits: it is none of a float's."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)
 
 
 def _bounded(milliseconds: float) -> int | None:

@@ -14,10 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from agentbus.aside import check_interruption
 from agentbus.disk import DATABASE
 from agentbus.errors import AgentBusError
 
 MOST_FILES = 100_000
+MOST_ENTRIES = 250_000
+"""Of any kind: also what is left out takes memory and time."""
 MOST_DEPTH = 32
 MOST_BYTES = 16 * 1024 * 1024
 """Of one JSON file: no more than that fits into a checkpoint. Decoded it may take twenty times as much memory."""
@@ -53,18 +56,21 @@ class Contents(msgspec.Struct, frozen=True):
 def entries(root: Path, holds: Holds) -> Iterator[Entry | tuple[str, str]]:
     """The files below a folder in the order of their names; or a name and the reason why it is left out."""
     count = 0
+    left = MOST_ENTRIES
     waiting = [(root, 0)]
     while waiting:
         folder, depth = waiting.pop()
-        found, problem = _listed(folder)
+        found, problem = _listed(folder, left)
         if problem is not None:
             yield shown(folder, root), problem
             continue
         if any(entry.name == DATABASE for entry in found):
             yield shown(folder, root), "it is the home of a bus: export that bus, and import what it writes"
             continue
+        left -= len(found)
         inner: list[tuple[Path, int]] = []
         for entry in found:
+            check_interruption()
             path = folder / entry.name
             name = shown(path, root)
             look = _look(entry, holds)
@@ -141,12 +147,23 @@ def read(path: Path, holds: Holds) -> Contents:
     return Contents(b"".join(parts), after.st_mtime_ns // 1_000_000)
 
 
-def _listed(folder: Path) -> tuple[list[os.DirEntry[str]], str | None]:
+def _listed(folder: Path, most: int) -> tuple[list[os.DirEntry[str]], str | None]:
+    """List a folder by name, or say why not: nothing is taken of one that has more than ``most`` entries, as it would
+    be chance which."""
+    listed: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name), None
+            for entry in found:
+                check_interruption()
+                if len(listed) == most:
+                    return (
+                        [],
+                        f"there are more than {MOST_ENTRIES} files and folders; import smaller folders one by one",
+                    )
+                listed.append(entry)
     except OSError as error:
         return [], _reason(error)
+    return sorted(listed, key=lambda entry: entry.name), None
 
 
 def _look(entry: os.DirEntry[str], holds: Holds) -> int | str | None:
