@@ -66,7 +66,11 @@ class Participants:
         >>> meeting.results                                                           # doctest: +SKIP
         {'a': {'agrees': True}}
         """
-        return {member.name: self._result(member) for member in self._members.values() if member.finished is not None}
+        return {
+            member.name: result_of(member, self.name, self.session)
+            for member in self._members.values()
+            if member.finished is not None
+        }
 
     async def finish(self, member: str, result: Any = None) -> bool:
         """Note that a member has finished, with its result. Saying it again changes nothing, and gives False.
@@ -77,7 +81,7 @@ class Participants:
         request = FinishRequest(
             self.session, self.name, check_name(member, "member"), encode(result, self._limit)
         )  # fmt: skip
-        first, finished = await self._engine.write(finish_member, request)
+        first, finished, _ = await self._engine.write(finish_member, request)
         self._members[member] = finished
         return first
 
@@ -101,8 +105,10 @@ class Participants:
             member.name: known.get(member.name, member) if member.finished is None else member for member in found
         }
 
-    def _result(self, member: Member) -> Any:
-        if member.result is None or member.checksum is None:
-            return None
-        check(member.result, member.checksum, f"the result of {member.name} in {self.name} of session {self.session}")
-        return decode(member.result)
+
+def result_of(member: Member, meeting: str, session: str) -> Any:
+    """Return the result of a member, once its checksum is found right; None while it has not finished."""
+    if member.result is None or member.checksum is None:
+        return None
+    check(member.result, member.checksum, f"the result of {member.name} in {meeting} of session {session}")
+    return decode(member.result)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+from agentbus.codec import encode
 from agentbus.document import Document
 from agentbus.errors import InvalidInput, UnknownSession
-from agentbus.limits import KEEP_VERSIONS, check_range, check_text, session_scope
+from agentbus.limits import KEEP_VERSIONS, check_name, check_range, check_text, name_or_none, session_scope
 from agentbus.operations.documents import list_documents
+from agentbus.operations.participants import FinishRequest, finish_member, list_meetings
 from agentbus.operations.sessions import (
     ChangeRequest,
     SessionProgressRequest,
@@ -20,8 +22,18 @@ from agentbus.operations.sessions import (
     get_session,
     missing,
 )
-from agentbus.participants import Participants
-from agentbus.records import Checkpoint, CheckpointSummary, DocumentSummary, Page, Rollback, SessionRecord
+from agentbus.participants import Participants, result_of
+from agentbus.records import (
+    Checkpoint,
+    CheckpointSummary,
+    DocumentSummary,
+    FinishedMember,
+    MeetingRecord,
+    MemberRecord,
+    Page,
+    Rollback,
+    SessionRecord,
+)
 from agentbus.state import State
 
 if TYPE_CHECKING:
@@ -282,6 +294,36 @@ class Session:
         meeting = Participants(self._engine, self._bus.max_payload, self.id, name)
         await meeting.enrol(members)
         return meeting
+
+    async def meetings(self) -> Sequence[MeetingRecord]:
+        """Return its meetings by their names, each with its members, and with the results of those who have finished.
+
+        >>> [(meeting.name, meeting.remaining) for meeting in await session.meetings()]   # doctest: +SKIP
+        [('participants', ['b', 'c'])]
+        """
+        found = await self._engine.read(list_meetings, self.id)
+        return [
+            MeetingRecord(
+                name, [MemberRecord(one.name, one.finished, result_of(one, name, self.id)) for one in members]
+            )
+            for name, members in found.items()
+        ]  # fmt: skip
+
+    async def finish_member(self, member: str, result: Any = None, *, meeting: str | None = None) -> FinishedMember:
+        """Note that a member of a meeting has finished, with its result. Repeating it changes nothing.
+
+        Without ``meeting`` it is the one that the member has not finished yet; of several, name one.
+
+        >>> (await session.finish_member("a", {"agrees": True})).remaining            # doctest: +SKIP
+        ['b', 'c']
+        """
+        request = FinishRequest(
+            self.id, name_or_none(meeting, "meeting"), check_name(member, "member"),
+            encode(result, self._bus.max_payload),
+        )  # fmt: skip
+        first, _, where = await self._engine.write(finish_member, request)
+        members = (await self._engine.read(list_meetings, self.id)).get(where, [])
+        return FinishedMember(self.id, where, member, first, [one.name for one in members if one.finished is None])
 
     async def _change(self, status: str, reason: str | None = None, *, leaving: bool = False) -> None:
         await self._engine.write(change_session, ChangeRequest(self.id, status, reason, self._owner, leaving))

@@ -74,7 +74,7 @@ def test_any_json_is_mapped_or_refused(format: str, value: Any) -> None:
         place.learn(value)
     name = "checkpoint_20240115_103000.json" if format == "checkpoint" else "x-1705314600.json"
     sound(documents.items_of(format, name, value, place, mapper()))
-    sound(documents.agents_of_session(value, place, mapper()))
+    sound(documents.agents_of_session(place, mapper()))
 
 
 @pytest.mark.parametrize("table", sorted(databases._READERS))

@@ -16,6 +16,7 @@ from agentbus.operations import Op, Query
 from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import KIND
 from agentbus.operations.fencing import LIVE
+from agentbus.operations.participants import remaining_members
 from agentbus.operations.sessions import get_session, standing_of
 from agentbus.records import (
     CheckpointSummary,
@@ -127,14 +128,16 @@ def prospect(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, Basis] | Non
     rows = yield Query("message_open_counts", (session_id,))
     unfinished = {agent: (waiting, held) for agent, waiting, held in rows}
     points = yield Query("checkpoint_history", (KIND, session_id, MAX_ID, _POINTS))
+    remaining = yield from remaining_members(session_id)
     agents: list[RecoveryAgent] = []
     for agent in record.agents:
         waiting, held = unfinished.get(agent.id, (0, 0))
         checkpoint = newest.get(agent.id)
         agents.append(msgspec.structs.replace(agent, checkpoint=checkpoint, waiting=waiting, held=held))
     whole = msgspec.structs.replace(
-        record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points], follow_ons=follow_ons
-    )
+        record, agents=agents, checkpoints=[CheckpointSummary(*row) for row in points], follow_ons=follow_ons,
+        remaining=remaining,
+    )  # fmt: skip
     return msgspec.structs.replace(whole, options=options(whole)), basis
 
 
@@ -170,7 +173,9 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
     for action in possible:
         if action == "resume" and session.status != "active":
             does = f"goes on with it{_expecting(back)}; each goes on with its state, checkpoint and mailbox"
-            found[action] = RecoveryOption(action, does if back else "goes on with it")
+            found[action] = RecoveryOption(
+                action, (does if back else "goes on with it") + _continuing(record.remaining)
+            )
         elif action == "complete":
             what = "every expected document is there" if record.present else "nothing is expected of it"
             found[action] = RecoveryOption(action, f"ends it as completed: {what}")
@@ -195,6 +200,11 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
 
 def _expecting(agents: list[str]) -> str:
     return f" and expects {named(agents)} again" if agents else ""
+
+
+def _continuing(remaining: dict[str, list[str]]) -> str:
+    meetings = [f"{meeting} continues with {named(members)}" for meeting, members in remaining.items()]
+    return f"; {'; '.join(meetings)}" if meetings else ""
 
 
 def recovery_needed(_: None, now: Now) -> Op[bool]:

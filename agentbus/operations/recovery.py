@@ -11,6 +11,7 @@ from agentbus.operations import Op, Outcome, Query, carry_out, one_by_one
 from agentbus.operations.closed import ENDED
 from agentbus.operations.composites import RollbackRequest, roll_back
 from agentbus.operations.events import event, record
+from agentbus.operations.participants import remaining_members
 from agentbus.operations.prospects import Basis, outline, refusal
 from agentbus.operations.sessions import BeginRequest, ChangeRequest, begin_session, change_session, standing_of
 from agentbus.records import Recovered, RecoveryRecord, Rollback
@@ -77,6 +78,7 @@ def _recover(request: RecoverRequest, standing: RecoveryRecord, now: Now) -> Op[
     rolled_back: Rollback | None = None
     follow_on: str | None = None
     agents: list[str] = []
+    remaining: dict[str, list[str]] = {}
     if request.rollback is not None:
         outcome = yield from roll_back(request.rollback, now)
         if isinstance(outcome, AgentBusError):
@@ -84,6 +86,8 @@ def _recover(request: RecoverRequest, standing: RecoveryRecord, now: Now) -> Op[
         rolled_back = outcome
     if request.action in {"resume", "rollback"}:
         agents = yield from _resume(standing, request.within, now)
+        # After the rollback, which may have changed who has finished.
+        remaining = yield from remaining_members(request.session)
     elif request.action == "complete":
         agents = yield from _close(standing, "completed", None, now)
     elif request.action == "abandon":
@@ -94,7 +98,7 @@ def _recover(request: RecoverRequest, standing: RecoveryRecord, now: Now) -> Op[
             agents = yield from _close(standing, "completed", None, now)
         else:
             yield Query("session_touch", (now.wall, request.session))
-    done = Recovered(request.action, request.session, True, agents, follow_on, rolled_back)
+    done = Recovered(request.action, request.session, True, agents, follow_on, rolled_back, remaining)
     yield from _note(request, standing, done, now)
     return done
 

@@ -102,6 +102,49 @@ class SessionRecord(msgspec.Struct, frozen=True):
     degraded: bool = False
 
 
+class MemberRecord(msgspec.Struct, frozen=True):
+    """A participant of a meeting. ``finished`` is the wall time at which it finished, None while it has not.
+
+    >>> [(member.name, member.result) for member in meeting.members]                  # doctest: +SKIP
+    [('a', {'agrees': True}), ('b', None)]
+    """
+
+    name: str
+    finished: int | None
+    result: Any = None
+
+
+class MeetingRecord(msgspec.Struct, frozen=True):
+    """A meeting of a session: its name, and its members in the order in which they take part.
+
+    >>> [(meeting.name, meeting.remaining) for meeting in await session.meetings()]   # doctest: +SKIP
+    [('participants', ['b'])]
+    """
+
+    name: str
+    members: list[MemberRecord]
+
+    @property
+    def remaining(self) -> list[str]:
+        """The members that have not finished."""
+        return [member.name for member in self.members if member.finished is None]
+
+
+class FinishedMember(msgspec.Struct, frozen=True):
+    """A member that has finished. ``changed`` is False if it had finished before; ``remaining`` are the members of the
+    same meeting that have not.
+
+    >>> (await session.finish_member("a", {"agrees": True})).remaining                # doctest: +SKIP
+    ['b']
+    """
+
+    session: str
+    meeting: str
+    member: str
+    changed: bool
+    remaining: list[str]
+
+
 class DocumentRecord(msgspec.Struct, frozen=True):
     """One version of a document.
 

@@ -146,7 +146,8 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     that it has. ``checkpoints``: its composite checkpoints, newest first; the first 20. ``at_work``: its agents that
     are live. ``owned``: whether a live process is in its block. ``follow_ons``: the sessions that were started from it
     by ``follow_on``, newest first. ``tasks``: its durable tasks that have not ended, and their statuses; they go on
-    with any worker, whatever is done with the session.
+    with any worker, whatever is done with the session. ``remaining``: the members of its meetings that have not
+    finished, by the meeting.
 
     >>> (await bus.recovery.plan("planning-001")).record.missing                      # doctest: +SKIP
     {'scope-analyzer': 'planning-scope'}
@@ -163,6 +164,7 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
     options: list[RecoveryOption]
     follow_ons: list[str]
     tasks: dict[str, str] = {}
+    remaining: dict[str, list[str]] = {}
 
     def __str__(self) -> str:
         session = self.session
@@ -180,6 +182,7 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
         if self.tasks:
             open_tasks = ", ".join(f"{task} {status}" for task, status in list(self.tasks.items())[:_SHOWN])
             lines.append(f"tasks that have not ended: {open_tasks}")
+        lines += [f"{meeting} continues with {named(members)}" for meeting, members in self.remaining.items()]
         if self.follow_ons:
             lines.append(f"started from it: {named(self.follow_ons)}")
         if not self.options:
@@ -222,7 +225,8 @@ class Recovered(msgspec.Struct, frozen=True):
     """What a recovery did. ``changed`` is False if there was nothing to do: somebody had resumed the session before.
 
     ``agents``: after a resumption or a rollback those that are expected again, else those that were stopped.
-    ``follow_on``: the session that was started. ``rollback``: what a rollback changed.
+    ``follow_on``: the session that was started. ``rollback``: what a rollback changed. ``remaining``: after a
+    resumption or a rollback, the members of its meetings that have not finished, by the meeting.
 
     >>> done = await plan.resume()                                                    # doctest: +SKIP
     >>> done.changed, done.agents                                                     # doctest: +SKIP
@@ -235,3 +239,4 @@ class Recovered(msgspec.Struct, frozen=True):
     agents: list[str]
     follow_on: str | None = None
     rollback: Rollback | None = None
+    remaining: dict[str, list[str]] = {}

@@ -25,17 +25,46 @@ def test_a_folder_comes_in_once_and_is_reported(shell: Shell) -> None:
     write(old / "current_session.json", session())
     (old / "bad.json").write_text("{")
     data = shell.json("import", "old")
-    assert data["imported"] == {"session": 1, "participant": 3, "state": 3, "agent": 4}
+    assert data["imported"] == {"session": 1, "participant": 4, "state": 3, "agent": 4}
     assert (data["present"], data["refused"], data["changed"], data["file_count"]) == (0, 1, 1, 4)
     refused, changed = data["problems"]
     assert (refused["file"], refused["taken"]) == ("bad.json", False)
     assert (changed["file"], changed["taken"]) == ("b c.json", True)
     lines = shell.say("import", "old").splitlines()
     assert [line.split("\t")[:3] for line in lines] == [
-        ["present", "-", "11"], ["refused", "-", "1"], ["changed", "-", "1"],
+        ["present", "-", "12"], ["refused", "-", "1"], ["changed", "-", "1"],
         ["refused", "bad.json", "0"], ["changed", "b c.json", "0"],
     ]  # fmt: skip
     assert shell.json("agents", "show", "a")["status"] == "completed"
+
+
+def test_an_imported_meeting_continues_with_those_who_remain(shell: Shell) -> None:
+    write(shell.directory / "old" / "current_session.json", session())
+    shell.say("import", "old")
+    name = "session-20240115"
+    (cut,) = shell.json("session", "interrupted")
+    assert (cut["session"], cut["inactive_minutes"] > 60 * 24 * 30) == (name, True)
+    plan = shell.say("session", "recover", name)
+    assert "meeting\tplanning\trisk-assessor, planner-1" in plan.splitlines()
+    done = shell.say("session", "recover", name, "--resume").splitlines()
+    assert "done\tagents\tplanner-1, risk-assessor" in done
+    assert "done\tremaining in planning\trisk-assessor, planner-1" in done
+    assert [line.split("\t")[:3] for line in shell.say("session", "participants", name).splitlines()] == [
+        ["planning", "scope-analyzer", "finished"],
+        ["planning", "estimation-agent", "finished"],
+        ["planning", "risk-assessor", "remaining"],
+        ["planning", "planner-1", "remaining"],
+    ]
+    assert shell.say("session", "finish", "risk-assessor", '{"risks": 2}', "--session", name) == "planning\tplanner-1"
+    data = shell.json("session", "finish", "risk-assessor", "--session", name)
+    assert (data["changed"], data["remaining"]) == (False, ["planner-1"])
+    rows = shell.json("session", "participants", name, "--meeting", "planning")
+    assert rows[2]["result"] == {"risks": 2}
+    assert shell.json("session", "participants", name, "--meeting", "other") == []
+    error = shell.json("session", "finish", "nobody", "--session", name, code=1)
+    assert (error["code"], error["fix"]) == (
+        "unknown_participant", f"`agentbus session participants {name}` shows who takes part",
+    )  # fmt: skip
 
 
 def test_a_session_goes_out_and_into_another_bus(shell: Shell, nowhere: Shell) -> None:

@@ -15,6 +15,8 @@ import pytest
 from agentbus.blocking import open_bus
 from tests.cli.at_work import add_module, begun, start
 from tests.cli.conftest import Shell
+from tests.conformance.old_ways import session
+from tests.conformance.old_ways import write as write_json
 
 FILE = Path(__file__).with_name("shapes.json")
 
@@ -107,6 +109,11 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("cleanup", ("cleanup", "--stale", "0"), 0),
     ("quotas", ("quotas", "--depth", "1000"), 0),
     ("prime", ("prime",), 0),
+    ("import a session", ("import", "old"), 0),
+    ("session recover with a meeting", ("session", "recover", "session-20240115"), 0),
+    ("session recover --resume", ("session", "recover", "session-20240115", "--resume"), 0),
+    ("session participants", ("session", "participants", "session-20240115"), 0),
+    ("session finish", ("session", "finish", "planner-1", "1", "--session", "session-20240115"), 0),
 ]
 # Tasks, on another one, beside a module with workflows: "f-1" waits for an approval, "b-1" has failed.
 TASKS: list[tuple[str, tuple[str, ...], int]] = [
@@ -155,6 +162,8 @@ def shapes(shell: Shell, part: str) -> dict[str, Any]:
         add_module(shell)
         start(shell, "broken", id="b-1")
         begun(shell)
+    if part == "keeping":
+        write_json(shell.directory / "old" / "current_session.json", session())
     found: dict[str, Any] = {}
     for name, words, code in ALL[part]:
         outcome = shell.run("--json", *words, agent="a")

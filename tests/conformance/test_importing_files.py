@@ -134,8 +134,8 @@ async def test_the_current_session_with_its_status(bus: Bus, tmp_path: Path, wor
     assert (found.status, found.progress, found.operation) == (status, 60, "imported")
     assert found.created == MORNING - 1_800_000
     assert (found.ended is not None) == (status in {"completed", "failed"})
-    assert report.imported == {"session": 1, "participant": 3, "state": 3, "agent": 2}
-    await unchanged_by_another(bus, tmp_path, 9)
+    assert report.imported == {"session": 1, "participant": 4, "state": 3, "agent": 2}
+    await unchanged_by_another(bus, tmp_path, 10)
 
 
 async def test_a_session_goes_on_where_its_meeting_was(bus: Bus, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_a_session_goes_on_where_its_meeting_was(bus: Bus, tmp_path: Path)
     opened = await bus.sessions.open("session-20240115")
     assert await opened.state.get("pending_actions") == ["review the plan", {"action": "deploy"}]
     team = await opened.participants(["scope-analyzer", "estimation-agent", "risk-assessor"], name="planning")
-    assert list(team.remaining) == ["risk-assessor"]
+    assert list(team.remaining) == ["risk-assessor", "planner-1"]
 
 
 async def test_outputs_are_documents_of_the_session_beside_them(bus: Bus, tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_the_first_who_finishes_a_member_counts() -> None:
         finish_member.run([finishes(), finishes(), finishes("b"), finishes("c")], NOW),
         got("a", None, None, None), ACTIVE, got("a", 5, "1", 7), got(), got("c", None, None, None), ENDED,
     )  # fmt: skip
-    assert played.outcomes[0] == (True, Member("a", NOW.wall, "[2]", 9))
-    assert played.outcomes[1] == (False, Member("a", 5, "1", 7))
+    assert played.outcomes[0] == (True, Member("a", NOW.wall, "[2]", 9), "meeting")
+    assert played.outcomes[1] == (False, Member("a", 5, "1", 7), "meeting")
     assert [type(outcome) for outcome in played.outcomes[2:]] == [UnknownParticipant, SessionEnded]
     assert played.written("participant_finish") == [(NOW.wall, "[2]", 9, "s", "meeting", "a")]
     assert finishes().weight == 3

@@ -139,10 +139,11 @@ def test_what_somebody_is_at_work_in_is_not_ended(action: str, why: str) -> None
 def test_a_resumption_continues_the_session_and_expects_its_agents() -> None:
     played = acts(
         "resume",
-        [*found(agents=(agent(),)), changing(), ("agent_expect_again", [("b",), ("a",)])],
+        [*found(agents=(agent(),)), changing(), ("agent_expect_again", [("b",), ("a",)]),
+         ("participant_progress", [("m", "a", 5), ("m", "b", None), ("over", "a", 5)])],
         basis(agents=(agent(),)),
     )  # fmt: skip
-    assert played.outcomes == [Recovered("resume", "s", True, ["a", "b"])]
+    assert played.outcomes == [Recovered("resume", "s", True, ["a", "b"], remaining={"m": ["b"]})]
     assert played.written("session_change") == [("active", None, NOW.wall, None, None, "s")]
     assert played.written("agent_expect_again") == [(NOW.wall, "s", NOW.awake, None)]
     assert played.written("session_await") == [], "there is no hurry"
@@ -152,8 +153,9 @@ def test_a_resumption_continues_the_session_and_expects_its_agents() -> None:
 def test_of_two_resumptions_in_one_batch_the_second_finds_it_done() -> None:
     request = RecoverRequest("s", "resume", basis())
     played = play(
-        recover.run([request, request], NOW), *found(), changing(), ("agent_expect_again", []), *found("active")
-    )
+        recover.run([request, request], NOW), *found(), changing(), ("agent_expect_again", []),
+        ("participant_progress", []), *found("active"),
+    )  # fmt: skip
     assert [outcome.changed for outcome in played.outcomes if isinstance(outcome, Recovered)] == [True, False]
     assert len(played.written("session_change")) == 1
 

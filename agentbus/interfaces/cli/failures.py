@@ -89,7 +89,7 @@ _FIXES = {
     "foreign_checkpoint": "`agentbus checkpoint show {id}` reads it",
     "type_changing": "let one program define it; `agentbus events --kind type_changed` shows who does",
     "session_id_taken": "register agents with --session {session} to take part in it; or choose another id",
-    "unknown_participant": "name one of those who take part",
+    "unknown_participant": "`agentbus session participants {session}` shows who takes part",
     "built_in_type": "choose another name",
     "not_a_database": "`agentbus doctor` says more, and names the newest backup for `agentbus backup restore`",
     "queue_full": "wait until some are taken, or allow more: agentbus quotas --depth N",

@@ -80,6 +80,10 @@ def _plan(record: RecoveryRecord) -> Result:
         ),
         Part("missing", "missing", ("producer", "document"), _pairs(record.missing)),
         Part("document", "documents", ("name", "version", "author", "created:time"), record.documents),
+        Part(
+            "meeting", "meetings", ("name", "remaining"),
+            [{"name": name, "remaining": ", ".join(members)} for name, members in record.remaining.items()],
+        ),
         Part("checkpoint", "composite checkpoints", ("id", "name", "created:time"), record.checkpoints),
         _Options("option", "what can be done, the likeliest first", ("option:command", "does"), options),
         remark=_remark(record),
@@ -134,6 +138,7 @@ def _done(done: Recovered) -> Result:
             "entries": sum(len(keys) for keys in back.state.values()),
             "live": ", ".join(back.live) or None,
         }
+    said |= {f"remaining in {meeting}": ", ".join(members) for meeting, members in done.remaining.items()}
     remark = None
     if done.action in {"resume", "rollback"} and done.agents:
         remark = f"it waits for {', '.join(done.agents)}: register them again (agentbus register ID --type TYPE)"

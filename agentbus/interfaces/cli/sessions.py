@@ -10,11 +10,12 @@ from agentbus.errors import UnknownSession
 from agentbus.interfaces.cli.command import Call, Command
 from agentbus.interfaces.cli.failures import Usage, missing
 from agentbus.interfaces.cli.output import Result, Rows, Said
-from agentbus.interfaces.cli.values import json_value, minutes, paging
+from agentbus.interfaces.cli.values import JSON_HELP, json_value, minutes, paging
 
 COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded:flag")
 _TASKS = 100
 """Tasks of a session that are shown, the newest."""
+MEMBERS = ("meeting", "member", "status:status", "finished:time", "result")
 CUT_OFF = ("session", "milestone", "operation", "inactive_minutes", "agents", "active", "failed", "status:status")
 
 
@@ -190,6 +191,39 @@ def fail(call: Call) -> Result:
     return _is(name, "failed")
 
 
+def participants(call: Call) -> Result:
+    """The meetings of a session, member by member."""
+    name, only = chosen(call), call.arguments.meeting
+    meetings = call.bus.do(call.bus.do(call.bus.sessions.open(name)).meetings())
+    rows = [
+        {
+            "meeting": meeting.name,
+            "member": member.name,
+            "status": "remaining" if member.finished is None else "finished",
+            "finished": member.finished,
+            "result": member.result,
+        }
+        for meeting in meetings
+        if only in {None, meeting.name}
+        for member in meeting.members
+    ]
+    return Rows(rows, MEMBERS, paged=False, empty="it has no such meeting" if only else "it has no meeting")
+
+
+def finish(call: Call) -> Result:
+    given = call.arguments
+    name, result = chosen(call, given.session), json_value(given.result)
+    if call.visitor is not None:
+        # Nothing is finished by the hand of one that is over.
+        call.visitor.heartbeat()
+    session = call.bus.do(call.bus.sessions.open(name))
+    done = call.bus.do(session.finish_member(given.member, result, meeting=given.meeting))
+    if not done.changed:
+        call.note(f"{done.member} had finished {done.meeting} before: nothing has changed")
+    left = ", ".join(done.remaining)
+    return Said(done, "\t".join((done.meeting, left or "-")))
+
+
 def _is(session: str, status: str) -> Result:
     return Said({"id": session, "status": status})
 
@@ -203,7 +237,7 @@ def recover(call: Call) -> Result:
 
 def chosen(call: Call, given: str | None = None) -> str:
     """The session that is named, or that of whoever calls."""
-    name = given or call.arguments.id
+    name = given or getattr(call.arguments, "id", None)
     if name is None and call.visitor is not None:
         name = call.visitor.session
     if name is None:
@@ -251,6 +285,18 @@ def _pause(parser: ArgumentParser) -> None:
 def _fail(parser: ArgumentParser) -> None:
     parser.add_argument("id", help="the session's id")
     parser.add_argument("error", help="why it cannot be done")
+
+
+def _participants(parser: ArgumentParser) -> None:
+    _id(parser)
+    parser.add_argument("--meeting", metavar="NAME", help="only this meeting")
+
+
+def _finish(parser: ArgumentParser) -> None:
+    parser.add_argument("member", metavar="NAME", help="the member's name")
+    parser.add_argument("result", metavar="JSON", nargs="?", help=f"its result: {JSON_HELP} (null)")
+    parser.add_argument("--session", metavar="ID", help="the session's id (yours)")
+    parser.add_argument("--meeting", metavar="NAME", help="the meeting's name (the one that it has not finished)")
 
 
 def _recover(parser: ArgumentParser) -> None:
@@ -320,12 +366,24 @@ COMMANDS = {
         output="plain output: session, milestone, operation, inactive minutes, agents, active, failed, status"
         " (interrupted, degraded, or deserted: nobody is left, and work waits)",
     ),
+    "session participants": Command(
+        participants, "List the meetings of a session: who takes part, who has finished and with which result.",
+        "agentbus session participants planning-001", _participants,
+        output="plain output: meeting, member, status (finished or remaining), finished, result",
+    ),
+    "session finish": Command(
+        finish, "Note that a member of a meeting has finished, with its result; the meeting continues with the others."
+        " Repeating it changes nothing.",
+        "agentbus session finish scope-analyzer '{\"files\": 12}' --session planning-001", _finish,
+        output="plain output: meeting, the members who remain (-: none)",
+    ),
     "session recover": Command(
         recover, "Show what a session came to and what can be done with it; with an option, do it.",
         "agentbus session recover planning-001 --resume", _recover,
         output="plain output: of a plan, by the first column\n  session, field, value\n"
         "  agent, id, type, status, progress, checkpoint, waiting, held\n  missing, producer, document\n"
-        "  document, name, version, author, created\n  checkpoint, id, name, created\n  option, action, what it does\n"
+        "  document, name, version, author, created\n  meeting, name, members who remain\n"
+        "  checkpoint, id, name, created\n  option, action, what it does\n"
         "  remark, what helps beside that\n"
         "of what was done: done, field, value",
     ),

@@ -119,8 +119,8 @@ class _Run:
         self._limits = limits
         self._progress = progress
         self._places: dict[Path, Place] = {}
-        self._named: list[tuple[Entry, Any, int]] = []
-        """What the files of sessions say."""
+        self._named: list[tuple[Entry, int]] = []
+        """The files of sessions, which name agents, and when they were written."""
         self._fitting = Fitting()
         self._others: set[str] = set()
         """Sessions that are others here: what belongs to them is left out with them."""
@@ -140,10 +140,10 @@ class _Run:
         for sort in ("session", "archive", "database", "json", "agents"):
             for part in _batches(sorts.get(sort, ()), 1 if sort in {"archive", "database"} else _FILES):
                 await self._take(sort, part)
-        for entry, value, modified in self._named:
+        for entry, modified in self._named:
             file = FileTally(entry.name, "session")
-            mapper = Mapper(file, self._limits, modified)
-            items = documents.agents_of_session(value, self._place(entry), mapper)
+            place = self._place(entry)
+            items = documents.agents_of_session(place, Mapper(file, self._limits, place.made(modified)))
             await self._adopt([_Json(entry, file, items)])
         for one in sorts.get("unknown", ()):
             self.tally.refuse(one.name, documents.UNKNOWN)
@@ -207,9 +207,9 @@ class _Run:
         place = self._place(entry)
         if format == "session":
             place.learn(value)
-            if isinstance(value, dict):
-                self._named.append((entry, {"active_agents": value.get("active_agents")}, contents.modified))
-        return documents.items_of(format, name, value, place, Mapper(file, self._limits, contents.modified))
+            self._named.append((entry, contents.modified))
+        mapper = Mapper(file, self._limits, place.made(contents.modified))
+        return documents.items_of(format, name, value, place, mapper)
 
     async def _adopt(self, files: Sequence[_Json]) -> None:
         """Files that wait together share a transaction; one that is refused is not the others' concern."""

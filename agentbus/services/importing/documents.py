@@ -16,8 +16,8 @@ from agentbus.aside import check_interruption
 from agentbus.limits import session_scope
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedSession
-from agentbus.services.importing.mapping import Mapper
-from agentbus.services.importing.values import name_of, pick, stamped
+from agentbus.services.importing.mapping import STARTED, UPDATED, Mapper, members_of, named_agents
+from agentbus.services.importing.values import moment, name_of, pick, stamped
 from agentbus.services.importing.walking import Contents, Unreadable
 
 SESSION = "current_session.json"
@@ -37,7 +37,13 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.session: str | None = None
-        self.members: frozenset[str] = frozenset()
+        self.updated: int | None = None
+        self.members: set[str] = set()
+        """The agents that the session names."""
+        self.finished: set[str] = set()
+        """Those of them that have finished in its meeting."""
+        self.named: dict[str, object] = {}
+        """Those that are active or have not finished, and what it says of each."""
         self.begun = False
         """Whether the session of its own was made."""
 
@@ -49,9 +55,29 @@ class Place:
 
     def learn(self, raw: object) -> None:
         """What ``current_session.json`` says."""
-        if isinstance(raw, Mapping):
-            self.session = name_of(pick(raw, "session_id", "id"))
-            self.members = frozenset(name for one in _agents_of(raw) if (name := name_of(one[0])) is not None)
+        if not isinstance(raw, Mapping):
+            return
+        self.session = name_of(pick(raw, "session_id", "id"))
+        times = (moment(raw.get(name)) for name in (*UPDATED, *STARTED))
+        self.updated = next((found for found in times if found is not None), None)
+        active, meeting = raw.get("active_agents"), pick(raw, "current_meeting", "meeting")
+        for one, record in named_agents(active):
+            if (name := name_of(one)) is not None:
+                self.named.setdefault(name, record)
+        members = members_of(meeting, active) if isinstance(meeting, Mapping) else []
+        for one, over in members:
+            if (name := name_of(one)) is None:
+                continue
+            if over:
+                self.finished.add(name)
+            elif name not in self.finished:
+                self.named.setdefault(name, None)
+        self.members = self.finished | self.named.keys()
+
+    def made(self, modified: int) -> int:
+        """When something was made that says no time. Of a session it was hardly made after that was last changed: the
+        file may have been copied since."""
+        return modified if self.updated is None else min(modified, self.updated)
 
 
 def is_json(name: str) -> bool:
@@ -134,7 +160,8 @@ def _member(raw: object, line: int, place: Place, mapper: Mapper, id: object) ->
         mapper.tally.refuse(line, f"an agent is a record, not {type(raw).__name__}")
         return None
     agent = name_of(pick(raw, "agent_id", "id") or id)
-    return mapper.agent(raw, line, id=id, session=place.session if agent in place.members else None)
+    session = place.session if agent in place.members else None
+    return mapper.agent(raw, line, id=id, session=session, finished=agent in place.finished)
 
 
 def _session(name: str, value: Any, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:
@@ -144,27 +171,16 @@ def _session(name: str, value: Any, place: Place, mapper: Mapper) -> Iterator[Ad
     yield from mapper.session(value, 0, id=place.own)
 
 
-def agents_of_session(value: Any, place: Place, mapper: Mapper) -> list[Adopted]:
+def agents_of_session(place: Place, mapper: Mapper) -> list[Adopted]:
     """The agents that a session names: those of which nothing more is known come in by their names alone."""
-    if not isinstance(value, Mapping) or place.session is None:
+    if place.session is None:
         return []
-    found = (
-        mapper.agent(raw if isinstance(raw, Mapping) else {"status": "running"}, line, id=id, session=place.session)
-        for line, (id, raw) in enumerate(_agents_of(value), 1)
-    )
+    found: list[Adopted | None] = []
+    for line, (id, raw) in enumerate(place.named.items(), 1):
+        over = id in place.finished
+        said = raw if isinstance(raw, Mapping) else {"status": "completed" if over else "running"}
+        found.append(mapper.agent(said, line, id=id, session=place.session, finished=over))
     return [agent for agent in found if agent is not None]
-
-
-def _agents_of(raw: Mapping[str, Any]) -> list[tuple[object, object]]:
-    active = raw.get("active_agents")
-    if isinstance(active, Mapping):
-        return list(active.items())
-    if not isinstance(active, list):
-        return []
-    return [
-        (pick(one, "agent_id", "id", "agent_name", "name"), one) if isinstance(one, Mapping) else (one, None)
-        for one in active
-    ]
 
 
 def _document(name: str, value: Any, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:

@@ -40,7 +40,8 @@ from agentbus.services.importing.values import (
 
 Raw = Mapping[str, Any]
 _ENDED = {"completed", "failed", "stopped"}
-_UPDATED = ("last_updated", "updated_at", "last_update", "last_heartbeat", "last_activity", "heartbeat", "modified_at")
+UPDATED = ("last_updated", "updated_at", "last_update", "last_heartbeat", "last_activity", "heartbeat", "modified_at")
+STARTED = ("start_time", "started_at", "created_at", "timestamp")
 _CREATED = ("created_at", "created", "registered_at", "start_time", "started_at", "timestamp", "time")
 _FINISHED = ("completed_at", "ended_at", "finished_at", "end_time", "failed_at", "stopped_at")
 
@@ -59,8 +60,10 @@ class Mapper:
         """Bytes that a value may have."""
         return self._limits.payload
 
-    def agent(self, raw: Raw, line: int, *, id: object = None, session: str | None = None) -> Adopted | None:
-        """An agent; ``id`` is for one that does not say its own."""
+    def agent(
+        self, raw: Raw, line: int, *, id: object = None, session: str | None = None, finished: bool = False
+    ) -> Adopted | None:
+        """An agent; ``id`` is for one that does not say its own. ``finished``: its session says that it has."""
         known = _Fields(raw)
         agent = self._name(known.pick("agent_id", "id", "agentid") or id, "agent id", line)
         if agent is None:
@@ -69,7 +72,7 @@ class Mapper:
         status = AGENT_STATUSES.get(word(said), "running" if word(said) else "pending")
         created = self._time(known, *_CREATED) or self.modified
         started = self._time(known, "started_at", "start_time")
-        updated = max(created, self._time(known, *_UPDATED) or created)
+        updated = max(created, self._time(known, *UPDATED) or created)
         ended = max(created, self._time(known, *_FINISHED) or updated)
         error = text_of(known.pick("error", "error_message", "failure_reason"))
         own = self._optional(known.pick("session_id", "session", "coordination_session_id"), "session", line)
@@ -90,7 +93,12 @@ class Mapper:
         metadata = self._metadata(known, line)
         if kind is None or metadata is None:
             return None
-        if word(said) and word(said) not in AGENT_STATUSES:
+        if finished and status not in _ENDED:
+            if word(said):
+                reason = f"agent {agent} had the status {_quoted(said)}, but its session says that it has finished"
+                self.tally.change(line, reason)
+            status = "completed"
+        elif word(said) and word(said) not in AGENT_STATUSES:
             self.tally.change(line, f"agent {agent} had the status {_quoted(said)}, which counts as running")
         return Adopted(
             ArchivedAgent(
@@ -111,9 +119,9 @@ class Mapper:
         status = SESSION_STATUSES.get(word(said), "interrupted")
         if word(said) not in SESSION_STATUSES:
             self.tally.change(line, f"session {session} had the status {_quoted(said)}, which counts as interrupted")
-        begun = self._time(known, "start_time", "started_at", "created_at", "timestamp")
+        begun = self._time(known, *STARTED)
         created = self.modified if begun is None else begun
-        updated = max(created, self._time(known, *_UPDATED) or created)
+        updated = max(created, self._time(known, *UPDATED) or created)
         ended = max(created, self._time(known, *_FINISHED) or updated)
         error = text_of(known.pick("error", "error_message", "error_details"))
         operation = self._name(
@@ -142,7 +150,7 @@ class Mapper:
             )
         ]  # fmt: skip
         if isinstance(meeting, Mapping):
-            items += self._meeting(session, meeting, created, updated, line)
+            items += self._meeting(session, meeting, kept["active_agents"], created, updated, line)
             kept["current_meeting"] = meeting
         scope = session_scope(session)
         items += self._present(
@@ -254,20 +262,16 @@ class Mapper:
             self.tally.change(line, f"message {id} had the status {_quoted(said)}, which counts as queued")
         return status or "queued"
 
-    def _meeting(self, session: str, meeting: Raw, created: int, updated: int, line: int) -> list[Adopted]:
-        """Who of a team has finished: the meeting goes on with the others."""
+    def _meeting(
+        self, session: str, meeting: Raw, active: object, created: int, updated: int, line: int
+    ) -> list[Adopted]:  # fmt: skip
+        """The members of a meeting: those who have finished, then those with whom it continues."""
         team = meeting.get("team")
         name = self._name(team if isinstance(team, str) else "meeting", "meeting", line)
-        done = meeting.get("agents_completed")
-        finished = [_called(one) for one in done] if isinstance(done, list) else []
-        members = [*finished, _called(meeting.get("current_agent"))]
-        if isinstance(team, list):
-            members += [_called(one) for one in team]
         rows: dict[str, Adopted] = {}
-        for position, member in enumerate(members):
+        for member, over in members_of(meeting, active):
             named = None if member is None or name is None else self._name(member, "participant", line)
             if named is not None and name is not None and named not in rows:
-                over = position < len(finished)
                 rows[named] = Adopted(
                     ArchivedParticipant(
                         session, name, named, len(rows), created, updated if over else None,
@@ -356,6 +360,35 @@ def unpacked(value: Any) -> Any:
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return value
     return value
+
+
+def members_of(meeting: Raw, active: object) -> list[tuple[object, bool]]:
+    """The members of a meeting, and whether each has finished; one that is named twice counts the first time.
+
+    ``agents_completed`` have. ``current_agent``, the ``team`` if it is a list, and the ``active_agents`` of the session
+    have not, unless an agent's own record says so.
+    """
+    done = meeting.get("agents_completed")
+    members: list[tuple[object, bool]] = [(_called(one), True) for one in done] if isinstance(done, list) else []
+    current, team = meeting.get("current_agent"), meeting.get("team")
+    remaining: list[tuple[object, object]] = [] if current is None else [(_called(current), None)]
+    remaining += [(_called(one), None) for one in team] if isinstance(team, list) else []
+    remaining += named_agents(active)
+    return members + [(one, _is_over(raw)) for one, raw in remaining]
+
+
+def named_agents(active: object) -> list[tuple[object, object]]:
+    """The agents that a session names as active, a list or a map, each with its record if it has one."""
+    if isinstance(active, Mapping):
+        return list(active.items())
+    if not isinstance(active, list):
+        return []
+    return [(_called(one), one if isinstance(one, Mapping) else None) for one in active]
+
+
+def _is_over(raw: object) -> bool:
+    said = pick(raw, "status", "state") if isinstance(raw, Mapping) else raw if isinstance(raw, str) else None
+    return AGENT_STATUSES.get(word(said)) == "completed"
 
 
 def _called(one: object) -> object:

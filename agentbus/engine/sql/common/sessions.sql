@@ -183,6 +183,10 @@ SELECT meeting, member, position, created, finished, checksum, result FROM parti
 WHERE session = $1
 ORDER BY meeting, position;
 
+-- name: participant_progress
+-- Who takes part in which meeting of a session, and when each has finished.
+SELECT meeting, member, finished FROM participants WHERE session = $1 ORDER BY meeting, position;
+
 -- name: participant_clear
 -- Nobody takes part in any meeting of a session any more.
 DELETE FROM participants WHERE session = $1;

@@ -1,0 +1,128 @@
+"""A meeting that comes from ``current_session.json``: it continues with exactly those who had not finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbus import Bus
+from agentbus.errors import InvalidInput, UnknownParticipant, WrongState
+from tests.conformance.helpers import held, known
+from tests.conformance.old_ways import agent, session, write
+
+ID = "session-20240115"
+REMAINING = ["risk-assessor", "planner-1", "writer"]
+
+
+def interrupted(folder: Path, **fields: Any) -> None:
+    """A session of last year: two of five have finished, one of them is still listed as active."""
+    meeting = {**session()["current_meeting"], **fields.pop("meeting", {})}
+    active = ["planner-1", "risk-assessor", "scope-analyzer", "writer"]
+    write(folder / "current_session.json", session(current_meeting=meeting, active_agents=active, **fields))
+
+
+async def test_all_active_agents_take_part(bus: Bus, tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    assert (await bus.import_path(tmp_path)).imported["participant"] == 5
+    opened = await bus.sessions.open(ID)
+    (meeting,) = await opened.meetings()
+    assert meeting.name == "planning"
+    assert [member.name for member in meeting.members] == ["scope-analyzer", "estimation-agent", *REMAINING]
+    assert meeting.remaining == REMAINING
+    assert (await bus.import_path(tmp_path)).imported == {}
+
+
+async def test_a_resumption_expects_exactly_the_remaining_members_and_names_them(bus: Bus, tmp_path: Path) -> None:
+    interrupted(tmp_path)
+    write(tmp_path / "scope.json", agent("scope-analyzer", status="running"))
+    report = await bus.import_path(tmp_path)
+    assert [problem.reason for problem in report.problems if problem.taken] == [
+        "agent scope-analyzer had the status 'running', but its session says that it has finished"
+    ]
+    assert (await known(bus, "scope-analyzer")).status == "completed"
+    plan = await bus.recovery.plan(ID)
+    assert plan.record.remaining == {"planning": REMAINING}
+    (resume,) = (option for option in plan.options if option.action == "resume")
+    assert "planning continues with risk-assessor, planner-1, writer" in resume.does
+    done = await plan.resume()
+    assert done.agents == sorted(REMAINING)
+    assert done.remaining == {"planning": REMAINING}
+
+
+@pytest.mark.parametrize(
+    ("meeting", "name", "remaining"),
+    [
+        ({"team": None}, "meeting", REMAINING),
+        ({"team": ["writer", "editor"]}, "meeting", ["risk-assessor", "writer", "editor", "planner-1"]),
+        ({"current_agent": None}, "planning", ["planner-1", "risk-assessor", "writer"]),
+        ({"current_agent": {"agent_id": "lead"}}, "planning", ["lead", "planner-1", "risk-assessor", "writer"]),
+        ({"agents_completed": []}, "planning", ["risk-assessor", "planner-1", "scope-analyzer", "writer"]),
+    ],
+)
+async def test_who_takes_part_and_what_the_meeting_is_called(
+    bus: Bus, tmp_path: Path, meeting: dict[str, Any], name: str, remaining: list[str]
+) -> None:
+    interrupted(tmp_path, meeting=meeting)
+    await bus.import_path(tmp_path)
+    assert (await (await bus.recovery.plan(ID)).resume()).remaining == {name: remaining}
+    agents = [await known(bus, member) for member in remaining]
+    assert {(record.status, record.session) for record in agents} == {("spawning", ID)}
+
+
+async def test_active_agents_with_a_status_of_their_own(bus: Bus, tmp_path: Path) -> None:
+    active = {"a": {"status": "done"}, "b": {"status": "running"}}
+    write(tmp_path / "current_session.json", session(active_agents=active))
+    await bus.import_path(tmp_path)
+    plan = await bus.recovery.plan(ID)
+    assert plan.record.remaining == {"planning": ["risk-assessor", "b"]}
+    assert (await plan.resume()).agents == ["b", "risk-assessor"]
+
+
+async def test_a_session_of_last_year_is_inactive_since_then(bus: Bus, tmp_path: Path) -> None:
+    """Also if all files were written just now, by a copy or a clone."""
+    interrupted(tmp_path, start_time="2020-01-15T10:00:00Z", last_update="2020-01-15T12:00:00Z")
+    write(tmp_path / "last_planning_output.json", {"phases": 3})
+    write(tmp_path / "writer.json", {"agent_id": "writer", "agent_type": "writer", "status": "running"})
+    await bus.import_path(tmp_path)
+    (cut,) = await bus.sessions.cut_off()
+    record = await held(bus, ID)
+    assert cut.inactive == bus.engine.clock.now().wall - record.updated
+    assert cut.inactive > 365 * 86_400_000
+
+
+async def test_a_member_finishes_without_the_meeting_being_named(bus: Bus) -> None:
+    async with bus.session("planning", id="s") as opened:
+        first = await opened.participants(["a", "b"], name="first")
+        done = await opened.finish_member("a", {"agrees": True})
+        assert (done.meeting, done.changed, done.remaining) == ("first", True, ["b"])
+        again = await opened.finish_member("a", 7)
+        assert (again.changed, again.remaining) == (False, ["b"])
+        await first.refresh()
+        assert first.results == {"a": {"agrees": True}}
+        await opened.participants(["a", "b"], name="second")
+        assert (await opened.finish_member("a")).meeting == "second", "the only one that it has not finished"
+        with pytest.raises(InvalidInput, match="first, second"):
+            await opened.finish_member("b")
+        assert (await opened.finish_member("b", meeting="second")).remaining == []
+        with pytest.raises(UnknownParticipant):
+            await opened.finish_member("nobody")
+        with pytest.raises(UnknownParticipant):
+            await opened.finish_member("a", meeting="third")
+        meetings = {meeting.name: meeting for meeting in await opened.meetings()}
+        assert {name: meeting.remaining for name, meeting in meetings.items()} == {"first": ["b"], "second": []}
+        assert [member.result for member in meetings["first"].members] == [{"agrees": True}, None]
+    with pytest.raises(WrongState):
+        await opened.finish_member("b")
+
+
+async def test_a_resumed_session_names_who_remains_in_its_meetings(bus: Bus) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        async with bus.session("planning", id="s") as opened:
+            meeting = await opened.participants(["a", "b"])
+            await meeting.finish("a")
+            raise KeyboardInterrupt
+    plan = await bus.recovery.plan("s")
+    assert plan.record.remaining == {"participants": ["b"]}
+    assert (await plan.resume()).remaining == {"participants": ["b"]}
