@@ -61,6 +61,7 @@ KINDS = {
     "task_completed": "a task is done; before",
     "task_failed": "a task failed; before, error",
     "task_stopped": "a task was given up; before, reason",
+    "task_redo_waits": "a step is redone when those that run beside it have ended; before, step, running, note, reason",
     "task_redone": "a task does a step again, and all that follows; before, step, note, reason",
     "task_restarted": "a task is done again from its beginning; before, reason",
     "task_edited": "a task was changed; changed (what of it)",

@@ -187,17 +187,16 @@ def free(tasks: Sequence[HeldTask], reason: str, now: Now, *, lost: bool = True)
         return
     failed: list[HeldTask] = []
     for held_task in tasks:
-        rows = yield Query("step_running", (held_task.number,))
         task = yield from apply_redos(held_task, now)
-        yield Each("step_interrupt", [(task.number,)])
         facts: dict[str, Any] = {"holder": task.holder, "reason": reason}
         if lost:
             yield Each("task_lost", [(task.number,)])
             facts["losses"] = task.losses + 1
         if lost and not task.halting and task.losses + 1 >= task.max_losses:
-            yield from _fail_lost(task, [key for key, *_ in rows], facts, now)
+            yield from _fail_lost(task, facts, now)
             failed.append(task)
         else:
+            yield Each("step_interrupt", [(task.number,)])
             yield from _release(task, facts, now)
     yield Wake([READY for task in tasks if not task.halting])
     yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
@@ -215,14 +214,17 @@ def _release(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:
         yield from record(task_events([task], f"task_{after(task)}", None, now, **facts))
 
 
-def _fail_lost(task: HeldTask, at: Sequence[str], facts: dict[str, Any], now: Now) -> Op[None]:
-    """Fail a task that takes its workers down. The steps that ran stay interrupted: a resume runs them again."""
+def _fail_lost(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:
+    """Fail a task that takes its workers down. The steps that ran are interrupted: a resume runs them again."""
     # Imported only here: what sends messages needs no tasks.
     from agentbus.records import TaskProblem
 
+    rows = yield Query("step_running", (task.number,))
+    at = [key for key, *_ in rows]
+    yield Each("step_interrupt", [(task.number,)])
     where = f"at step {', '.join(at)}" if at else "between two steps"
-    error = WorkersLost(task=task.id, losses=task.losses + 1, where=where, steps=list(at), reason=facts["reason"])
-    problem = TaskProblem(type(error).__name__, str(error.args[0]), [], at[0] if at else None, list(at[1:]))
+    error = WorkersLost(task=task.id, losses=task.losses + 1, where=where, steps=at, reason=facts["reason"])
+    problem = TaskProblem(type(error).__name__, str(error.args[0]), [], at[0] if at else None, at[1:])
     yield Query("task_fail", (plain(problem), now.wall, task.number))
     yield from record(task_events([task], "task_failed", None, now, error=str(error.args[0]), **facts))
 

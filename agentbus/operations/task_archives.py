@@ -51,10 +51,15 @@ def restore_task(line: ArchivedTask, now: Now) -> Op[Outcome[bool]]:
     yield Each("approval_restore", [(number, *msgspec.structs.astuple(one)) for one in line.approvals])
     if open_:
         yield Each("step_interrupt", [(number,)])
-        found = yield from known_task(line.id)
-        if line.redo is not None and isinstance(found, HeldTask):
-            yield from apply_redos(msgspec.structs.replace(found, redo=line.redo), now)
+        yield from _redone(line, now)
     return True
+
+
+def _redone(line: ArchivedTask, now: Now) -> Op[None]:
+    """Carry out the redos that waited when a task was archived: nothing runs beside them here."""
+    found = None if line.redo is None else (yield from known_task(line.id))
+    if isinstance(found, HeldTask):
+        yield from apply_redos(msgspec.structs.replace(found, redo=line.redo), now)
 
 
 def delete_tasks(ids: Sequence[str], now: Now) -> Op[None]:

@@ -151,10 +151,9 @@ async def test_a_parent_learns_that_its_sub_task_takes_workers_down(bus: Bus, cl
     @agentbus.workflow("parent")
     async def parent(task: Task) -> str:
         try:
-            sub = await task.start(child, max_losses=1)
-            return await sub
+            return str(await (await task.start(child, max_losses=1)))
         except TaskFailed as error:
-            return str(error.message)
+            return error.message
 
     task = (await bus.tasks.start(parent)).id
     await work_off(bus, parent)

@@ -48,6 +48,7 @@ from tests.operations.script import ALIVE, NOW, A, B, Played, play
 
 HOLD = Hold(7, "t", 3)
 PLACE = StepPlace("step", "plan", "plan", 1)
+CLOCK = f"{NOW.boot} {NOW.wall - NOW.awake}"
 STATES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
 
 
@@ -118,7 +119,7 @@ def test_of_many_that_finish_together_only_those_who_lost_their_task_hear_of_it(
     played = driven(finish_step.run(requests, NOW), ("task_held", rows))
     assert isinstance(played.outcomes[0], TaskLost)
     assert played.outcomes[1] is None
-    assert played.written("step_finish") == [(NOW.wall, 6, "true", "2", 8, "step", "plan")]
+    assert played.written("step_finish") == [(NOW.wall, 6, "true", "2", None, 8, "step", "plan")]
 
 
 # Steps
@@ -235,12 +236,13 @@ def test_a_claim_first_makes_ready_what_is_due_and_frees_what_was_held_too_long(
     lapsed = task(number=9, id="u", holder="b")
     played = driven(
         claim_tasks.run([ClaimTasksRequest(A, ("w",), 1, 60_000)], NOW),
-        ("task_horizon", [(NOW.wall, NOW.awake)]),
+        ("task_horizon", [(NOW.wall, NOW.awake, CLOCK)]),
         ("task_waited", []),
         ("task_lapsed", [lapsed]),
         ("task_awaited", []),
-        ("task_horizon", [(None, NOW.awake + 5)]),
+        ("task_horizon", [(None, NOW.awake + 5, CLOCK)]),
         ("task_ready", []),
+        ("workflow_signatures", []),
     )
     (found,) = played.outcomes
     assert (found.tasks, found.next_wall, found.next_awake) == ([], None, NOW.awake + 5)
@@ -252,8 +254,9 @@ def test_a_claim_takes_no_more_than_wanted_and_says_that_there_is_more() -> None
     ready = [(n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}") for n in (1, 2, 3)]
     played = driven(
         claim_tasks.run([ClaimTasksRequest(A, ("w",), 2, 60_000)], NOW),
-        ("task_horizon", [(None, None)]),
+        ("task_horizon", [(None, None, CLOCK)]),
         ("task_ready", ready),
+        ("workflow_signatures", []),
     )
     (found,) = played.outcomes
     assert ([one.number for one in found.tasks], found.more) == ([1, 2], True)
@@ -274,7 +277,7 @@ def test_two_who_start_the_same_id_at_once_make_one_task() -> None:
     same = StartRequest("t", "w", "T", ('{"a":1,"b":2}', 5))
     other_order = msgspec.structs.replace(same, arguments=('{"b":2,"a":1}', 6))
     different = msgspec.structs.replace(same, arguments=("{}", 7))
-    played = play(start_task.run([same, other_order, different], NOW), ("task_known", []))
+    played = play(start_task.run([same, other_order, different], NOW), ("task_known", []), ("workflow_signatures", []))
     assert played.outcomes[:2] == [True, False]
     assert isinstance(played.outcomes[2], TaskExists)
     assert len(played.written("task_insert")) == 1

@@ -17,6 +17,7 @@ from agentbus.errors import SchemaTooNew, StoreError
 from tests.conftest import PostgresStore
 from tests.support.clock import FakeClock
 from tests.support.guarded import run
+from tests.support.old_tasks import OLD_TASKS, check_old_tasks
 from tests.support.postgres import Schemas, at_schema, server_url
 from tests.support.widening import POSTGRES, widen
 
@@ -175,6 +176,21 @@ async def test_a_bus_of_the_first_version_comes_to_this_one(schemas: Schemas) ->
         message = await agent.receive(timeout=5)
         assert message is not None
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
+    assert await asyncio.to_thread(steps, url) == []
+
+
+async def test_a_bus_with_tasks_of_the_third_version_comes_to_this_one(schemas: Schemas) -> None:
+    url = await asyncio.to_thread(place, "third")
+    queries = connections.server_queries()
+    connection = await connections.connect(parse(url))
+    for script in (
+        queries["server_schema"].format(schema=parse(url).identifier), queries["server_migrations"],
+        KNOWN[1], KNOWN[2], KNOWN[3], "INSERT INTO migrations (version) VALUES (1), (2), (3)", OLD_TASKS,
+    ):  # fmt: skip
+        await connection.execute(script)
+    await connection.close()
+    async with agentbus.connect(url) as bus:
+        await check_old_tasks(bus)
     assert await asyncio.to_thread(steps, url) == []
 
 

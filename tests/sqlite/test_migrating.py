@@ -11,6 +11,7 @@ import agentbus
 from agentbus import Task
 from agentbus.engine.sqlite import connection, shape
 from tests.conformance.at_work import work_off
+from tests.support.old_tasks import OLD_TASKS, check_old_tasks
 
 
 def contents(path: Path, tables: list[str]) -> dict[str, list[tuple[object, ...]]]:
@@ -78,6 +79,18 @@ async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(tmp
         assert database.execute("PRAGMA user_version").fetchone() == (max(connection.migrations()),)
         assert shape.missing(database) == []
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+async def test_a_bus_with_tasks_of_the_second_version_is_upgraded_with_all_of_them(tmp_path: Path) -> None:
+    steps = connection.migrations()
+    path = old_bus(tmp_path / "bus", steps[1])
+    with sqlite3.connect(path) as database:
+        database.executescript(f"BEGIN; {steps[2]}; PRAGMA user_version = 2; {OLD_TASKS} COMMIT;")
+    async with agentbus.connect(tmp_path / "bus") as bus:
+        await check_old_tasks(bus)
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (max(steps),)
+        assert shape.differences(database) == []
 
 
 def test_the_first_version_stays_as_it_was_made_everywhere() -> None:

@@ -82,11 +82,8 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
     status = coloured(task.status)
     if task.waits:
         status.append(f" for {', '.join(task.waits)}")
-    if task.halting:
-        status.append(" (halts before its next step)", style="yellow")
-    if task.redo:
-        named_steps = ", ".join(task.redo)
-        status.append(f" (redoes {named_steps} when the steps beside it have ended)", style="yellow")
+    for wanted in _wanted(task):
+        status.append(f" ({wanted})", style="yellow")
     facts = {
         "workflow": task.workflow, "phase": task.phase, "session": task.session, "part of": task.parent,
         "worker": task.holder, "passes approvals through": "" if task.auto else None,
@@ -119,6 +116,14 @@ def _times(task: TaskRecord, now: int) -> list[str]:
     if task.note and task.ended is None:
         times.append(harmless(task.note))
     return times
+
+
+def _wanted(task: TaskRecord) -> Iterator[str]:
+    """What a running task is to do when the steps that run have ended."""
+    if task.redo:
+        yield f"redoes {', '.join(task.redo)} when the steps beside it have ended"
+    if task.halting:
+        yield "halts before its next step"
 
 
 def _cause(found: Unfolded) -> Iterator[Text]:

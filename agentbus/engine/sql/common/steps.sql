@@ -147,9 +147,7 @@ INSERT INTO steps (
     task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
     due, error, started, finished, checksum, validation, result, seen, ending
 )
-VALUES (
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
-);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
 
 -- name: step_delete
 -- A task goes, and its steps with it.
