@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,26 @@ async def build(part: str) -> str:
 
 async def write(task: agentbus.Task) -> str:
     return f"written: {task.note}"
+
+
+@agentbus.workflow("poison")
+async def poison(task: agentbus.Task) -> str:
+    """Ends its worker's process, each time in another way, until it is let be."""
+    await task.step("before", lambda: None)
+    return await task.step("swallow", swallow, task)
+
+
+async def swallow(task: agentbus.Task) -> str:
+    if Path("antidote").exists():
+        return "well"
+    match task.attempt % 3:
+        case 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case 2:
+            os._exit(7)
+        case _:
+            os.kill(os.getpid(), signal.SIGSEGV)
+    return "dead"
 
 
 @agentbus.workflow("docs")

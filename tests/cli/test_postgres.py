@@ -288,6 +288,16 @@ def test_a_worker_runs_tasks_that_people_wait_for(remote: Remote) -> None:
             waiting.communicate()
 
 
+def test_a_task_that_kills_its_workers_fails(remote: Remote) -> None:
+    add_module(remote)
+    remote.open().close()
+    remote.say("task", "start", "poison", "--id", "p-1", "--max-losses", "2", "--quiet")
+    for death in (-9, 7):
+        assert remote.run("worker", "flows:poison", "--until-idle").code == death
+    shown = json.loads(remote.say("task", "show", "p-1", "--json"))["data"]["task"]
+    assert (shown["status"], shown["losses"], shown["error"]["type"]) == ("failed", 2, "WorkersLost")
+
+
 def test_one_sweep_finds_who_died(remote: Remote) -> None:
     living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with remote.open() as bus:

@@ -68,6 +68,26 @@ def test_a_worker_tells_of_a_task_that_fails(works: Shell) -> None:
     assert [line.split("\t")[1:] for line in done.out.splitlines()] == [["f-1", "workflow", "feature", "failed", "1"]]
 
 
+def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_edit(works: Shell) -> None:
+    works.say("task", "start", "feature", "5", "--id", "f-1")
+    works.say("worker", "flows:feature", "--until-idle", "--quiet")
+    assert task(works, "f-1").status == "failed"
+    with working(works, "flows:feature"):
+        until(lambda: "worker-" in works.say("agents", "list"))
+        until(lambda: works.run("task", "start", "feature").code == 2)
+        refused = works.run("task", "start", "feature", "5")
+        assert refused.code == 2
+        assert "workflow 'feature' does not take these arguments: 'request' must be str, not int" in refused.err
+        assert "it takes feature(request: str)" in refused.err
+        assert works.run("task", "edit", "f-1", "--arguments", "[5]").code == 2
+        edited = works.told("task", "edit", "f-1", "--arguments", '["login"]', "--max-losses", "2", "--by", "ada")
+        assert edited["status"] == "failed"
+        works.told("task", "resume", "f-1", "--by", "ada")
+        until(lambda: task(works, "f-1").status == "waiting")
+    shown = works.told("task", "show", "f-1")["task"]
+    assert (shown["error"], shown["arguments"], shown["max_losses"]) == (None, ["login"], 2)
+
+
 def test_whoever_starts_what_no_worker_knows_is_told(works: Shell) -> None:
     with working(works, "flows:docs", "flows:feature"):
         until(lambda: "worker-" in works.say("agents", "list"))
@@ -117,6 +137,30 @@ def test_a_step_that_must_run_only_once_is_settled_by_a_person(works: Shell) -> 
     works.told("task", "settle", "o-1", "charge", "--result", "paid", "--text", "--by", "ada")
     works.say("worker", "flows", "--until-idle")
     assert works.say("task", "wait", "o-1") == "paid"
+
+
+def test_a_task_that_kills_every_worker_fails_after_five_and_others_go_on(works: Shell) -> None:
+    start(works, "poison", id="p-1")
+    deaths = []
+    for _ in range(5):
+        with working(works, "flows:poison", "--until-idle") as worker:
+            deaths.append(worker.wait(PATIENCE))
+    assert deaths == [-signal.SIGKILL, 7, -signal.SIGSEGV, -signal.SIGKILL, 7]
+    # The fifth is noticed by the next command; no worker is needed for it.
+    found = works.told("task", "show", "p-1")
+    assert (found["task"]["status"], found["task"]["losses"], found["task"]["error"]["type"]) == (
+        "failed", 5, "WorkersLost",
+    )  # fmt: skip
+    assert "5 workers in a row died" in found["task"]["error"]["message"]
+    assert "at step swallow: it failed" in found["task"]["error"]["message"]
+    assert [one["command"] for one in found["actions"]] == ["agentbus task resume p-1"]
+    start(works, "docs", id="d-1")
+    works.say("worker", "flows", "--until-idle", "--quiet")
+    assert task(works, "d-1").status == "completed"
+    (works.directory / "antidote").touch()
+    works.told("task", "resume", "p-1", "--by", "ada")
+    works.say("worker", "flows", "--until-idle", "--quiet")
+    assert (task(works, "p-1").result, task(works, "p-1").error) == ("well", None)
 
 
 def test_a_worker_whose_reader_is_gone_ends_quietly(works: Shell) -> None:

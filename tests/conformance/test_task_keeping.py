@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import agentbus
 from agentbus import Bus, RetentionPolicy, Task
 from agentbus.records import Finding
 from tests.conformance.ageing import DAY, NOTHING, applied, archived
-from tests.conformance.at_work import Calls, kinds_of, statuses, task_of, work_off, working
+from tests.conformance.at_work import Calls, kinds_of, statuses, step_comes_to, task_of, work_off, working
 from tests.conformance.helpers import soon
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -71,7 +72,7 @@ async def test_a_task_that_ended_long_ago_goes_with_all_it_has_and_is_archived(b
 
 
 async def test_what_was_archived_comes_back_as_it_was(bus: Bus, clock: FakeClock, other: Bus) -> None:
-    task = await completed(bus)
+    task = await completed(bus, max_losses=7)
     record, steps = await task_of(bus, task), await bus.tasks.steps(task, history=True)
     approvals = await bus.tasks.approvals(task, status=None, history=True)
     clock.advance(2 * DAY)
@@ -140,6 +141,35 @@ async def test_an_export_has_the_tasks_and_those_that_were_open_are_halted_where
     await work_off(other, two)
     assert (await task_of(other, task)).result == "done"
     assert calls.made == ["first", "second", "second"]
+
+
+async def test_an_export_has_what_a_redo_depends_on_and_the_redo_that_waits(
+    bus: Bus, clock: FakeClock, other: Bus, tmp_path: Path
+) -> None:
+    calls = Calls()
+
+    @agentbus.workflow("beside")
+    async def beside(task: Task) -> list[str]:
+        found = await asyncio.gather(task.step("a", calls, "a", "a"), task.step("b", calls, "b", "b"))
+        return [*found, await task.step("c", calls, "c", "c")]
+
+    calls.gate("a")
+    task = (await bus.tasks.start(beside)).id
+    async with working(bus, beside):
+        await step_comes_to(bus, clock, task, "b", "finished")
+        await bus.tasks.redo(task, "b", note="again", by="ada")
+        assert (await task_of(bus, task)).redo == ["b"]
+        path = (await bus.export(tmp_path / "bus.jsonl.gz")).path
+        assert (await other.import_path(path)).refused == 0
+        record = await task_of(other, task)
+        assert (record.status, record.redo) == ("halted", [])
+        assert await statuses(other, task) == {"a": "interrupted"}
+    calls.gates.clear()
+    await other.tasks.continue_(task)
+    await work_off(other, beside)
+    # What began beside a step does not depend on it, wherever the task is.
+    await other.tasks.redo(task, "a")
+    assert await statuses(other, task) == {"b": "finished"}
 
 
 async def test_another_task_of_the_same_id_is_not_touched(

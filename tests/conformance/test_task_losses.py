@@ -151,9 +151,10 @@ async def test_a_parent_learns_that_its_sub_task_takes_workers_down(bus: Bus, cl
     @agentbus.workflow("parent")
     async def parent(task: Task) -> str:
         try:
-            return str(await (await task.start(child, max_losses=1)))
+            started = await task.start(child, max_losses=1)
+            return await started
         except TaskFailed as error:
-            return error.message
+            return str(error.message)
 
     task = (await bus.tasks.start(parent)).id
     await work_off(bus, parent)
