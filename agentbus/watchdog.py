@@ -39,6 +39,7 @@ _LOOKS = 6
 """Questions to the loop per lease: two of them are a third of the lease, after which it should be renewed."""
 _SHORTEST = 0.05
 """Seconds between two questions at least, however short a lease is."""
+_STANDARD = os.path.dirname(os.__file__)
 _STOPPING = 2.0
 """Seconds that closing waits for the thread."""
 
@@ -77,6 +78,7 @@ class Watchdog:
         self._stopping = False
         self._asked = 0
         self._answered = 0
+        self._answered_at = 0.0
         self._block = _Block(0.0)
         self._store: BlockingEngine | None = None
 
@@ -114,6 +116,7 @@ class Watchdog:
         self._thread.start()
 
     def _answer(self, asked: int) -> None:
+        self._answered_at = time.monotonic()
         self._answered = asked
 
     def _has_ended(self) -> None:
@@ -131,6 +134,8 @@ class Watchdog:
                 # First this, then look: whatever is taken after the look rings the bell.
                 self._covered = math.inf
                 held = [lease for source in tuple(self._sources) for lease in source()]
+                if self._answered == self._asked:
+                    self._block.report(self._answered_at - self._block.since)
                 if not held:
                     self._disconnect()
                     self._bell.wait()
@@ -162,7 +167,6 @@ class Watchdog:
         """Ask the loop, or find that it has not answered."""
         now = time.monotonic()
         if self._answered == self._asked:
-            self._block.over(now)
             self._disconnect()
             self._block = _Block(now)
             self._asked += 1
@@ -175,14 +179,15 @@ class Watchdog:
 
     def _keep(self, held: list[Leased], blocked: float) -> None:
         block = self._block
-        self._report(held, blocked)
-        kept = [lease for lease in held if blocked * 1000 <= self._max_blocked * lease.duration]
+        block.culprit = block.culprit or self._culprit(held)
+        block.lease = min(block.lease, *(lease.duration for lease in held))
+        block.report(blocked)
+        kept: list[Leased] = []
         for lease in held:
-            if lease not in kept and block.given_up(lease):
-                log.error(
-                    "the lease on %s is given up: the event loop has been blocked for %.1f s",
-                    lease.title(None), blocked,
-                )  # fmt: skip
+            if blocked * 1000 <= self._max_blocked * lease.duration:
+                kept.append(lease)
+            elif block.give_up(lease):
+                log.error("the lease on %s is given up: the event loop is blocked", lease.title(None))
         now = time.monotonic()
         if not kept or now - block.renewed < min(lease.duration for lease in kept) / 3000:
             return
@@ -222,23 +227,15 @@ class Watchdog:
             except Exception:
                 log.debug("the watchdog's connection could not be closed", exc_info=True)
 
-    def _report(self, held: list[Leased], blocked: float) -> None:
-        """Say once what blocks the loop for longer than half a lease."""
-        block = self._block
-        if block.reported or blocked * 2000 <= min(lease.duration for lease in held):
-            return
+    def _culprit(self, held: list[Leased]) -> str:
+        """Return what blocks the loop: the step or message whose task is running, or all that is held."""
         task = None
         if self._loop is not None:
             with suppress(RuntimeError):
                 task = asyncio.current_task(self._loop)
         names = [] if task is None else [name for lease in held if (name := lease.title(task)) is not None]
-        block.reported = True
-        block.names = ", ".join(names or sorted({str(lease.title(None)) for lease in held})[:10])
-        log.warning(
-            "the event loop has been blocked for %.1f s by %s (%s); leases are renewed by a thread meanwhile: run "
-            "blocking code in a plain function, or in anyio.to_thread.run_sync",
-            blocked, block.names, _place(sys._current_frames().get(self._loop_thread)),
-        )  # fmt: skip
+        shown = ", ".join(names or sorted({str(lease.title(None)) for lease in held})[:10])
+        return f"{shown} ({_place(sys._current_frames().get(self._loop_thread))})"
 
 
 class _Block:
@@ -249,24 +246,36 @@ class _Block:
         self.renewed = -math.inf
         self.beaten = -math.inf
         self.failed = False
-        self.reported = False
-        self.names = ""
+        self.culprit = ""
+        self.lease = math.inf
+        """The shortest of the leases that were held, in milliseconds."""
         self.lost: set[Leased] = set()
+        self._reported = False
         self._given_up: set[Leased] = set()
 
-    def given_up(self, lease: Leased) -> bool:
+    def report(self, seconds: float) -> None:
+        """Say once what blocks the loop for longer than half a lease."""
+        if not self._reported and seconds * 2000 > self.lease:
+            self._reported = True
+            log.warning(
+                "the event loop was blocked for %.1f s by %s; leases are renewed by a thread meanwhile: run blocking "
+                "code in a plain function, or in anyio.to_thread.run_sync",
+                seconds, self.culprit,
+            )  # fmt: skip
+
+    def give_up(self, lease: Leased) -> bool:
         """Note that a lease is not renewed any more; return False if that was noted before."""
         before = len(self._given_up)
         self._given_up.add(lease)
         return len(self._given_up) > before
 
-    def over(self, now: float) -> None:
-        if self.reported:
-            log.warning("the event loop turns again, after %.1f s (%s)", now - self.since, self.names)
-
 
 def _place(frame: FrameType | None) -> str:
-    """Where the loop's thread is."""
-    if frame is None:
+    """Return where the loop's thread is, in the code that called the standard library."""
+    found = frame
+    while found is not None and found.f_code.co_filename.startswith(_STANDARD):
+        found = found.f_back
+    found = found or frame
+    if found is None:
         return "place unknown"
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno} in {found.f_code.co_name}"

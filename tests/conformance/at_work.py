@@ -25,7 +25,7 @@ async def working(bus: Bus, *workflows: Workflow[..., Any], **options: Any) -> A
 
 async def work_off(bus: Bus, *workflows: Workflow[..., Any], **options: Any) -> None:
     """Work until there is nothing to do."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         await bus.tasks.run_worker(*workflows, until_idle=True, **options)
 
 

@@ -364,8 +364,8 @@ async def test_a_step_that_blocks_the_loop_keeps_all_leases_and_is_reported(
     assert record is not None
     assert (record.status, record.result) == ("completed", "first")
     assert (step.executed, stolen) == (["first"], [])
-    (report,) = [line for line in caplog.messages if "has been blocked for" in line]
-    assert "by step 'sleep' of task t-1 (" in report
+    (report,) = [line for line in caplog.messages if "the event loop was blocked for" in line]
+    assert "by step 'sleep' of task t-1 (test_blocking_code.py:" in report
 
 
 async def test_a_loop_that_is_blocked_beyond_the_bound_gives_its_lease_up(
@@ -379,6 +379,7 @@ async def test_a_loop_that_is_blocked_beyond_the_bound_gives_its_lease_up(
             async with working(bus, step.workflow("other"), lease=LEASE):
                 await bus.tasks.wait("t-1", timeout=20)
                 step.enough.set()
+                await asyncio.Event().wait()
 
     async with engine.connect(clock=None, max_blocked=0.5) as bus:
         task = (await bus.tasks.start(step.workflow("first"), id="t-1")).id
