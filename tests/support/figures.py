@@ -117,7 +117,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             for row, text in _told(report.user_properties):
                 figures.setdefault(row, []).append(text)
     for report in (*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])):
-        for row, text in not_held(getattr(report, "user_properties", []), report.location[2]):
+        if not isinstance(report, pytest.TestReport):
+            # A module that could not be imported.
+            continue
+        for row, text in not_held(report.user_properties, report.location[2]):
             figures.setdefault(row, []).append(text)
     if not figures or not (Scale(config).full or config.getoption("figures")):
         return
