@@ -75,6 +75,12 @@ def text(folder: str) -> str:
 
 
 @cache
+def named(folder: str) -> dict[str, str]:
+    """The queries of one folder, as they are written."""
+    return parse(text(folder))
+
+
+@cache
 def load(dialect: str) -> dict[str, str]:
     """Every named query in an engine's words."""
     queries = {**parse(text("common")), **parse(text(dialect))}

@@ -11,6 +11,7 @@ from typing import Any
 
 from agentbus import ballast
 from agentbus.engine import forking
+from agentbus.engine.queries import named
 from agentbus.engine.sqlite.home import Home, check_database
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import (
@@ -36,11 +37,6 @@ _PRAGMAS = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16000",
 )
-ACTING = (
-    "SELECT sql, type, name FROM sqlite_schema WHERE sql NOT LIKE 'CREATE TABLE %' AND sql NOT LIKE 'CREATE INDEX %'"
-    " AND sql NOT LIKE 'CREATE UNIQUE INDEX %'"
-)
-"""What acts on tables, or stands in the place of one. By its text: kind and name are mere columns."""
 _JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
 
 
@@ -98,7 +94,7 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
     newest = newest_schema()
     if found > newest:
         raise SchemaTooNew(path=home.file, found=found, known=newest)
-    _refuse_foreign(connection, home, found)
+    refuse_foreign(connection, home, found)
     if found == newest:
         return
     if not found:
@@ -109,11 +105,11 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
     migration.run(connection, home, found, migrations())
 
 
-def _refuse_foreign(connection: sqlite3.Connection, home: Home, version: int) -> None:
+def refuse_foreign(connection: sqlite3.Connection, home: Home, version: int) -> None:
     """Refuse a database with a trigger, a view or a virtual table of another program: such a thing acts on what is
     written, or stands where a table should be. The file may come from anywhere, for example with a repository."""
     known = "\n".join(migrations().values())
-    if all(sql in known for sql, *_ in connection.execute(ACTING)):
+    if all(sql in known for sql, *_ in connection.execute(named("file")["file_acting"])):
         return
     # Rare: a trigger whose text SQLite itself has changed since; or one of another program.
     from agentbus.engine.sqlite.shape import foreign

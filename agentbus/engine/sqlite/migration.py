@@ -18,7 +18,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
-from agentbus.engine.queries import parse, text
+from agentbus.engine.queries import named
 from agentbus.engine.sqlite.home import Home
 from agentbus.errors import MigrationFailed
 
@@ -103,7 +103,7 @@ def _rebuilding(connection: sqlite3.Connection) -> Iterator[None]:
 def _replace(connection: sqlite3.Connection, table: str) -> None:
     """Put ``rebuilt_<table>`` in the place of a table."""
     new = f"{_PREFIX}{table}"
-    queries = parse(text("file"))
+    queries = named("file")
     belongings = [sql for (sql,) in connection.execute(queries["file_belongings"], [table])]
     kept = [f'"{name}"' for (name,) in connection.execute(queries["file_columns"], [table, new])]
     connection.execute(queries["file_copy"].format(table=table, new=new, columns=", ".join(kept)))

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from agentbus.engine.queries import load, parse, text
+from agentbus.engine.queries import load, named
 from agentbus.engine.sqlite.backup import opened_backup, verify
-from agentbus.engine.sqlite.connection import ACTING, migrations
+from agentbus.engine.sqlite.connection import migrations
 from agentbus.engine.sqlite.migration import build
 from agentbus.errors import DamagedBackup
 
@@ -28,7 +28,7 @@ def foreign(connection: sqlite3.Connection, version: int) -> list[str]:
     """Return what the migrations up to a version did not create and what acts on their tables: triggers, views, virtual
     tables. Tables and indexes of another program do no harm."""
     expected = set(_created(version).values())
-    rows = connection.execute(ACTING).fetchall()
+    rows = connection.execute(named("file")["file_acting"]).fetchall()
     return [_printable(f"{kind} {name}") for sql, kind, name in rows if sql not in expected]
 
 
@@ -61,7 +61,7 @@ def _has_refused(connection: sqlite3.Connection, thing: str, sql: str) -> bool:
     checks = list(constraints(sql))
     if not checks:
         return False
-    queries = parse(text("file"))
+    queries = named("file")
     # One after the other, as the table itself asks: what is no JSON must not be taken apart.
     cases = " ".join(queries["file_case"].format(check=check) for check in checks)
     question = queries["file_refused"].format(table=thing.removeprefix("table "), cases=cases)

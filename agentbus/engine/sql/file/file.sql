@@ -7,6 +7,12 @@ WHEN NOT ({check}
 -- Whether a table has a row that one of its CHECK constraints refuses.
 SELECT EXISTS (SELECT 1 FROM {table} WHERE CASE {cases} ELSE 0 END);
 
+-- name: file_acting
+-- What acts on tables, or stands in the place of one: triggers, views, virtual tables. By its text, which SQLite goes by; its
+-- kind and its name are mere columns, which a program can fill with anything.
+SELECT sql, type, name FROM sqlite_schema
+WHERE sql NOT LIKE 'CREATE TABLE %' AND sql NOT LIKE 'CREATE INDEX %' AND sql NOT LIKE 'CREATE UNIQUE INDEX %';
+
 -- name: file_belongings
 -- The indexes and triggers of a table, as they were created, oldest first.
 SELECT sql FROM sqlite_schema WHERE tbl_name = ? AND type IN ('index', 'trigger') AND sql IS NOT NULL ORDER BY rowid;
