@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 import agentbus
+from agentbus import parting
+from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.connection import connect, let_go, server_queries
 from agentbus.engine.postgres.problems import CROWDED
 from agentbus.errors import TooManyConnections
 from tests.support.guarded import run
 from tests.support.postgres import at_schema, server_url
 
+CUT_OFF = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}'"
 LIMIT = "ALTER ROLE {} CONNECTION LIMIT {}"
 
 
@@ -33,20 +37,105 @@ async def limited(name: str, connections: int) -> AsyncIterator[str]:
 @pytest.mark.usefixtures("url")
 async def test_a_limit_of_connections_is_said_by_name_and_soon(caplog: pytest.LogCaptureFixture) -> None:
     async with limited("few", 2) as place, agentbus.connect(place) as bus, bus.agent("a", type="worker") as agent:
-        # One writes and one listens; the next would read.
+        with pytest.raises(TooManyConnections, match="few"):
+            async with agentbus.connect(place):
+                pass
+        # A bus that has lost its connections, and is refused others.
+        await asyncio.to_thread(run, server_url(), LIMIT.format("few", 0), CUT_OFF.format("few"))
         begun = time.monotonic()
         with pytest.raises(TooManyConnections, match="few") as found:
-            await bus.agents.list()
+            await agent.send("a", "note", 1)
         # Not lock_timeout, which is 30 s.
         assert time.monotonic() - begun < 15
         assert found.value.transient
         assert "CONNECTION LIMIT" in str(found.value.fix)
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert [text for text in said if "too many connections" in text and f"up to {CROWDED:g} s" in text]
-        # The connections that it has work as before.
-        await agent.send("a", "note", 1)
-        await asyncio.to_thread(run, server_url(), LIMIT.format("few", 3))
+        # The only one that there is goes to what writes, and reads too, whichever was first.
+        await asyncio.to_thread(run, server_url(), LIMIT.format("few", 1))
+        await _patiently(lambda: agent.send("a", "note", 2))
         assert [one.id for one in (await bus.agents.list()).items] == ["a"]
+
+
+@pytest.mark.usefixtures("url")
+async def test_open_buses_finish_while_every_further_connection_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A bus needs no connection beyond the two that it opened with; those that are refused have their turn later."""
+    refused = 0
+
+    async def work(bus: agentbus.Bus, name: str) -> None:
+        async with bus.agent(name, type="worker") as agent:
+            await agent.send(name, "note", name)
+            message = await agent.receive(timeout=60)
+            assert message is not None
+            await message.ack()
+            await agent.state.set("seen", message.payload)
+            # More at once than there are connections.
+            assert await asyncio.gather(*(agent.state.get("seen") for _ in range(5))) == [name] * 5
+            record = await bus.agents.get(name)
+            assert record is not None
+            assert record.status == "running"
+
+    async def early(held: AsyncExitStack, bus: agentbus.Bus, name: str) -> None:
+        async with held:
+            await work(bus, name)
+
+    async def late(place: str, name: str) -> None:
+        nonlocal refused
+        while True:
+            try:
+                async with agentbus.connect(place) as bus:
+                    return await work(bus, name)
+            except TooManyConnections:
+                refused += 1
+                await asyncio.sleep(0.2)
+
+    async with limited("packed", 0) as place, asyncio.timeout(120), asyncio.TaskGroup() as group:
+        buses: list[tuple[AsyncExitStack, agentbus.Bus]] = []
+        for number in range(6):
+            await asyncio.to_thread(run, server_url(), LIMIT.format("packed", 2 * (number + 1)))
+            held = AsyncExitStack()
+            buses.append((held, await held.enter_async_context(agentbus.connect(place))))
+        with pytest.raises(TooManyConnections):
+            async with agentbus.connect(place):
+                pass
+        waiting = [group.create_task(late(place, f"late-{number}")) for number in range(6)]
+        await asyncio.gather(*(early(*bus, f"early-{number}") for number, bus in enumerate(buses)))
+        await asyncio.gather(*waiting)
+        async with agentbus.connect(place) as bus:
+            statuses = {agent.id: agent.status for agent in (await bus.agents.list(limit=100)).items}
+    assert statuses == {f"{kind}-{number}": "completed" for kind in ("early", "late") for number in range(6)}
+    assert refused > 0
+    assert not [record for record in caplog.records if "lock" in record.getMessage()]
+
+
+@pytest.mark.usefixtures("url")
+async def test_agents_end_with_their_bus_although_its_last_words_have_to_wait(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parting, "PATIENCE", 0.05)
+    holder = await connect(parse(url))
+    async with agentbus.connect(url) as bus:
+        agent = await bus.register("a", type="worker")
+        await holder.execute(server_queries()["server_keep_still"])
+        last = asyncio.create_task(agent.send("a", "note", 1))
+        asyncio.get_running_loop().call_later(0.5, let_go, holder)
+        # The message is on its way to the server; what follows must wait for it.
+        await asyncio.sleep(0)
+    await asyncio.gather(last, return_exceptions=True)
+    async with agentbus.connect(url) as bus, bus.agent("a", type="worker"):
+        pass
+
+
+async def _patiently(call: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await call()
+                return
+            except TooManyConnections:
+                await asyncio.sleep(0.1)
 
 
 @pytest.mark.usefixtures("url")

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go
 from agentbus.engine.postgres.statements import ask
 from agentbus.operations import Query
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 log = logging.getLogger("agentbus.engine")
 
@@ -27,6 +31,9 @@ AGAIN = 0.01
 """Seconds after which those come again who found everything in other hands."""
 RESTED = 0.005
 """Seconds after which those that were rung may be asleep again."""
+_OFTEN = 2.0
+_RARELY = 10.0
+"""Seconds between tries to connect again, at most; and where the server has no connection left."""
 _SETTINGS = {"synchronous_commit": "off"}
 
 
@@ -52,6 +59,8 @@ class Bell:
         self._task: asyncio.Task[None] | None = None
         self._last = 0.0
         self._closed = False
+        self.is_barred: Callable[[], bool] = bool
+        """Return True while this bus needs a connection more urgently for something else."""
 
     async def open(self) -> None:
         """Hang it up. Raises what the driver does."""
@@ -104,6 +113,10 @@ class Bell:
             except Exception:
                 let_go(connection)
 
+    def give_back(self) -> None:
+        """Close the connection, and hang up again later."""
+        let_go(self._connection)
+
     def _work(self) -> None:
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._keep_ringing(), name="agentbus bell")
@@ -127,18 +140,20 @@ class Bell:
 
     async def _hang_up_again(self) -> None:
         """Connect until it works, then look at everything: whatever was rung meanwhile is lost."""
-        from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
+        from tenacity import AsyncRetrying
 
         def enough(_: RetryCallState) -> bool:
             return self._closed
 
         async def again() -> None:
             let_go(self._connection)
+            if self.is_barred():
+                raise _Barred
             await self.open()
             await self._notify()
 
         try:
-            await AsyncRetrying(stop=enough, wait=wait_random_exponential(0.05, max=2.0), reraise=True)(again)
+            await AsyncRetrying(stop=enough, wait=_pause, reraise=True)(again)
         except Exception as error:
             if not self._closed:
                 log.warning("no doorbell: %s", error)
@@ -164,3 +179,15 @@ class Bell:
             await asyncio.wait([before])
         if self._connection is None and not self._closed:
             await self._hang_up_again()
+
+
+class _Barred(Exception):
+    """It is not the turn of the bell to connect."""
+
+
+def _pause(state: RetryCallState) -> float:
+    """Return how long to wait before the next try: random, up to twice as long each time. A server without connections
+    is asked less often, because the bell is what a bus can best do without: it looks at every beat, too."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    crowded = error is not None and problems.is_crowded(error)
+    return random.uniform(0, min(_RARELY if crowded else _OFTEN, 0.05 * 2 ** min(state.attempt_number - 1, 10)))  # noqa: S311

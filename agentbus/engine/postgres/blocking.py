@@ -47,13 +47,14 @@ class BlockingPostgres:
         self._transactor: Transactor | None = None
         self.contested = False
         """What the last call came for was in the hands of another transaction, which may put it back."""
-        self._readers = Readers(address, lock_timeout)
         try:
             connection = self.run(opened(address, lock_timeout, self.clock, create=create))
         except BaseException:
             self._loop.close()
             raise
         self._transactor = Transactor(address, self.clock, patience=lock_timeout, connection=connection)
+        self._readers = Readers(address, lock_timeout, lender=self._transactor)
+        self._transactor.refused = self._readers.give_back
 
     home = None
 

@@ -14,6 +14,7 @@ from agentbus.engine.interface import Progress
 from agentbus.engine.looped import LoopEngine
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
+from agentbus.engine.postgres.admission import admission
 from agentbus.engine.postgres.bell import Bell
 from agentbus.engine.postgres.blocking import BlockingPostgres
 from agentbus.engine.postgres.clock import ServerClock
@@ -22,7 +23,7 @@ from agentbus.engine.postgres.examination import examine, oldest
 from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.postgres.writer import Writer
-from agentbus.errors import BusClosed, UseServerTools
+from agentbus.errors import BusClosed, TooManyConnections, UseServerTools
 from agentbus.operations import Op
 from agentbus.operations.examining import OpenTransaction, Unseen
 from agentbus.operations.processes import Entry
@@ -47,16 +48,34 @@ class PostgresEngine(LoopEngine[Writer]):
 
     async def open(self) -> Entry:
         self._loop = running_loop()
+        async with admission(self._address).turn(self._address, self._patience):
+            try:
+                return await self._open()
+            except TooManyConnections:
+                # Before anything else of this process tries.
+                await self._let_go()
+                raise
+
+    async def _open(self) -> Entry:
         connection = await opened(self._address, self._patience, self.clock, create=self._create)
-        self._bell = Bell(self._address, self.hub)
+        self._bell = bell = Bell(self._address, self.hub)
         transactor = Transactor(self._address, self.clock, patience=self._patience, connection=connection)
-        self._writer = Writer(transactor, self._bell)
-        self._readers = Readers(self._address, self._patience)
+        self._writer = Writer(transactor, bell)
+        self._readers = Readers(self._address, self._patience, lender=transactor)
+        bell.is_barred = lambda: transactor.is_refused
+        transactor.refused = self._give_back
         try:
-            await self._bell.open()
+            await bell.open()
         except problems.DRIVER as error:
             raise problems.translated(error, self._address) from error
-        return await self._enter(self._bell.name)
+        return await self._enter(bell.name)
+
+    def _give_back(self) -> None:
+        """The connection that writes was lost, and the server refuses another."""
+        if self._readers is not None:
+            self._readers.give_back()
+        if self._bell is not None:
+            self._bell.give_back()
 
     def _entered(self, entry: Entry) -> None:
         super()._entered(entry)
@@ -128,8 +147,10 @@ class PostgresEngine(LoopEngine[Writer]):
         """A bell is gone with the connection that it hung on."""
 
     async def close(self, *, left: bool = True) -> None:
-        if not self._owner.is_here:
-            return
+        if self._owner.is_here:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
         writer, self._writer = self._writer, None
         readers, self._readers = self._readers, None
         bell, self._bell = self._bell, None

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
-from agentbus.engine.postgres.retries import Retries
+from agentbus.engine.postgres.retries import Retries, pause
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask
 from agentbus.errors import BusClosed
 from agentbus.operations import Op, Query, Rows
 
+log = logging.getLogger("agentbus.engine")
+
 T = TypeVar("T")
+Work: TypeAlias = Callable[[Connection], Coroutine[Any, Any, T]]
+
+
+class Lender(Protocol):
+    """Runs reads on a connection that is open for something else."""
+
+    async def lend(self, work: Work[T]) -> T: ...
+
+
 MOST = 4
 IDLE = 10.0
 """Seconds after which connections that were not needed are given back to the server, which has only so many."""
@@ -26,12 +39,20 @@ _SETTINGS = {"default_transaction_read_only": "on"}
 
 
 class Readers:
-    """Answers questions, several at once. First come, first served."""
+    """Answers questions, several at once. First come, first served.
 
-    def __init__(self, address: Address, patience: float, *, standby: bool = False) -> None:
+    While the server refuses connections, reads share those that are open; if there is none, they run on the connection
+    of ``lender``. So a bus that is open needs no further connection to finish its work.
+    """
+
+    def __init__(
+        self, address: Address, patience: float, *, standby: bool = False, lender: Lender | None = None
+    ) -> None:
         self._address = address
         self._patience = patience
         self._standby = standby
+        self._lender = lender
+        self._lent = 0
         self._most = MOST
         self._few_until = 0.0
         self._idle: list[Connection] = []
@@ -45,7 +66,7 @@ class Readers:
 
     @property
     def busy(self) -> bool:
-        return self._count > len(self._idle)
+        return self._lent > 0 or self._count > len(self._idle)
 
     async def answer(self, question: Callable[[], Op[T]]) -> T:
         """Answer a question of the bus."""
@@ -68,7 +89,7 @@ class Readers:
         """Notify whoever listens to these channels: more of them than go with a commit."""
         await self._do(lambda connection: ask(connection, Query("listeners_of", (list(channels), process))))
 
-    async def _do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _do(self, work: Work[T]) -> T:
         """If the connection is lost meanwhile, do it again: reading twice does no harm."""
         try:
             return await self._once(work)
@@ -78,8 +99,8 @@ class Readers:
             lost = error
         return await self._patiently(work, lost)
 
-    async def _patiently(self, work: Callable[[Connection], Awaitable[T]], lost: Exception) -> T:
-        from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+    async def _patiently(self, work: Work[T], lost: Exception) -> T:
+        from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
         retries = Retries(self._address, self._patience, lost)
 
@@ -90,7 +111,7 @@ class Readers:
         retrying = AsyncRetrying(
             retry=retry_if_exception(problems.is_lost),
             stop=enough,
-            wait=wait_random_exponential(0.02, max=1.0),
+            wait=pause,
             reraise=True,
         )
         try:
@@ -104,15 +125,30 @@ class Readers:
         driver = isinstance(error, problems.DRIVER)
         return problems.translated(error, self._address, waited=self._patience) if driver else error
 
-    async def _once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        async with self._connection() as connection:
-            with watched(connection, self._address):
-                return await work(connection)
+    async def _once(self, work: Work[T]) -> T:
+        try:
+            async with self._connection() as connection:
+                with watched(connection, self._address):
+                    return await work(connection)
+        except Exception as error:
+            if self._lender is None or not (isinstance(error, _Refused) or problems.is_crowded(error)):
+                raise
+        return await self._borrow(self._lender, work)
+
+    async def _borrow(self, lender: Lender, work: Work[T]) -> T:
+        self._lent += 1
+        try:
+            return await lender.lend(work)
+        finally:
+            self._lent -= 1
+
+    def _limit(self) -> int:
+        return self._most if asyncio.get_running_loop().time() < self._few_until else MOST
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         loop = asyncio.get_running_loop()
-        while not self._idle and self._count >= (self._most if loop.time() < self._few_until else MOST):
+        while not self._idle and self._count >= max(1, self._limit()):
             turn: asyncio.Future[None] = loop.create_future()
             self._waiting.append(turn)
             try:
@@ -123,6 +159,9 @@ class Readers:
                 raise
         if self._closed:
             raise BusClosed
+        if self._lender is not None and not self._idle and self._limit() == 0:
+            self._next()
+            raise _Refused
         connection: Connection | None = self._idle.pop() if self._idle else None
         self._spare = min(self._spare, len(self._idle))
         if connection is None:
@@ -136,9 +175,8 @@ class Readers:
         except Exception as error:
             # Whatever the server answered, the connection can go on, unless it was lost.
             sound = not problems.is_lost(error)
-            if problems.is_crowded(error) and self._count > 1:
-                # For a while, wait for one of those that are open.
-                self._most, self._few_until = self._count - 1, loop.time() + IDLE
+            if problems.is_crowded(error):
+                self._refused(loop.time())
             raise
         finally:
             if sound and connection is not None and not self._closed and not connection.is_closed():
@@ -149,6 +187,20 @@ class Readers:
                 let_go(connection)
                 self._count -= 1
             self._next()
+
+    def _refused(self, now: float) -> None:
+        """Make do with the connections that are open, for a while. Then try again: not all buses at the same time."""
+        if now >= self._few_until and self._lender is not None:
+            log.warning("the server has no connection left for reading; reads share those that this bus has")
+        self._most, self._few_until = self._count - 1, now + IDLE * random.uniform(0.5, 1.5)  # noqa: S311
+
+    def give_back(self) -> None:
+        """Close the connections that are idle: the one that writes was refused."""
+        idle, self._idle = self._idle, []
+        self._count -= len(idle)
+        self._most, self._few_until = self._count, asyncio.get_running_loop().time() + IDLE
+        for connection in idle:
+            let_go(connection)
 
     def _next(self) -> None:
         while self._waiting:
@@ -186,6 +238,10 @@ class Readers:
         for connection in idle:
             await _part(connection)
         await asyncio.gather(*self._partings)
+
+
+class _Refused(Exception):
+    """The server has refused a connection lately, and this bus has none that only reads."""
 
 
 async def _part(connection: Connection) -> None:

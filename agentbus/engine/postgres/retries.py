@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
+from typing import TYPE_CHECKING
 
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
 log = logging.getLogger("agentbus.engine")
+
+_FIRST = 0.02
+_CROWDED = 0.2
+"""Seconds of the first pause, at most, after a connection was lost, and after one was refused."""
+
+
+def pause(state: RetryCallState) -> float:
+    """Return how long to wait before the next try: random, up to twice as long each time, at most a second."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    # A transaction that was not committed says why.
+    error = getattr(error, "reason", error)
+    first = _CROWDED if isinstance(error, BaseException) and problems.is_crowded(error) else _FIRST
+    return random.uniform(0, min(1.0, first * 2 ** min(state.attempt_number - 1, 10)))  # noqa: S311
 
 
 class Retries:

@@ -6,10 +6,11 @@ others; alone otherwise. So only what runs beside others needs locks of its own,
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from agentbus.clock import Clock, Now
 from agentbus.engine.calls import Call, grouped
@@ -19,15 +20,16 @@ from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
 from agentbus.engine.postgres.directory import Directory, Planned
 from agentbus.engine.postgres.merging import ask_several
-from agentbus.engine.postgres.retries import Retries
+from agentbus.engine.postgres.retries import Retries, pause
 from agentbus.engine.postgres.scripts import Scripts
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
-from agentbus.errors import AgentBusError, OutcomeUnknown, StoreError
+from agentbus.errors import AgentBusError, BusClosed, OutcomeUnknown, StoreError
 from agentbus.operations import Again, Each, Numbered, Op, Query, Rows, Several, Wake
 
 log = logging.getLogger("agentbus.engine")
 
+T = TypeVar("T")
 Questions: TypeAlias = Callable[[Connection, Sequence[Query]], Awaitable[list[Rows]]]
 """How several questions are asked."""
 
@@ -58,7 +60,13 @@ class Transactor:
         self.process = 0
         self.hint: Callable[[Sequence[str]], None] | None = None
         """Told before a commit that takes time who will be rung after it."""
+        self.refused: Callable[[], None] | None = None
+        """Called when the server refuses the connection: the bus then gives back the others that it has."""
+        self.is_refused = False
         self._connection = connection
+        self._turn = asyncio.Lock()
+        self._lent: set[asyncio.Task[Any]] = set()
+        self._closed = False
         self._scripts: Scripts | None = None
         self._directory = Directory()
         self._doubted: Planned | None = None
@@ -69,6 +77,10 @@ class Transactor:
 
     async def run(self, calls: Sequence[Call]) -> Bells:
         """Commit the calls and note each one's outcome; the bells to ring."""
+        async with self._turn:
+            return await self._run(calls)
+
+    async def _run(self, calls: Sequence[Call]) -> Bells:
         begun = time.perf_counter()
         self._doubted = None
         try:
@@ -86,11 +98,38 @@ class Transactor:
             log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
         return bells
 
+    async def lend(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """Read on this connection, between two transactions; first come, first served. Cancelling the caller does not
+        cancel the statement: that would cost the connection. Raises what the driver does."""
+        task = asyncio.ensure_future(self._read(work))
+        self._lent.add(task)
+        task.add_done_callback(self._returned)
+        return await asyncio.shield(task)
+
+    async def _read(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        async with self._turn:
+            if self._closed:
+                raise BusClosed
+            connection = await self._connected()
+            try:
+                with watched(connection, self._address):
+                    return await work(connection)
+            except BaseException as error:
+                if problems.is_lost(error) or not isinstance(error, Exception):
+                    let_go(connection)
+                raise
+
+    def _returned(self, task: asyncio.Task[Any]) -> None:
+        self._lent.discard(task)
+        if not task.cancelled():
+            task.exception()
+
     def hurry(self) -> None:
         """Wait for the server no longer."""
         self._hurried = True
 
     async def close(self) -> None:
+        self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -106,7 +145,7 @@ class Transactor:
         """Nothing was written (or one message, perhaps): the connection was lost, or another transaction was in the
         way. Try for a while."""
         # Imported only here, on the slow path.
-        from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+        from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
         retries = Retries(self._address, self._patience, error.reason)
 
@@ -117,20 +156,14 @@ class Transactor:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((_Lost, _Conflict)),
             stop=enough,
-            wait=wait_random_exponential(0.02, max=1.0),
+            wait=pause,
             reraise=True,
         )
         return await retrying(self._attempt, calls)
 
     async def _attempt(self, calls: Sequence[Call]) -> Bells:
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await connect(self._address, writing(self._patience))
-                # Another server may be there by now, whose tables have counted otherwise.
-                self._directory.forget()
-                if isinstance(self._clock, ServerClock):
-                    self._clock.forget()
-            connection = self._connection
+            connection = await self._connected()
             with watched(connection, self._address):
                 try:
                     bells = await self._by_itself(connection, calls[0]) if len(calls) == 1 else None
@@ -144,6 +177,24 @@ class Transactor:
             if problems.is_conflict(error):
                 raise _Conflict(error) from error
             raise
+
+    async def _connected(self) -> Connection:
+        """Return the connection, or another if it was lost. Raises what the driver does."""
+        if self._connection is None or self._connection.is_closed():
+            try:
+                self._connection = await connect(self._address, writing(self._patience))
+            except Exception as error:
+                self.is_refused = problems.is_crowded(error)
+                if self.is_refused and self.refused is not None:
+                    # Writing comes first: buses that hold connections and wait for more would wait for each other.
+                    self.refused()
+                raise
+            self.is_refused = False
+            # Another server may be there by now, whose tables have counted otherwise.
+            self._directory.forget()
+            if isinstance(self._clock, ServerClock):
+                self._clock.forget()
+        return self._connection
 
     async def _by_itself(self, connection: Connection, call: Call) -> Bells | None:
         """One statement instead of a transaction, if it is that kind of call. None if not: nothing was written."""
