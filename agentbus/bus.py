@@ -46,7 +46,7 @@ from agentbus.operations.lives import Registration
 from agentbus.operations.processes import LeaveRequest, Neighbour, leave
 from agentbus.operations.reading import count
 from agentbus.operations.vocabulary import define, list_types
-from agentbus.parting import farewell, parting, unheeded
+from agentbus.parting import farewell, unheeded
 from agentbus.pulse import Pulse
 from agentbus.records import EventRecord, Stats, TypeRecord
 from agentbus.registry import Registry, profile, registration
@@ -154,14 +154,16 @@ class Bus(Upkeep):
             await self.threads.finish()
             ending = await self._pulse.stop()
             if self.engine.process:
-                with parting(self.engine), suppress(AgentBusError):
-                    request = LeaveRequest((self.engine.process,), False, "the bus was closed")
-                    await self.engine.write(leave, request)
-                    left = True
+                # What takes too long is written when the engine is closed: otherwise the agents would count as alive.
+                with suppress(AgentBusError):
+                    left = await farewell(self.engine, self._leave())
             if not left or not self.engine.process:
                 self.engine.hurry()
             await self.engine.close(left=left)
         return ending
+
+    async def _leave(self) -> None:
+        await self.engine.write(leave, LeaveRequest((self.engine.process,), False, "the bus was closed"))
 
     # Sessions
 

@@ -36,16 +36,17 @@ def parting(engine: Engine) -> Iterator[None]:
         engine.waited_in_vain = time.monotonic()
 
 
-async def farewell(engine: Engine, writing: Coroutine[Any, Any, None]) -> None:
+async def farewell(engine: Engine, writing: Coroutine[Any, Any, None]) -> bool:
     """Write the last words of a block. They are waited for as long as patience lasts, or until the task is cancelled
-    once more; after that they are written all the same, as long as the bus is open."""
+    once more; after that they are written all the same, as long as the bus is open. Return True if they are written."""
     if not has_loop():
         await writing
-        return
+        return True
     task = asyncio.ensure_future(writing)
     task.add_done_callback(_take_note)
     with parting(engine):
         await asyncio.shield(task)
+    return task.done()
 
 
 def is_stray(error: BaseException) -> bool:
