@@ -234,8 +234,11 @@ def test_sql_is_in_the_named_queries_and_the_schemas(module: str) -> None:
 INTERNAL = {
     "Message.actor",
     "Message.begin",
+    "Message.is_lost",
     "Message.lose",
+    "Message.renewing",
     "Message.reply_draft",
+    "Message.title",
     "Participants.enrol",
     "Unit.close",
     "Unit.commit",
