@@ -114,6 +114,28 @@ def test_a_signal_right_before_a_write_that_blocks_is_heard(shell: Shell) -> Non
         assert (message.status, message.attempts) == ("queued", 0)
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_all_is_written_to_a_reader_that_is_slow(shell: Shell, unbuffered: str) -> None:
+    """The timer that lets signals be heard interrupts the write, and cuts it short where there is no buffer."""
+    agent = shell.register("a")
+    shell.environment["PYTHONUNBUFFERED"] = unbuffered
+    with open_bus(shell.directory / ".agentbus") as bus:
+        bus.agent(agent).send("a", "note", "x" * 300_000)
+    receiving = shell.start("receive", "--json", agent=agent)
+    try:
+        assert receiving.stdout is not None
+        pipe = receiving.stdout.fileno()
+        until(lambda: waiting_in(pipe) > 0)
+        with pytest.raises(subprocess.TimeoutExpired):
+            receiving.wait(0.5)
+        printed, _ = receiving.communicate(timeout=PATIENCE)
+    finally:
+        receiving.kill()
+        receiving.communicate()
+    assert receiving.returncode == 0
+    assert printed.count(b"x") == 300_000 + printed.count(b'"expires"')
+
+
 def waiting_in(pipe: int) -> int:
     """Bytes in a pipe that were not read."""
     count = fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0))

@@ -91,11 +91,9 @@ class Call:
 
     def emit(self, result: Result) -> None:
         """Print something now: when this returns, it is out."""
-        from agentbus.interfaces.cli.interrupts import audible
         from agentbus.interfaces.cli.output import emit
 
-        with audible():
-            emit(result, json=self.arguments.json)
+        emit(result, json=self.arguments.json)
 
     def note(self, text: str) -> None:
         """Tell people something that is not data."""

@@ -37,9 +37,10 @@ def patient(act: Callable[[int], None]) -> Handler:
                 signal.setitimer(signal.ITIMER_REAL, _SOON, _AGAIN)
                 return
             frame = frame.f_back
-        _deferred.discard(number)
-        if not _deferred:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if number in _deferred:
+            _deferred.remove(number)
+            if not _deferred:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         act(number)
 
     return handle
@@ -60,11 +61,11 @@ def audible() -> Iterator[None]:
         # Not the main thread: signals are no concern of this one.
         yield
         return
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
+    timer = signal.setitimer(signal.ITIMER_REAL, _AGAIN, _AGAIN)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, *timer)
         signal.signal(signal.SIGALRM, signal.SIG_DFL if before is None else before)
         _again()
 

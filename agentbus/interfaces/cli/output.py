@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from agentbus.interfaces.cli.interrupts import audible
 from agentbus.interfaces.cli.texts import harmless
 
 if TYPE_CHECKING:
@@ -229,5 +230,12 @@ def is_terminal() -> bool:
 
 
 def _write(text: bytes) -> None:
-    sys.stdout.buffer.write(text)
-    sys.stdout.flush()
+    """Write all of it. Where standard output has no buffer (PYTHONUNBUFFERED), a signal cuts a write short."""
+    left = memoryview(text)
+    with audible():
+        while left:
+            written = sys.stdout.buffer.write(left)
+            if written is None:
+                raise BlockingIOError("standard output takes no more, and does not say when it will")
+            left = left[written:]
+        sys.stdout.flush()
