@@ -73,7 +73,7 @@ async def test_a_child_that_lives_on_does_not_keep_the_sessions_of_its_dead_pare
         await looking.close()
 
 
-def test_a_child_on_a_server_cannot_use_the_parents_bus_and_the_parent_goes_on(url: str, team: Team) -> None:
+def test_a_child_on_a_server_cannot_use_the_parents_bus_and_the_parent_continues(url: str, team: Team) -> None:
     worker = team.start("worker_fork", url, "inherited")
     said: list[str] = []
     while (line := worker.line()) != "forked":
