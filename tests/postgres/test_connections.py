@@ -89,7 +89,7 @@ async def test_open_buses_finish_while_every_further_connection_is_refused(
                     return await work(bus, name)
             except TooManyConnections:
                 refused += 1
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.1)
 
     async with limited("packed", 0) as place, asyncio.timeout(120), asyncio.TaskGroup() as group:
         buses: list[tuple[AsyncExitStack, agentbus.Bus]] = []
