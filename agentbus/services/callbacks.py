@@ -14,6 +14,7 @@ import inspect
 import logging
 import signal
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from types import CodeType
@@ -25,6 +26,7 @@ from agentbus.services.threads import Threads
 
 T = TypeVar("T")
 
+_LONGEST_TRACEBACK = 64 * 1024
 _RAISING = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 
 
@@ -165,18 +167,23 @@ def _handler_codes() -> Iterator[CodeType]:
 def log_failure(
     log: logging.Logger, error: BaseException, text: str, *arguments: object, level: int = logging.ERROR
 ) -> None:
-    """Log an exception that a caller's function raised, with its traceback.
+    """Log an exception that a caller's function raised, with its traceback if that can be shown.
 
-    ``logging`` itself raises for one whose attributes fail (``__notes__`` as a property). Its text is then logged
-    alone: the loop that called the function must not end for it.
+    Attributes of a foreign exception may fail, and its text may be endless or no Unicode. Its type and message are then
+    logged alone: neither the loop that called the function nor a log handler must fail for it.
     """
-    try:
+    if not log.isEnabledFor(level):
+        return
+    if _can_be_shown(error):
         log.log(level, text, *arguments, exc_info=error)
+    else:
+        log.log(level, f"{text}: %s", *arguments, error_text(error))
+
+
+def _can_be_shown(error: BaseException) -> bool:
+    try:
+        return len("".join(traceback.format_exception(error)).encode()) <= _LONGEST_TRACEBACK
     except KeyboardInterrupt:
         raise
     except BaseException:
-        shown = False
-    else:
-        shown = True
-    if not shown:
-        log.log(level, f"{text}: %s", *arguments, error_text(error))
+        return False
