@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,8 @@ async def test_a_damaged_database_is_reported(bus: Bus, tmp_path: Path, how: str
         path.write_bytes(data[: len(data) // 3])
     elif how == "no known table":
         path.unlink()
-        sqlite3.connect(path).executescript("CREATE TABLE x (y); CREATE TABLE checkpoints (z);")
+        with closing(sqlite3.connect(path)) as other:
+            other.executescript("CREATE TABLE x (y); CREATE TABLE checkpoints (z);")
     else:
         path.write_bytes(b"" if how == "empty" else b"hello")
     report = await bus.import_path(tmp_path)
