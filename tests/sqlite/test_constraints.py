@@ -53,17 +53,19 @@ ROWS: dict[str, dict[str, Any]] = {
     "tasks": {
         "number": 900, "id": "t", "workflow": "w", "name": "T", "session": "s", "parent": "p", "status": "running",
         "phase": "x", "holder": "a", "lease": 1, "lease_until": 5, "error": "{}", "created": 0, "started": 0,
-        "updated": 0, "checksum": 0, "arguments": "{}",
+        "updated": 0, "checksum": 0, "arguments": "{}", "losses": 1, "max_losses": 5, "redo": "[]",
     },
     "steps": {
         "id": 900, "task": 900, "kind": "step", "key": "k#2", "name": "k", "position": 1, "status": "finished",
         "digest": "0af", "progress": 5, "due": 0, "error": "{}", "started": 0, "finished": 0, "checksum": 0,
-        "validation": "1", "result": "1",
+        "validation": "1", "result": "1", "seen": 0, "ending": 1,
     },
     "approvals": {
         "id": 900, "task": 900, "key": "k", "name": "k", "position": 1, "status": "rejected", "notify": "a",
-        "expires": 0, "created": 0, "decided": 0, "decided_by": "ada", "checksum": 0, "shown": "1",
+        "expires": 0, "created": 0, "decided": 0, "decided_by": "ada", "checksum": 0, "shown": "1", "seen": 0,
+        "ending": 1,
     },
+    "workflows": {"workflow": "w", "agent": "a", "signature": "[]"},
 }  # fmt: skip
 
 NO_NAME = ["", "two words", "x" * 129, "ü", "a\nb", "a\0b", "\0", None]
@@ -154,6 +156,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "error": [*NO_JSON, "[]", "1"], "created": [*NO_TIME, None], "started": NO_TIME, "updated": [*NO_TIME, None],
         "ended": [*NO_TIME, 5], "notes": NO_OBJECT, "context": NO_OBJECT, "settings": NO_OBJECT,
         "checksum": ["x", None], "result_sum": [5, "x"], "arguments": NO_OBJECT, "result": [*NO_JSON, "1"],
+        "losses": [-1, "x", None], "max_losses": [0, 1001, "x", None], "redo": [*NO_JSON, "{}", "1"],
     },
     "steps": {
         "task": ["x", None], "kind": ["other", "", None, "task"],
@@ -163,15 +166,17 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "main": [2, -1, None], "once": [2, -1, None], "attempt": [0, "x", None], "failures": [-1, "x", None],
         "digest": ["G", "0" * 65, None], "progress": [-1, 101, "x"], "child": [*NO_LABEL, "c"], "due": NO_TIME,
         "error": [*NO_JSON, "[]"], "started": [*NO_TIME, None], "finished": [*NO_TIME, None],
-        "checksum": ["x", None], "validation": NO_JSON, "result": [*NO_JSON, None],
+        "checksum": ["x", None], "validation": NO_JSON, "result": [*NO_JSON, None], "seen": [-1, "x"],
+        "ending": [-1, "x"],
     },
     "approvals": {
         "task": ["x", None], "key": ["", "two words", "x" * 141, "ü", "a\0b", None], "superseded": [-1, "x", None],
         "name": NO_NAME, "position": [0, -1, "x", None], "status": ["done", "", None, "open", "expired"],
         "auto": [1, 2, -1, None], "notify": ["", "x" * 141], "expires": NO_TIME, "created": [*NO_TIME, None],
         "decided": [*NO_TIME, None], "decided_by": ["", "x" * 201, None], "checksum": ["x", None],
-        "shown": [*NO_JSON, None],
+        "shown": [*NO_JSON, None], "seen": [-1, "x"], "ending": [-1, "x"],
     },
+    "workflows": {"workflow": NO_NAME, "agent": [None], "signature": NO_LIST},
 }  # fmt: skip
 
 
@@ -268,7 +273,9 @@ TASKS = {
 
 @pytest.mark.parametrize("status", TASKS)
 def test_every_status_of_a_task_is_accepted_with_what_belongs_to_it(filled: sqlite3.Connection, status: str) -> None:
-    filled.execute(f"UPDATE tasks SET holder = NULL, lease_until = NULL, status = '{status}', {TASKS[status]}")
+    redo = "'[]'" if status == "running" else "NULL"
+    free = "holder = NULL, lease_until = NULL"
+    filled.execute(f"UPDATE tasks SET {free}, redo = {redo}, status = '{status}', {TASKS[status]}")
     if status not in {"waiting", "halted"}:
         with pytest.raises(sqlite3.IntegrityError):
             filled.execute(
