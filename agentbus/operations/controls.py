@@ -63,7 +63,7 @@ class AutoRequest(msgspec.Struct, frozen=True):
 
 
 class EditRequest(msgspec.Struct, frozen=True):
-    """What is to be changed of a task; None stays as it is. ``context``, ``settings``, ``arguments`` and ``keywords``
+    """Changes of a task; None leaves a value as it is. ``context``, ``settings``, ``arguments`` and ``keywords``
     are JSON; both of the latter may take ``limit`` bytes."""
 
     task: str

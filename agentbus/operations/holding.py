@@ -1,5 +1,5 @@
-"""Tasks in somebody's hands: who may write for one, what becomes of those whose holder is gone, and redos, which take a
-task out of its worker's hands."""
+"""Tasks that workers hold: who may write for one, what becomes of those whose holder is gone, and redos, which take a
+task from its worker."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class HeldTask(msgspec.Struct, frozen=True):
 
     @property
     def paused(self) -> bool:
-        """Whether none of its steps may begin: it is to be halted, or a redo waits."""
+        """Return whether no step of it may begin: it is to be halted, or a redo waits."""
         return bool(self.halting) or self.redo is not None
 
     @property
@@ -119,7 +119,7 @@ class Recorded(msgspec.Struct, frozen=True):
         return MAX_ID if self.ending is None and self.status in _OPEN else self.ending
 
     def repeats(self, position: int, seen: int | None) -> bool:
-        """Whether a redo of this one repeats a step, as ``step_supersede`` decides it."""
+        """Return whether a redo of this one repeats a step, by the rule of ``step_supersede``."""
         number = self.seen_as
         later = position > self.position if number is None or seen is None else seen >= number
         return position == self.position or later
@@ -246,8 +246,8 @@ def free_held_by(agents: Sequence[str], reason: str, now: Now, *, lost: bool = T
 
 
 def free_all(reason: str, now: Now) -> Op[None]:
-    """Release every task that is held: leases count in awake time, which began anew. That is no loss: a machine may be
-    restarted any number of times in the middle of a long step."""
+    """Release every task that is held: leases count in awake time, which starts again. No worker is counted as lost: a
+    machine may be restarted any number of times during a long step."""
     rows = yield Query("task_running")
     yield from free([HeldTask(*row) for row in rows], reason, now, lost=False)
 

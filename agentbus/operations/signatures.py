@@ -23,7 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
-"""What JSON of a type is read as; True is no number."""
+"""The Python types that JSON of a type is read as; True is no number."""
 _PYTHON = {
     "null": "None", "boolean": "bool", "integer": "int", "number": "float", "string": "str", "array": "list",
     "object": "dict",
@@ -123,7 +123,7 @@ class Signatures:
         return refusal(workflow, announced, given["arguments"], given["keywords"])
 
     def better_elsewhere(self, workflow: str, agent: str, text: str) -> bool:
-        """Whether the version of this worker does not take these arguments, and that of another live one does."""
+        """Return whether another live worker takes these arguments, and this one does not."""
         announced = self._found.get(workflow, {})
         if agent not in announced or len(set(announced.values())) < 2:
             return False

@@ -358,7 +358,7 @@ def _let_go(request: LetGoRequest, task: HeldTask, now: Now) -> Op[str]:
 
 
 def _standing(task: HeldTask, request: LetGoRequest, again: bool) -> Op[tuple[str, int | None, list[str]]]:
-    """What a task is once it is let go, when it is due, and what it waits for. ``again``: a redo was carried out."""
+    """Return the status of a released task, when it is due, and what it waits for. ``again``: a redo was applied."""
     waits = [f"{kind}:{name}" for kind, name in request.awaits]
     if task.halting:
         return "halted", None, waits

@@ -1,4 +1,4 @@
-"""What a worker lets others know while it works: the signatures of its workflows."""
+"""The announcement of a worker while it runs: the signatures of its workflows."""
 
 from __future__ import annotations
 

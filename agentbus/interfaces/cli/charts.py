@@ -119,7 +119,7 @@ def _times(task: TaskRecord, now: int) -> list[str]:
 
 
 def _wanted(task: TaskRecord) -> Iterator[str]:
-    """What a running task is to do when the steps that run have ended."""
+    """Yield what a running task does when the steps that run have ended."""
     if task.redo:
         yield f"redoes {', '.join(task.redo)} when the steps beside it have ended"
     if task.halting:

@@ -126,7 +126,7 @@ UPDATE tasks SET
 WHERE number = $2;
 
 -- name: task_again
--- A task is done again, or a part of it, whoever holds it.
+-- A task is done again, or a part of it; its worker loses it.
 UPDATE tasks SET
     status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
     due = CASE halting WHEN 1 THEN NULL ELSE 0 END,
