@@ -132,6 +132,8 @@ class Run:
                 problem = raised(error)
             except asyncio.CancelledError as error:
                 if not is_stray(error):
+                    self.closing = True
+                    self._cancel_branches()
                     raise
                 problem = error
         self.closing = True

@@ -40,6 +40,23 @@ async def test_a_workflow_that_ends_while_a_step_runs_has_failed_and_the_step_is
     assert left[0].cancelled(), "it does not go on beside the next run"
 
 
+async def test_branches_of_a_workflow_end_with_a_cancelled_worker(bus: Bus) -> None:
+    calls = Calls()
+    calls.gate("beside")
+    left: list[asyncio.Task[None]] = []
+
+    @agentbus.workflow("branching")
+    async def branching(task: Task) -> None:
+        left.append(asyncio.create_task(task.step("beside", calls, "beside")))
+        await asyncio.Event().wait()
+
+    await bus.tasks.start(branching)
+    async with working(bus, branching):
+        await soon(calls.begun["beside"].wait())
+    await soon(asyncio.wait(left))
+    assert left[0].cancelled()
+
+
 async def test_a_step_that_the_workflow_gives_up_is_cancelled_when_it_ends(bus: Bus) -> None:
     calls = Calls()
     for name in ("slow", "charge"):

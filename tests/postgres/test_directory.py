@@ -274,10 +274,14 @@ async def test_another_server_is_asked_anew(url: str) -> None:
             before = await connection.fetchval(count)
             await receiver.complete()
             await connection.execute("UPDATE counters SET value = $1 WHERE name = 'directory'", before)
-            cut = (
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE $1"
-            )
-            await connection.fetch(cut, "%pg_notify%")
+            found = "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query LIKE $1"
+            pids = [row["pid"] for row in await connection.fetch(found, "%pg_notify%")]
+            await connection.fetch("SELECT pg_terminate_backend(pid) FROM unnest($1::int[]) AS pid", pids)
+            left = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1::int[])"
+            with anyio.fail_after(30):
+                while await connection.fetchval(left, pids):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            # The client reads the end of its connection.
             await asyncio.sleep(0.1)
             with pytest.raises(AgentEnded):
                 await sender.send("receiver", "note", 3)
