@@ -15,7 +15,14 @@ from agentbus.clock import Clock, Now
 from agentbus.engine import forking
 from agentbus.engine.blocking import Attendance
 from agentbus.engine.sqlite import home
-from agentbus.engine.sqlite.connection import identity, newest_schema, open_untouched, require_sqlite, translated
+from agentbus.engine.sqlite.connection import (
+    identity,
+    newest_schema,
+    open_untouched,
+    refuse_foreign,
+    require_sqlite,
+    translated,
+)
 from agentbus.engine.sqlite.inspection import answered
 from agentbus.errors import BusClosed, BusForked, LockedElsewhere, ReadOnlyBus, SchemaTooNew
 from agentbus.operations import Op, Operation
@@ -99,6 +106,7 @@ class ReadOnlySQLite:
         if found < newest_schema():
             reason = f"{self._reason}; its schema {found} is old, and cannot be brought up to date"
             raise ReadOnlyBus(path=self._home.root, reason=reason)
+        self._asked(lambda connection: refuse_foreign(connection, self._home, found))
 
     def _asked(self, look: Callable[[sqlite3.Connection], T]) -> T:
         """Ask the database, and again if its file was changed meanwhile.
