@@ -185,13 +185,10 @@ def test_a_bus_on_a_read_only_file_system_is_looked_at(place: Path) -> None:
     assert run_mounted(mount, _MOUNTED, place.parent) == ["a", "read_only_bus", "the file system is read-only"]
 
 
-def test_a_bus_with_a_view_of_another_program_is_not_inspected(tmp_path: Path) -> None:
-    place = tmp_path / "bus"
-    fill(place)
+def test_a_bus_with_a_view_of_another_program_is_not_inspected(place: Path) -> None:
     with closing(sqlite3.connect(place / "bus.db")) as database:
         database.execute("CREATE VIEW evil AS SELECT * FROM messages")
         database.commit()
-    for path in (*place.iterdir(), place):
-        path.chmod(path.stat().st_mode & ~0o222)
+    protect(place)
     code, told, _ = run(place, "status")["status"]
     assert (code, told["error"]["code"]) == (1, "foreign_objects")
