@@ -90,15 +90,19 @@ def distrust(kind: Kind, value: str) -> bool:
     if len(left) == len(lines):
         return False
     file = os.path.realpath(path())
+    new: str | None = None
     try:
         # mkstemp makes the file for this user only.
         descriptor, new = tempfile.mkstemp(prefix=".trusted-", dir=os.path.dirname(file))
-        with open(descriptor, "w", encoding="utf-8") as out:
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as out:
             out.writelines(left)
             out.flush()
             os.fsync(out.fileno())
         os.replace(new, file)
     except OSError as error:
+        if new is not None:
+            with suppress(OSError):
+                os.unlink(new)
         raise NotWritable(path=file, reason=error.strerror or str(error)) from None
     return True
 

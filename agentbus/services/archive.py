@@ -6,6 +6,7 @@ whose rows are still in the database. Everything here blocks: callers with an ev
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import secrets
@@ -22,7 +23,14 @@ import msgspec
 from agentbus.aside import check_interruption
 from agentbus.codec import check, decode, decode_as, recheck
 from agentbus.disk import make_held, make_private, refusal, require_file, stamp, sync
-from agentbus.errors import DamagedArchive, DamagedPayload, InvalidInput, PayloadTooLarge, SnapshotTooLarge
+from agentbus.errors import (
+    DamagedArchive,
+    DamagedPayload,
+    InvalidInput,
+    PayloadTooLarge,
+    SnapshotTooLarge,
+    TooManyFiles,
+)
 from agentbus.operations.archives import (
     FORMAT,
     ArchivedAgent,
@@ -274,6 +282,8 @@ def _opened(path: Path, holds: Callable[[int, int], bool]) -> Iterator[_File]:
             raise DamagedArchive(path=str(path), reason="it is not a file with something in it")
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise TooManyFiles(path=str(path), reason=error.strerror) from None
         raise DamagedArchive(path=str(path), reason=getattr(error, "strerror", None) or str(error)) from None
     there = os.fstat(descriptor)
     if holds(there.st_dev, there.st_ino):

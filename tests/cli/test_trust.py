@@ -62,6 +62,15 @@ def test_a_file_that_another_user_can_write_accepts_nothing(config: Path) -> Non
         trust.trust("host", "h:2")
 
 
+def test_a_line_that_is_no_text_stays_when_another_is_removed(config: Path) -> None:
+    trust.trust("host", "h:1")
+    with config.open("ab") as file:
+        file.write(b"home /\xff\n")
+    assert trust.distrust("host", "h:1")
+    assert config.read_bytes() == b"home /\xff\n"
+    assert [path.name for path in config.parent.iterdir()] == ["trusted"]
+
+
 def test_a_relative_configuration_directory_is_ignored(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

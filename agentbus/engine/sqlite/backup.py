@@ -19,11 +19,11 @@ from urllib.parse import quote
 
 from agentbus.disk import BESIDE, give_name, make_private, misplaced, refusal, stamp, sync
 from agentbus.engine.interface import Progress
-from agentbus.engine.sqlite.connection import open_reader, translated
+from agentbus.engine.sqlite.connection import missing_descriptor, open_reader, translated
 from agentbus.engine.sqlite.home import BACKUP_LOCK, Home
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.relics import backups
-from agentbus.errors import BackupFailed, DamagedBackup, DiskFull
+from agentbus.errors import BackupFailed, DamagedBackup, DiskFull, TooManyFiles
 from agentbus.records import BackupRecord
 
 UNFINISHED = ".unfinished"
@@ -123,8 +123,8 @@ def copy_into(
 ) -> str | None:
     """Copy a database into an empty file, as one that needs no other files; says what is wrong with the copy.
 
-    Whoever wants to hear of the progress is told how many pages were copied, then verified. Raises ``GivenUp`` soon
-    after ``given_up`` says so.
+    ``progress`` is called with the pages that were copied, then verified. Raises ``GivenUp`` soon after ``given_up``
+    returns True.
     """
 
     def step(_: int, left: int, total: int) -> None:
@@ -140,7 +140,7 @@ def copy_into(
         if progress is None and given_up is None:
             source.backup(connection, pages=-1)
         else:
-            # Inside one read transaction: else the copy would begin anew whenever somebody writes.
+            # Inside one read transaction: else the copy would start again with every write.
             source.execute("BEGIN")
             source.execute("PRAGMA schema_version").fetchone()
             source.backup(connection, pages=_STEP, progress=step)
@@ -155,6 +155,9 @@ def copy_into(
     except sqlite3.OperationalError:
         if given_up is not None and given_up():
             raise GivenUp from None
+        # Asked before the connection is closed, which frees a descriptor.
+        if (reason := missing_descriptor()) is not None:
+            raise TooManyFiles(path=str(target), reason=reason) from None
         raise
     finally:
         connection.close()
@@ -180,7 +183,6 @@ def _copy(home: Home, target: Path, timeout: float, progress: Progress | None, g
     try:
         problem = copy_into(source, target, progress, given_up)
     except sqlite3.Error as error:
-        # Before the source is closed, which may free the descriptor that was missing.
         found = translated(error, home)
         raise DiskFull(path=str(target)) if isinstance(found, DiskFull) else found from error
     finally:

@@ -158,7 +158,7 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committ
         return LockedElsewhere(path=path)
     if primary in {sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT}:
         return NotADatabase(path=path, reason=str(error))
-    if primary == sqlite3.SQLITE_CANTOPEN and (reason := _no_descriptor()) is not None:
+    if primary == sqlite3.SQLITE_CANTOPEN and (reason := missing_descriptor()) is not None:
         return TooManyFiles(path=path, reason=reason)
     if primary in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}:
         return NotWritable(path=path, reason=str(error))
@@ -169,8 +169,8 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committ
     return StoreError(path=path, reason=str(error))
 
 
-def _no_descriptor() -> str | None:
-    """Why no file can be opened, if none can: SQLite does not say why it could not open one."""
+def missing_descriptor() -> str | None:
+    """Return the reason why no file can be opened, if none can: SQLite does not say why it could not open one."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
