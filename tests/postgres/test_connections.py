@@ -13,6 +13,7 @@ import pytest
 import agentbus
 from agentbus import parting
 from agentbus.engine.postgres.address import parse
+from agentbus.engine.postgres.admission import Admission
 from agentbus.engine.postgres.connection import connect, let_go, server_queries
 from agentbus.engine.postgres.problems import CROWDED
 from agentbus.errors import TooManyConnections
@@ -155,6 +156,19 @@ async def test_a_bus_that_cannot_be_opened_leaves_no_connection_behind() -> None
         await asyncio.to_thread(run, server_url(), LIMIT.format("one", 2))
         async with agentbus.connect(place):
             pass
+
+
+async def test_a_refusal_of_long_ago_holds_no_opening_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line, address = Admission(), parse(url)
+    with pytest.raises(TooManyConnections):
+        async with line.turn(address, 1):
+            raise TooManyConnections(path=address.shown, reason="too many connections")
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    monkeypatch.setattr(loop, "time", lambda: now() + 60)
+    # The second would wait for the first, and be refused with the old error.
+    async with line.turn(address, 1), line.turn(address, 1):
+        pass
 
 
 @pytest.mark.usefixtures("url")

@@ -25,6 +25,8 @@ _PATIENCE = 30.0
 _SHORTEST = 0.05
 _LONGEST = 0.5
 """Seconds after a refusal until the next bus may try: twice as long after each."""
+_OUTDATED = 5.0
+"""Seconds after which a refusal says nothing any more about the server."""
 
 
 class Admission:
@@ -34,7 +36,7 @@ class Admission:
         self._inside = 0
         self._line: deque[asyncio.Future[None]] = deque()
         self._refusals = 0
-        self._refusal: TooManyConnections | None = None
+        self._last: tuple[float, TooManyConnections] | None = None
         self._opened = 0.0
 
     @asynccontextmanager
@@ -50,7 +52,7 @@ class Admission:
         except BaseException:
             self._leave()
             raise
-        self._refusals, self._refusal, self._opened = 0, None, asyncio.get_running_loop().time()
+        self._refusals, self._last, self._opened = 0, None, asyncio.get_running_loop().time()
         self._leave()
 
     async def _wait(self, address: Address, patience: float) -> None:
@@ -64,8 +66,10 @@ class Admission:
         try:
             while not turn.done():
                 await asyncio.wait([turn], timeout=problems.CROWDED)
-                if not turn.done() and self._refusal is not None:
-                    raise TooManyConnections(**self._refusal.facts)
+                # More may open at a time once the last refusal is outdated.
+                self._next()
+                if not turn.done() and (refusal := self._refusal) is not None:
+                    raise TooManyConnections(**refusal.facts)
                 if not turn.done() and loop.time() - max(begun, self._opened) > patience:
                     raise LockTimeout(path=address.shown, pid="of this process", waited=patience)
         except BaseException:
@@ -76,14 +80,22 @@ class Admission:
             raise
 
     @property
+    def _refusal(self) -> TooManyConnections | None:
+        """The last refusal, unless it is outdated."""
+        if self._last is not None and asyncio.get_running_loop().time() - self._last[0] > _OUTDATED:
+            self._refusals, self._last = 0, None
+        return None if self._last is None else self._last[1]
+
+    @property
     def _most(self) -> int:
         return MOST if self._refusal is None else 1
 
     def _refused(self, error: TooManyConnections) -> None:
         """Keep the turn for a while: whatever was held is given back by then."""
         pause = min(_LONGEST, _SHORTEST * 2 ** min(self._refusals, 10)) * random.uniform(0.5, 1)  # noqa: S311
-        self._refusals, self._refusal = self._refusals + 1, error
-        asyncio.get_running_loop().call_later(pause, self._leave)
+        loop = asyncio.get_running_loop()
+        self._refusals, self._last = self._refusals + 1, (loop.time(), error)
+        loop.call_later(pause, self._leave)
 
     def _leave(self) -> None:
         self._inside -= 1
