@@ -299,3 +299,10 @@ async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(sch
         assert await bus.state("a").get("k") == 1
     ((newest,),) = (await asyncio.to_thread(run, server_url(), "SELECT max(version) FROM upgraded.migrations"))[0]
     assert newest == max(migrations())
+
+
+@pytest.mark.usefixtures("url")
+async def test_an_error_of_the_server_is_not_its_own_cause() -> None:
+    with pytest.raises(asyncpg.InvalidCatalogNameError) as found:
+        await connections.connect(parse(server_url().replace("/postgres", "/missing", 1)))
+    assert found.value.__cause__ is None

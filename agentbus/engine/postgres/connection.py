@@ -112,8 +112,10 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None, *
             let_go(connection)
             raise
     except asyncpg.PostgresError as error:
-        # Trying again would not help.
-        raise translated(error, address) if is_pooler(error, address) else error from error
+        if is_pooler(error, address):
+            # Trying again would not help.
+            raise translated(error, address) from error
+        raise
     _sessions.add(connection)
     _keep_alive(connection)
     # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
