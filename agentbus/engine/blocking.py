@@ -45,7 +45,7 @@ class BlockingEngine(Protocol):
     def write(
         self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
     ) -> T:
-        """Commit one request, or raise its error. ``patience``: wait no longer than that many seconds for others."""
+        """Commit one request, or raise its error. ``patience``: wait no longer than that many seconds for a lock."""
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Answer a question without writing."""

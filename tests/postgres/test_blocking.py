@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -17,6 +18,7 @@ from agentbus.operations.agents import DeclareRequest, Profile, RegisterRequest,
 from agentbus.operations.claims import ClaimRequest, claim
 from agentbus.operations.messages import Draft, SendRequest, send
 from agentbus.operations.reading import count
+from tests.support.proxy import DELAY, proxied, socket_and_schema
 
 
 def opened(url: str) -> BlockingPostgres:
@@ -75,6 +77,24 @@ def test_what_cannot_be_opened_is_a_named_error(bad: str, kind: type[AgentBusErr
     with pytest.raises(kind) as found:
         opened(bad)
     assert not isinstance(found.value, AccessDenied)
+
+
+async def test_a_commit_that_takes_long_is_no_wait_for_others(url: str) -> None:
+    """Raised means not written: what the server has committed does not end as a timeout."""
+    socket, schema = socket_and_schema(url)
+    async with proxied(socket) as proxy:
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+
+        def write() -> None:
+            engine = opened(place)
+            try:
+                proxy.cut = "delayed"
+                engine.write(declare, DeclareRequest(("p",), ()), patience=DELAY / 5)
+            finally:
+                engine.close()
+
+        await asyncio.to_thread(write)
+        assert proxy.cuts == 1
 
 
 async def test_in_an_event_loop_it_says_what_to_use_instead(url: str) -> None:

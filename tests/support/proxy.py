@@ -9,16 +9,19 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-_AT_COMMIT = frozenset({"before", "after"})
+_AT_COMMIT = frozenset({"before", "after", "delayed"})
 _UNSENT = frozenset({"before", "unsent"})
+DELAY = 0.5
+"""Seconds after which the client gets an answer that is ``delayed``."""
 _READY = b"Z\x00\x00\x00\x05I"
 """The server's word that it has ended a transaction."""
 
 
 class Proxy:
     """Passes on what it gets. ``cut`` says what becomes of the next COMMIT: ``before``, it does not reach the server;
-    ``after``, the server's answer does not reach the client. Or of the next statement with parameters: ``unsent`` and
-    ``unheard`` are the same for that, and with ``late`` it reaches the server only when the proxy is closed."""
+    ``after``, the server's answer does not reach the client; ``delayed``, it does late. Or of the next statement with
+    parameters: ``unsent`` and ``unheard`` are the same for that, and with ``late`` it reaches the server only when the
+    proxy is closed."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -60,7 +63,12 @@ class Proxy:
                         while not answer.endswith(_READY):
                             answer += await server_reader.read(65536)
                         self.answers.append(answer)
-                    return
+                    if how != "delayed":
+                        return
+                    await asyncio.sleep(DELAY)
+                    writer.write(answer)
+                    back = asyncio.create_task(_pass(server_reader, writer))
+                    continue
                 server_writer.write(data)
                 await server_writer.drain()
         except OSError:

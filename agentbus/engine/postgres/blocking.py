@@ -21,7 +21,7 @@ from agentbus.engine.postgres.readers import Readers
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.transaction import Transactor
 from agentbus.engine.signals import postponed
-from agentbus.errors import AgentBusError, BusClosed, LockTimeout, Misuse
+from agentbus.errors import AgentBusError, BusClosed, Misuse
 from agentbus.operations import Op, Operation
 
 R = TypeVar("R")
@@ -93,12 +93,7 @@ class BlockingPostgres:
     ) -> T:
         transactor = self._checked()
         call = Call(operation, request, self._disk and (operation.durable if durable is None else durable))
-        try:
-            bells = self.run(asyncio.wait_for(transactor.run([call]), patience))
-        except TimeoutError:
-            # What was not committed is undone with the connection; the next call has another.
-            transactor.break_off()
-            raise LockTimeout(path=self._address.shown, pid="of another client", waited=patience) from None
+        bells = self.run(transactor.run([call], patience))
         self.contested = bool(bells.again)
         if bells.channels and not bells.told:
             with suppress(AgentBusError):

@@ -91,7 +91,12 @@ _sessions = _Sessions()
 
 def writing(patience: float) -> dict[str, str]:
     """The settings of a connection that writes, and waits no longer than that for another one's lock."""
-    return {**WRITING, "lock_timeout": f"{max(1, round(patience * 1000)):d}"}
+    return {**WRITING, "lock_timeout": f"{lock_timeout(patience):d}"}
+
+
+def lock_timeout(patience: float) -> int:
+    """Return the value of the setting: milliseconds, and never 0, which stands for no limit."""
+    return max(1, round(patience * 1000))
 
 
 @cache

@@ -17,7 +17,7 @@ from agentbus.engine.calls import Call, grouped
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries, writing
+from agentbus.engine.postgres.connection import Connection, connect, let_go, lock_timeout, server_queries, writing
 from agentbus.engine.postgres.directory import Directory, Planned
 from agentbus.engine.postgres.merging import ask_several
 from agentbus.engine.postgres.retries import Retries, pause
@@ -57,6 +57,7 @@ class Transactor:
         self._address = address
         self._clock = clock
         self._patience = patience
+        self._limit: float | None = None
         self.process = 0
         self.hint: Callable[[Sequence[str]], None] | None = None
         """Told before a commit that takes time who will be rung after it."""
@@ -75,10 +76,17 @@ class Transactor:
         self._beside, self._alone = queries["server_lock_beside"], queries["server_lock_alone"]
         self._unlock = queries["server_unlock"]
 
-    async def run(self, calls: Sequence[Call]) -> Bells:
-        """Commit the calls and note each one's outcome; the bells to ring."""
+    async def run(self, calls: Sequence[Call], patience: float | None = None) -> Bells:
+        """Commit the calls and note each one's outcome; the bells to ring. ``patience`` replaces that of the bus: it is
+        the server that ends the wait for a lock, because a COMMIT that is cancelled may have been carried out."""
         async with self._turn:
+            self._limit = patience
             return await self._run(calls)
+
+    @property
+    def _waits(self) -> float:
+        """Seconds that the present calls may wait for others."""
+        return self._patience if self._limit is None else self._limit
 
     async def _run(self, calls: Sequence[Call]) -> Bells:
         begun = time.perf_counter()
@@ -89,7 +97,7 @@ class Transactor:
             except (_Lost, _Conflict) as error:
                 bells = await self._patiently(calls, error)
         except (_Lost, _Conflict) as error:
-            return self._failed(calls, problems.translated(error.reason, self._address, waited=self._patience))
+            return self._failed(calls, problems.translated(error.reason, self._address, waited=self._waits))
         except Exception as error:
             let_go(self._connection)
             return self._failed(calls, error)
@@ -147,7 +155,7 @@ class Transactor:
         # Imported only here, on the slow path.
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-        retries = Retries(self._address, self._patience, error.reason)
+        retries = Retries(self._address, self._waits, error.reason)
 
         def enough(state: RetryCallState) -> bool:
             last = state.outcome.exception() if state.outcome is not None else None
@@ -202,6 +210,9 @@ class Transactor:
             return await self._settled(connection, call, self._doubted)
         clock = self._clock
         if not call.operation.single or not call.durable or (isinstance(clock, ServerClock) and not clock.is_fresh):
+            return None
+        if self._limit is not None:
+            # Only a transaction has a limit of its own.
             return None
         if (planned := self._directory.plan(call, clock.now())) is None:
             return None
@@ -293,6 +304,8 @@ class Transactor:
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
         # Only promises are waited for: a crash that undoes a claim or a beat merely repeats work.
         begin = "BEGIN" if any(call.durable for call in calls) else "BEGIN; SET LOCAL synchronous_commit = off"
+        if self._limit is not None:
+            begin += f"; SET LOCAL lock_timeout = {lock_timeout(self._limit):d}"
         lock = self._beside if all(call.beside for call in calls) else self._alone
         clock = self._clock
         try:
@@ -411,7 +424,7 @@ class Transactor:
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
         if isinstance(error, problems.DRIVER):
-            return problems.translated(error, self._address, waited=self._patience)
+            return problems.translated(error, self._address, waited=self._waits)
         return error
 
 
