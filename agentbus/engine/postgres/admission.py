@@ -8,7 +8,6 @@ open, which then hold the lock of the bus for longer than others wait for it.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,15 +15,16 @@ from weakref import WeakKeyDictionary
 
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
+from agentbus.engine.postgres.retries import pause
 from agentbus.errors import LockTimeout, TooManyConnections
 
 MOST = 4
 """Buses that open at the same time."""
 _PATIENCE = 30.0
 """Seconds to wait in line, at least."""
-_SHORTEST = 0.05
-_LONGEST = 0.5
-"""Seconds after a refusal until the next bus may try: twice as long after each."""
+_FIRST = 0.1
+_LONGEST = 0.75
+"""Seconds after a refusal until the next bus may try, at most: twice as long after each."""
 _OUTDATED = 5.0
 """Seconds after which a refusal says nothing any more about the server."""
 
@@ -92,10 +92,9 @@ class Admission:
 
     def _refused(self, error: TooManyConnections) -> None:
         """Keep the turn for a while: whatever was held is given back by then."""
-        pause = min(_LONGEST, _SHORTEST * 2 ** min(self._refusals, 10)) * random.uniform(0.5, 1)  # noqa: S311
         loop = asyncio.get_running_loop()
         self._refusals, self._last = self._refusals + 1, (loop.time(), error)
-        loop.call_later(pause, self._leave)
+        loop.call_later(pause(self._refusals, _FIRST, _LONGEST), self._leave)
 
     def _leave(self) -> None:
         self._inside -= 1

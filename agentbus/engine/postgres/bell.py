@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go
+from agentbus.engine.postgres.retries import pause
 from agentbus.engine.postgres.statements import ask
 from agentbus.operations import Query
 
@@ -31,6 +31,8 @@ AGAIN = 0.01
 """Seconds after which those come again who found everything in other hands."""
 RESTED = 0.005
 """Seconds after which those that were rung may be asleep again."""
+_FIRST = 0.05
+"""Seconds of the first pause before trying to connect again, at most."""
 _OFTEN = 2.0
 _RARELY = 10.0
 """Seconds between tries to connect again, at most; and where the server has no connection left."""
@@ -190,4 +192,4 @@ def _pause(state: RetryCallState) -> float:
     is asked less often, because the bell is what a bus can best do without: it looks at every beat, too."""
     error = state.outcome.exception() if state.outcome is not None else None
     crowded = error is not None and problems.is_crowded(error)
-    return random.uniform(0, min(_RARELY if crowded else _OFTEN, 0.05 * 2 ** min(state.attempt_number - 1, 10)))  # noqa: S311
+    return pause(state.attempt_number, _FIRST, _RARELY if crowded else _OFTEN)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from agentbus.engine.postgres import problems
 from agentbus.engine.postgres.address import Address
 from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
-from agentbus.engine.postgres.retries import Retries, pause
+from agentbus.engine.postgres.retries import Retries, pause_of
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask
 from agentbus.errors import BusClosed
@@ -111,7 +111,7 @@ class Readers:
         retrying = AsyncRetrying(
             retry=retry_if_exception(problems.is_lost),
             stop=enough,
-            wait=pause,
+            wait=pause_of,
             reraise=True,
         )
         try:

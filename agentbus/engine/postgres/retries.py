@@ -1,4 +1,4 @@
-"""How long something is tried again that the server did not do: bounded, and logged when it starts."""
+"""Trying again what the server did not do: for a bounded time, with random pauses, and logged when it starts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ _CROWDED = 0.2
 """Seconds of the first pause, at most, after a connection was lost, and after one was refused."""
 
 
-def pause(state: RetryCallState) -> float:
-    """Return how long to wait before the next try: random, up to twice as long each time, at most a second."""
+def pause(attempt: int, first: float, longest: float) -> float:
+    """Return the seconds to wait after a try (the first is 1): random, up to twice as long each time, at most
+    ``longest``."""
+    return random.uniform(0, min(longest, first * 2 ** min(attempt - 1, 10)))  # noqa: S311
+
+
+def pause_of(state: RetryCallState) -> float:
+    """Return the seconds to wait before the next try of a transaction or a question: at most one."""
     error = state.outcome.exception() if state.outcome is not None else None
     # A transaction that was not committed says why.
     error = getattr(error, "reason", error)
     first = _CROWDED if isinstance(error, BaseException) and problems.is_crowded(error) else _FIRST
-    return random.uniform(0, min(1.0, first * 2 ** min(state.attempt_number - 1, 10)))  # noqa: S311
+    return pause(state.attempt_number, first, 1.0)
 
 
 class Retries:

@@ -20,7 +20,7 @@ from agentbus.engine.postgres.clock import ServerClock
 from agentbus.engine.postgres.connection import Connection, connect, let_go, lock_timeout, server_queries, writing
 from agentbus.engine.postgres.directory import Directory, Planned
 from agentbus.engine.postgres.merging import ask_several
-from agentbus.engine.postgres.retries import Retries, pause
+from agentbus.engine.postgres.retries import Retries, pause_of
 from agentbus.engine.postgres.scripts import Scripts
 from agentbus.engine.postgres.standstill import watched
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
@@ -164,7 +164,7 @@ class Transactor:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((_Lost, _Conflict)),
             stop=enough,
-            wait=pause,
+            wait=pause_of,
             reraise=True,
         )
         return await retrying(self._attempt, calls)
