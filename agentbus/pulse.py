@@ -11,10 +11,10 @@ from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, DatabaseGone
 from agentbus.handle import Handle
 from agentbus.operations.processes import BeatRequest, beat
-from agentbus.operations.reading import neighbours, pending
+from agentbus.operations.reading import pending
 from agentbus.renewal import Renewer
 from agentbus.services.expiry import expire_state
-from agentbus.services.presence import strike_off
+from agentbus.services.presence import notice_deaths
 from agentbus.watchdog import Watchdog
 
 log = logging.getLogger("agentbus")
@@ -65,7 +65,7 @@ class Pulse:
                     log.warning("this process was silent for so long that it counted as dead; its agents have failed")
                     engine.hub.ring_all()
                 await self._listen_again()
-                await strike_off(engine, await engine.read(neighbours, engine.process))
+                await notice_deaths(engine)
                 await expire_state(engine)
             except AgentBusError as error:
                 log.warning("no beat: %s", error)

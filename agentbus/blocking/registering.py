@@ -9,6 +9,7 @@ from agentbus.addresses import Address
 from agentbus.blocking.agent import BlockingAgent
 from agentbus.blocking.driving import run
 from agentbus.engine import presence
+from agentbus.engine.dead_processes import mark_dead, rows_of
 from agentbus.errors import AgentExists, InvalidInput, UnknownType
 from agentbus.limits import check_range
 from agentbus.operations.agents import RegisterRequest
@@ -41,7 +42,7 @@ def register(
     try:
         life = _start(bus, request, watched)
     except AgentExists as exists:
-        if exists.process is None or not _is_gone(bus, Neighbour(**exists.process)):
+        if exists.process is None or not mark_dead(bus.store, rows_of([Neighbour(**exists.process)])):
             raise
         life = _start(bus, request, watched)
     except UnknownType as error:
@@ -72,11 +73,3 @@ def _watched(pid: int) -> EnterRequest:
     if presence.is_gone(pid, "", None):
         raise InvalidInput(reason=f"there is no process {pid}")
     return EnterRequest(presence.host_key(), pid, presence.start_time(pid), None, watched=True)
-
-
-def _is_gone(bus: BlockingBus, other: Neighbour) -> bool:
-    """Whether the process that the agent lived in is gone; then that is noted, and the agent has failed."""
-    if other.host != presence.host_key() or not presence.is_gone(other.pid, other.started, other.bell):
-        return False
-    bus.write(leave, LeaveRequest((other.process,), True, "its process died"))
-    return True

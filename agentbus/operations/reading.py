@@ -14,7 +14,6 @@ from agentbus.limits import MAX_ID, generated_id
 from agentbus.operations import Op, Query, Row
 from agentbus.operations.fencing import LIVE
 from agentbus.operations.paging import page
-from agentbus.operations.processes import Neighbour
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
 
 
@@ -142,12 +141,6 @@ def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
     """Which of these mailboxes have something to claim or to tend."""
     rows = yield Query("mailbox_pending", (list(mailboxes), now.wall, now.awake))
     return [mailbox for (mailbox,) in rows]
-
-
-def neighbours(process: int, now: Now) -> Op[list[Neighbour]]:
-    """The other processes of the same host that count as live."""
-    rows = yield Query("process_neighbours", (process,))
-    return [Neighbour(*row) for row in rows]
 
 
 def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:

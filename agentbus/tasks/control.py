@@ -196,10 +196,9 @@ class Control:
         try:
             return await self._engine.write(operation, request)
         except WrongArguments:
-            from agentbus.operations.examining import live_processes
-            from agentbus.services.presence import strike_off
+            from agentbus.services.presence import notice_deaths
 
-            if not await strike_off(self._engine, await self._engine.read(live_processes, None)):
+            if not await notice_deaths(self._engine):
                 raise
         return await self._engine.write(operation, request)
 
