@@ -148,13 +148,20 @@ def test_one_that_waits_looks_for_the_dead_again_and_again(
     monkeypatch.setattr(attending, "BEAT", 0.2)
     with open_bus(url) as bus:
         holding(bus, stranger.pid)
-        killer = subprocess.Popen(["sh", "-c", f"sleep 0.3; kill -9 {stranger.pid}"])
+
+        def kill_later() -> None:
+            with open_bus(url) as other:
+                until(lambda: len(other.read(live_processes, None)) == 2)
+            stranger.kill()
+
+        killer = Thread(target=kill_later)
+        killer.start()
         try:
             begun = time.monotonic()
             assert wait(bus) == found
             assert time.monotonic() - begun < LONG / 2
         finally:
-            killer.wait(PATIENCE)
+            killer.join()
 
 
 def test_one_that_asks_hears_that_who_was_asked_died(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.guarded import free_port
+from tests.support.proxy import pass_on
 
 PGBOUNCER = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 _PATIENCE = 30.0
@@ -75,7 +76,7 @@ async def pretended(server: Path, *, ignoring: bool, renaming: bool) -> AsyncIte
             start = await reader.readexactly(length - 4)
         start = _without_settings(start) if ignoring else start
         back.write(struct.pack("!i", len(start) + 4) + start)
-        forth = asyncio.create_task(_pass(reader, back))
+        forth = asyncio.create_task(pass_on(reader, back))
         try:
             # Until the server is ready, message by message.
             kind = b""
@@ -86,7 +87,7 @@ async def pretended(server: Path, *, ignoring: bool, renaming: bool) -> AsyncIte
                 if kind == b"K" and renaming:
                     body = struct.pack("!i", 2**30) + body[4:]
                 writer.write(kind + struct.pack("!i", length) + body)
-            await _pass(there, writer)
+            await pass_on(there, writer)
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -109,11 +110,3 @@ def _without_settings(start: bytes) -> bytes:
     pairs = zip(words[::2], words[1::2], strict=True)
     kept = [word for name, value in pairs if name in (b"user", b"database") for word in (name, value)]
     return start[:4] + b"\0".join(kept) + b"\0\0"
-
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()

@@ -43,7 +43,7 @@ class Proxy:
             return
         self._tasks.add(task)
         server_reader, server_writer = await asyncio.open_unix_connection(self._target)
-        back = asyncio.create_task(_pass(server_reader, writer))
+        back = asyncio.create_task(pass_on(server_reader, writer))
         try:
             while data := await reader.read(65536):
                 # A simple query, alone or as the last of a script; or a statement with parameters.
@@ -67,7 +67,7 @@ class Proxy:
                         return
                     await asyncio.sleep(DELAY)
                     writer.write(answer)
-                    back = asyncio.create_task(_pass(server_reader, writer))
+                    back = asyncio.create_task(pass_on(server_reader, writer))
                     continue
                 server_writer.write(data)
                 await server_writer.drain()
@@ -88,7 +88,8 @@ class Proxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on all data from one end to the other, then close that."""
     with suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)
