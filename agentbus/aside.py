@@ -29,7 +29,7 @@ class Interrupted(Exception):
 
 
 interruption: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
-"""How the work that runs now is asked to end, if it can be."""
+"""The way to ask the work that runs now to end, if there is one."""
 
 
 def is_interrupted() -> bool:

@@ -57,7 +57,7 @@ def check_directory(path: str) -> None:
 
 
 def check_file(path: str, *, links: int = 1) -> None:
-    """Refuse what is in the place of a file of a bus, unless it is a safe one with at most so many names. It may be
+    """Refuse what is in the place of a file of a bus, unless it is a safe one with at most ``links`` names. It may be
     missing. Nothing is opened: closing a database that SQLite has open would drop its locks."""
     try:
         found = os.lstat(path)
@@ -106,7 +106,7 @@ def doubt(found: os.stat_result) -> str | None:
 
 
 def is_own(uid: int) -> bool:
-    """Whether it is this user, or the one for whom sudo made this root: as Git decides it."""
+    """Return True for this user, and for the one for whom sudo made this root: as Git decides it."""
     me = os.geteuid()
     return uid == me or (me == 0 and str(uid) == os.environ.get("SUDO_UID"))
 

@@ -92,7 +92,7 @@ class Watchdog:
         self._sources.remove(source)
 
     def cover(self, duration: int) -> None:
-        """Note that something is held from now on, for a lease of so many milliseconds."""
+        """Note that something is held from now on, for a lease of ``duration`` milliseconds."""
         if duration < self._covered:
             self._covered = duration
             if self._thread is None:

@@ -32,7 +32,7 @@ class BlockingEngine(Protocol):
 
     @property
     def read_only(self) -> bool:
-        """Whether the bus can only be looked at: every write is refused."""
+        """True if the bus can only be looked at: every write is refused."""
 
     @property
     def shown(self) -> str:

@@ -307,8 +307,7 @@ class UntrustedHome(StoreError):
 
 
 class UnsafeFile(StoreError):
-    """What is in the place of a file or directory of a bus leads elsewhere, or belongs to another user. It was not
-    used."""
+    """The file or directory in the place of one of a bus leads elsewhere, or belongs to another user. It was not used."""
 
     code = "unsafe_file"
     text = "{path} is not used: {reason}"

@@ -1,4 +1,4 @@
-"""Commands in a directory that somebody else prepared, and the command that trusts it."""
+"""Commands in a directory that another user prepared, and the command that trusts it."""
 
 from __future__ import annotations
 

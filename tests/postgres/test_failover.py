@@ -21,7 +21,7 @@ HOUR = 3600 * 1000
 
 
 class HostClock(ServerClock):
-    """What the server says, as if the clock of its host were off by this many milliseconds."""
+    """The time of the server, as if the clock of its host were off by this many milliseconds."""
 
     ahead = 0
 

@@ -20,7 +20,7 @@ IGNORED = (
     "tcp_keepalives_idle,tcp_keepalives_interval,tcp_keepalives_count,synchronous_commit,plan_cache_mode,"
     "enable_seqscan,enable_hashjoin,enable_mergejoin,lock_timeout,default_transaction_read_only"
 )
-"""What an administrator lists to make the errors go away."""
+"""Settings that an administrator lists to make the errors go away."""
 
 
 async def refused(url: str) -> UnsupportedPooler:
@@ -32,7 +32,7 @@ async def refused(url: str) -> UnsupportedPooler:
 
 
 async def made_in(schema: str) -> int:
-    """How many tables a bus has made in a schema."""
+    """Return the number of tables that a bus has made in a schema."""
     query = f"SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}' AND tablename = 'messages'"
     ((count,),) = (await asyncio.to_thread(run, server_url(), query))[0]
     return int(count)

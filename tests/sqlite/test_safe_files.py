@@ -1,4 +1,4 @@
-"""A home that somebody else prepared: no link in it is followed, and one that others own or can write to is refused."""
+"""A home that another user prepared: no link in it is followed, and one that others own or can write to is refused."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_restore_that_was_killed_leaves_a_link_that_is_its_own(place: Pa
     (place / "backups").mkdir(mode=0o700)
     os.link(place / "bus.db", place / "backups" / ".replacing-20260101T000000.000Z-1a2b3c4d.db")
     await opened(place)
-    os.link(place / "bus.db", place / "backups" / "of-somebody-else.db")
+    os.link(place / "bus.db", place / "backups" / "of-another.db")
     with pytest.raises(UnsafeFile):
         await opened(place)
 

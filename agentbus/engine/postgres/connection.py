@@ -148,7 +148,7 @@ async def _connected(address: Address, wanted: Mapping[str, str], *, standby: bo
 
 
 def _server(address: Address, *, standby: bool) -> dict[str, Any]:
-    """Where to connect to. Given by itself, it is stronger than what the driver reads from the URL."""
+    """Return the servers to connect to. Given by themselves, they override what the driver reads from the URL."""
     hosts: dict[str, Any] = {}
     if address.hosts:
         hosts = {"host": [host for host, _ in address.hosts], "port": [port for _, port in address.hosts]}

@@ -88,8 +88,8 @@ def remove(bells: Iterable[str | None]) -> None:
 
 
 def is_bell(path: str) -> bool:
-    """Whether a path can be that of a bell, as far as its text says. That it is one of this bus cannot be said: a home
-    has as many paths as there are ways to it."""
+    """Return True if a path can be that of a bell, as far as its text says. That it is one of this bus cannot be said:
+    a home has as many paths as there are ways to it."""
     folder, _, name = path.rpartition("/")
     pid, _, token = name.partition("-")
     named = pid.isdecimal() and len(token) == 8 and token.isalnum()

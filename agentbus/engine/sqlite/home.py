@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = ".agentbus"
 BACKUP_LOCK = "backup.lock"
 REPLACING = ".replacing-"
-"""How the second name of a database begins, in ``backups/``, until a restore has put another one in its place."""
+"""The prefix of the second name of a database, in ``backups/``, until a restore has put another one in its place."""
 _NO_SHARED_MEMORY = (
     "nfs",
     "cifs",
@@ -38,7 +38,7 @@ _FILES = ("bus.lock", "bus.ballast", BACKUP_LOCK)
 _FOLDERS = ("bells", "backups", "archive")
 _DATABASE = ("-wal", "-shm", "-journal")
 _FILE_ENDINGS = (".db", ".sqlite", ".sqlite3", ".db3")
-"""How people name a database that is one file."""
+"""Endings of the name of a database that is one file."""
 
 
 class Home:
@@ -268,7 +268,7 @@ def _octal(match: re.Match[str]) -> str:
 
 
 def _own_links(home: Home) -> int:
-    """How many names the database has that a restore which was killed left behind."""
+    """Return the number of names of the database that a restore which was killed left behind."""
     try:
         found = os.lstat(home.file)
         with os.scandir(f"{home.root}/backups") as entries:
@@ -279,7 +279,7 @@ def _own_links(home: Home) -> int:
 
 
 def refuse_link(path: str) -> None:
-    """Refuse a home that nobody named and that is a symbolic link: a cloned repository would choose the bus that its
+    """Refuse a home that was not named and that is a symbolic link: a cloned repository would choose the bus that its
     agents join. A user who links to a bus on purpose names it in ``AGENTBUS_URL``."""
     if os.path.islink(path):
         from shlex import quote
