@@ -194,20 +194,26 @@ def _progressed(task: HeldTask) -> Op[None]:
 @operation(durable=True)
 def fail_step(requests: Sequence[FailStepRequest], now: Now) -> Op[list[Outcome[int | None]]]:
     """Keep what went wrong with steps; the outcome is when there is another attempt (wall), if there is."""
-    return (yield from for_holders(requests, _fail, now))
+    errors, tasks = yield from held(requests)
+    outcomes: list[Outcome[int | None]] = []
+    for index, request in enumerate(requests):
+        outcomes.append(errors[index] if index in errors else (yield from _fail(request, now)))
+    # Once per task: a redo that is carried out takes the task from its worker.
+    for number in dict.fromkeys(request.hold.number for index, request in enumerate(requests) if index not in errors):
+        yield from redo_when_ready(tasks[number], now)
+    return outcomes
 
 
-def _fail(request: FailStepRequest, task: HeldTask, now: Now) -> Op[int | None]:
+def _fail(request: FailStepRequest, now: Now) -> Op[int | None]:
     due = None if request.delay is None else now.wall + request.delay
     yield Query(
         "step_fail",
         (
             "failed" if due is None else "retrying", due, request.failures, request.problem,
-            now.wall if due is None else None, request.ending if due is None else None, task.number,
+            now.wall if due is None else None, request.ending if due is None else None, request.hold.number,
             request.place.kind, request.place.key,
         ),
     )  # fmt: skip
-    yield from redo_when_ready(task, now)
     return due
 
 

@@ -234,3 +234,36 @@ async def test_a_redo_of_an_approval_repeats_what_began_after_the_decision(bus: 
     await work_off(bus, asking)
     assert (await task_of(bus, task)).waits == ["approval:go"]
     assert calls.made.count("one") == calls.made.count("two") == 1
+
+
+async def test_a_redo_that_waits_is_carried_out_once_though_two_steps_fail_together(bus: Bus, clock: FakeClock) -> None:
+    calls = Calls()
+    gates = [calls.gate(name) for name in ("a", "b-after")]
+
+    async def failing(name: str) -> None:
+        await calls(name)
+        raise ValueError(name)
+
+    @agentbus.workflow("failing")
+    async def workflow(task: Task) -> None:
+        async def b() -> None:
+            await task.step("b", calls, "b")
+            await task.step("b-after", failing, "b-after")
+
+        await asyncio.gather(task.step("a", failing, "a"), b())
+
+    task = (await bus.tasks.start(workflow)).id
+    async with working(bus, workflow):
+        for name in ("a", "b-after"):
+            await soon(calls.begun[name].wait())
+        assert (await bus.tasks.redo(task, "b")).redo == ["b"]
+        # The redo keeps a and repeats b-after. While another write is under way, both failures join one batch.
+        busy = [asyncio.ensure_future(bus.tasks.edit(task, name=f"{number}")) for number in range(3)]
+        await asyncio.sleep(0)
+        for gate in gates:
+            gate.set()
+        await soon(asyncio.gather(*busy))
+        await comes_to(bus, clock, task, "failed")
+    trail = [kind for kind in await kinds_of(bus, task) if "redo" in kind]
+    assert trail == ["task_redo_waits", "task_redone"]
+    assert {one.superseded for one in await bus.tasks.steps(task, history=True)} == {0, 1}
