@@ -17,8 +17,8 @@ from agentbus.operations.fencing import LIVE, standings
 from agentbus.operations.holding import (
     READY,
     HeldTask,
-    Recorded,
     Redo,
+    StepPosition,
     family,
     free,
     go_on,
@@ -185,7 +185,7 @@ def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
     key = str(request.step)
     known = yield from places(task)
     # A step before a phase or an approval of the same name; those can be told by their kind: approval:plan.
-    named: dict[str, Recorded] = {}
+    named: dict[str, StepPosition] = {}
     for place in sorted(known, key=lambda one: (one.kind not in {"step", "task"}, one.position)):
         named.setdefault(place.key, place)
         named.setdefault(f"{place.kind}:{place.key}", place)
@@ -196,7 +196,7 @@ def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
     redo = Redo(key, start.kind, start.key, request.note, request.by, request.reason)
     # The last word about a step counts.
     redos = [*(one for one in task.redos if (one.kind, one.key) != (start.kind, start.key)), redo]
-    beside = yield from running_beside(task, redos, known)
+    beside = running_beside(redos, known)
     if not beside:
         yield from redo_now((yield from _unhalted(task, now)), redos, now)
         return None
@@ -208,7 +208,7 @@ def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
 
 def _restart(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     task = yield from _unhalted(task, now)
-    yield from void_steps(task, 0, 0, request.by, now)
+    yield from void_steps(task, (yield from places(task)), request.by, now)
     yield from voided(task, {}, now)
     yield Query("task_again", (now.wall, task.number))
     yield Query("task_reset", (task.number,))

@@ -103,14 +103,17 @@ class Redo(msgspec.Struct, frozen=True):
         return {name: value for name, value in found.items() if value is not None}
 
 
-class Recorded(msgspec.Struct, frozen=True):
-    """Something that a task came to, and how it stands. ``ending``: its number in the order in which those end."""
+class StepPosition(msgspec.Struct, frozen=True):
+    """A step or approval that a task came to. ``ending``: its number in the order in which those end; ``seen``: the
+    last of these numbers that the workflow knew of when it came to this one."""
 
     kind: str
     key: str
     position: int
     status: str
     ending: int | None
+    seen: int | None
+    child: str | None
 
     @property
     def seen_as(self) -> int | None:
@@ -118,11 +121,12 @@ class Recorded(msgspec.Struct, frozen=True):
         # Nothing depends on what has not ended.
         return MAX_ID if self.ending is None and self.status in _OPEN else self.ending
 
-    def repeats(self, position: int, seen: int | None) -> bool:
-        """Return whether a redo of this one repeats a step, by the rule of ``step_supersede``."""
+    def repeats(self, other: StepPosition) -> bool:
+        """Return whether a redo of this one repeats another: itself, and all that has seen its ending."""
         number = self.seen_as
-        later = position > self.position if number is None or seen is None else seen >= number
-        return position == self.position or later
+        if number is None or other.seen is None:
+            return other.position >= self.position
+        return other.position == self.position or other.seen >= number
 
 
 _OPEN = frozenset({"running", "retrying", "interrupted", "unknown", "open"})
@@ -220,7 +224,7 @@ def _fail_lost(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:
     from agentbus.records import TaskProblem
 
     rows = yield Query("step_running", (task.number,))
-    at = [key for key, *_ in rows]
+    at = [key for (key,) in rows]
     yield Each("step_interrupt", [(task.number,)])
     where = f"at step {', '.join(at)}" if at else "between two steps"
     error = WorkersLost(task=task.id, losses=task.losses + 1, where=where, steps=at, reason=facts["reason"])
@@ -280,23 +284,23 @@ def task_events(tasks: Sequence[HeldTask], kind: str, actor: str | None, now: No
 # Redos
 
 
-def places(task: HeldTask) -> Op[list[Recorded]]:
+def places(task: HeldTask) -> Op[list[StepPosition]]:
     """All that a task came to and that counts, in its order."""
     rows = yield Query("step_places", (task.number,))
-    return [Recorded(*row) for row in rows]
+    return [StepPosition(*row) for row in rows]
 
 
-def running_beside(task: HeldTask, redos: Sequence[Redo], known: Sequence[Recorded]) -> Op[list[str]]:
+def running_beside(redos: Sequence[Redo], known: Sequence[StepPosition]) -> list[str]:
     """The steps that are being executed and that none of these redos repeats."""
-    rows = yield Query("step_running", (task.number,))
     wanted = {(redo.kind, redo.key) for redo in redos}
     starts = [place for place in known if (place.kind, place.key) in wanted]
-    return [key for key, position, seen in rows if not any(start.repeats(position, seen) for start in starts)]
+    running = [place for place in known if (place.kind, place.status) == ("step", "running")]
+    return [place.key for place in running if not any(start.repeats(place) for start in starts)]
 
 
 def redo_when_ready(task: HeldTask, now: Now) -> Op[None]:
     """Carry out the redos that wait, if no step that they keep is being executed any more."""
-    if task.redo is not None and not (yield from running_beside(task, task.redos, (yield from places(task)))):
+    if task.redo is not None and not running_beside(task.redos, (yield from places(task))):
         yield from redo_now(task, task.redos, now)
 
 
@@ -320,25 +324,25 @@ def apply_redos(task: HeldTask, now: Now, redos: Sequence[Redo] | None = None) -
         start = next((one for one in known if (one.kind, one.key) == (redo.kind, redo.key)), None)
         # None: another of these redos has voided it.
         if start is not None:
-            yield from void_steps(task, start.position, start.seen_as, redo.by, now)
+            yield from void_steps(task, [one for one in known if start.repeats(one)], redo.by, now)
         yield from record(task_events([task], "task_redone", redo.by, now, **redo.facts))
     notes = {redo.key: redo.note for redo in redos if redo.note is not None}
     return (yield from voided(task, notes, now))
 
 
-def void_steps(task: HeldTask, position: int, ending: int | None, by: str | None, now: Now) -> Op[None]:
-    """Void what a task came to at a position, and what has seen its ending; it is kept as history. Sub-tasks among it
-    are stopped."""
+def void_steps(task: HeldTask, void: Sequence[StepPosition], by: str | None, now: Now) -> Op[None]:
+    """Void steps and approvals that a task came to; they are kept as history. Sub-tasks among them are stopped."""
     generation = task.generation + 1
-    rows = yield Query("step_children", (task.number, position, ending))
-    for (child,) in rows:
+    for child in [one.child for one in void if one.child is not None]:
         found = yield Query("task_standing", ([child],))
         for row in found:
             members = yield from family(HeldTask(*row))
             stopped = yield from stop_all(members, by, now, reason=f"{task.id} is done again")
             yield Wake([ended_channel(one.id) for one in stopped])
-    yield Query("step_supersede", (generation, now.wall, task.number, position, ending))
-    yield Query("approval_supersede", (generation, task.number, position, ending))
+    steps = [one for one in void if one.kind != "approval"]
+    yield Each("step_supersede", [(generation, now.wall, task.number, one.kind, one.key) for one in steps])
+    approvals = [one for one in void if one.kind == "approval"]
+    yield Each("approval_supersede", [(generation, task.number, one.key) for one in approvals])
 
 
 def voided(task: HeldTask, notes: dict[str, str], now: Now) -> Op[HeldTask]:

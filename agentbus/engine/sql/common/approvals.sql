@@ -33,11 +33,8 @@ WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'open' AND expires 
 RETURNING id;
 
 -- name: approval_supersede
--- The approval at a position ($3) is void, and those that have seen its ending ($4); without that, all that came later.
-UPDATE approvals SET superseded = $1
-WHERE task = $2 AND superseded = 0 AND (
-    position = $3 OR CASE WHEN seen IS NULL OR CAST($4 AS bigint) IS NULL THEN position > $3 ELSE seen >= $4 END
-);
+-- An approval is void.
+UPDATE approvals SET superseded = $1 WHERE task = $2 AND key = $3 AND superseded = 0;
 
 -- name: approval_open
 -- What a task asks for.

@@ -58,37 +58,26 @@ WHERE task = $2 AND kind = 'step' AND superseded = 0 AND status = 'running';
 UPDATE steps SET status = 'interrupted' WHERE task = $1 AND kind = 'step' AND key = $2 AND superseded = 0;
 
 -- name: step_supersede
--- The step at a position ($4) is void, and everything that has seen its ending ($5); without that, all that came later.
+-- A step is void.
 UPDATE steps SET
     superseded = $1,
     status = CASE WHEN status IN ('finished', 'failed') THEN status ELSE 'cancelled' END,
     finished = coalesce(finished, $2)
-WHERE task = $3 AND superseded = 0 AND (
-    position = $4 OR CASE WHEN seen IS NULL OR CAST($5 AS bigint) IS NULL THEN position > $4 ELSE seen >= $5 END
-);
+WHERE task = $3 AND kind = $4 AND key = $5 AND superseded = 0;
 
 -- name: step_supersede_one
 -- A step that failed is void.
 UPDATE steps SET superseded = $1 WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'failed';
 
--- name: step_children
--- The sub-task at a position ($2) of a task, and those that have seen its ending ($3).
-SELECT child FROM steps
-WHERE task = $1 AND kind = 'task' AND superseded = 0 AND (
-    position = $2 OR CASE WHEN seen IS NULL OR CAST($3 AS bigint) IS NULL THEN position > $2 ELSE seen >= $3 END
-)
-ORDER BY position;
-
 -- name: step_running
 -- The steps of a task that are being executed.
-SELECT key, position, seen FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running'
-ORDER BY position;
+SELECT key FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running' ORDER BY position;
 
 -- name: step_places
--- What a task came to, in its order, and how that stands.
-SELECT kind, key, position, status, ending FROM steps WHERE task = $1 AND superseded = 0
+-- The steps and approvals of a task that count, in their order.
+SELECT kind, key, position, status, ending, seen, child FROM steps WHERE task = $1 AND superseded = 0
 UNION ALL
-SELECT 'approval', key, position, status, ending FROM approvals WHERE task = $1 AND superseded = 0
+SELECT 'approval', key, position, status, ending, seen, NULL FROM approvals WHERE task = $1 AND superseded = 0
 ORDER BY position;
 
 -- name: step_last
