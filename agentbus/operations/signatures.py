@@ -52,10 +52,10 @@ class Parameter(msgspec.Struct, frozen=True, omit_defaults=True):
 Signature = tuple[Parameter, ...]
 
 
-def shown(workflow: str, signature: Signature) -> str:
-    """A signature as people read it.
+def format_signature(workflow: str, signature: Signature) -> str:
+    """Return a signature as people read it.
 
-    >>> shown("feature", (Parameter("request", types=("string",)), Parameter("size", KEYWORD, False)))
+    >>> format_signature("feature", (Parameter("request", types=("string",)), Parameter("size", KEYWORD, False)))
     'feature(request: str, *, size = …)'
     """
     parts: list[str] = []
@@ -141,7 +141,7 @@ def refusal(
     reasons = [misfit(one, arguments, keywords) for one in signatures]
     if None in reasons:
         return None
-    takes = " or ".join(shown(workflow, one) for one in signatures)
+    takes = " or ".join(format_signature(workflow, one) for one in signatures)
     return WrongArguments(workflow=workflow, reason=reasons[0], signature=takes)
 
 
