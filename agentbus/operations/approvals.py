@@ -11,7 +11,7 @@ from agentbus.clock import Now
 from agentbus.errors import AgentBusError, NotAnOperator, UnknownApproval, WrongState
 from agentbus.operations import Each, Op, Outcome, Query, one_by_one, operation
 from agentbus.operations.events import event, record
-from agentbus.operations.holding import HeldRequest, HeldTask, for_holders, go_on, known_task
+from agentbus.operations.holding import HeldRequest, HeldTask, for_holders, go_on, known_task, next_ending
 from agentbus.operations.task_reading import approval_record
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def decide_approval(request: DecideRequest, now: Now) -> Op[Outcome[ApprovalReco
         return found
     task, key = found
     status = "approved" if request.approved else "rejected"
-    yield Query("approval_decide", (status, 0, request.by, request.reason, now.wall, task.number, key))
+    ending = yield from next_ending(task)
+    yield Query("approval_decide", (status, 0, request.by, request.reason, now.wall, ending, task.number, key))
     yield from record([decision(task.id, key, status, request.by, request.reason, now)])
     yield from go_on([task], now)
     (row,) = yield Query("approval_get", (task.number, key))
@@ -114,7 +115,8 @@ def expire_approval(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outc
 
 
 def _expire(request: ExpireRequest, task: HeldTask, now: Now) -> Op[None]:
-    rows = yield Query("approval_expire", (now.wall, task.number, request.key))
+    ending = yield from next_ending(task)
+    rows = yield Query("approval_expire", (now.wall, ending, task.number, request.key))
     yield from record([decision(task.id, request.key, "expired", None, None, now) for _ in rows])
 
 
@@ -122,12 +124,18 @@ def pass_through(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
     """Approve all that these tasks have asked for, because they pass approvals through from now on."""
     for task in tasks:
         rows = yield Query("approval_open", (task.number,))
-        yield Each("approval_decide", [("approved", 1, None, None, now.wall, task.number, key) for key, *_ in rows])
+        if not rows:
+            continue
+        first = yield from next_ending(task)
+        decided = [
+            ("approved", 1, None, None, now.wall, ending, task.number, key)
+            for ending, (key, *_) in enumerate(rows, first)
+        ]
+        yield Each("approval_decide", decided)
         yield from record([
             decision(task.id, key, "approved", None, None, now, auto=True) for key, *_ in rows
         ])  # fmt: skip
-        if rows:
-            yield from go_on([task], now)
+        yield from go_on([task], now)
 
 
 def decision(

@@ -23,6 +23,7 @@ from agentbus.operations.holding import (
     free,
     go_on,
     known_task,
+    next_ending,
     places,
     redo_now,
     ring,
@@ -327,11 +328,11 @@ def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     if request.result is not None:
         outcome = "finished"
         text, crc = request.result
-        ending = yield from _next_ending(task)
+        ending = yield from next_ending(task)
         yield Query("step_finish", (now.wall, crc, None, text, ending, task.number, "step", request.step))
     elif request.problem is not None:
         outcome = "failed"
-        ending = yield from _next_ending(task)
+        ending = yield from next_ending(task)
         facts = ("failed", None, failures + 1, request.problem, now.wall, ending, task.number, "step", request.step)
         yield Query("step_fail", facts)
     else:
@@ -347,9 +348,3 @@ def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
         yield Wake([READY])
     yield from go_on([task], now)
     return (yield from record_of(request.task, now))
-
-
-def _next_ending(task: HeldTask) -> Op[int]:
-    """The number of the next ending of a task."""
-    ((*_, ending),) = yield Query("step_last", (task.number,))
-    return int(ending) + 1

@@ -138,6 +138,12 @@ def known_task(id: str) -> Op[HeldTask | UnknownTask]:
     return HeldTask(*rows[0]) if rows else UnknownTask(task=id)
 
 
+def next_ending(task: HeldTask) -> Op[int]:
+    """Return the number of the next step or approval of a task that ends."""
+    ((*_, ending),) = yield Query("step_last", (task.number,))
+    return int(ending) + 1
+
+
 def held(requests: Sequence[HeldRequest]) -> Op[tuple[dict[int, AgentBusError], dict[int, HeldTask]]]:
     """The requests that may not write (by position, with the error), and the tasks they speak of."""
     refused = yield from fence(request.actor for request in requests)

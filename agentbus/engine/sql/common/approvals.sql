@@ -6,30 +6,14 @@ INSERT INTO approvals (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: approval_decide
--- An open approval is decided: the next ending of its task.
-UPDATE approvals SET
-    status = $1, auto = $2, decided_by = $3, reason = $4, decided = $5,
-    ending = (
-        SELECT coalesce(max(ending), 0) + 1 FROM (
-            SELECT max(ending) AS ending FROM steps WHERE task = $6
-            UNION ALL
-            SELECT max(ending) FROM approvals WHERE task = $6
-        ) AS endings
-    )
-WHERE task = $6 AND key = $7 AND superseded = 0 AND status = 'open';
+-- An open approval is decided.
+UPDATE approvals SET status = $1, auto = $2, decided_by = $3, reason = $4, decided = $5, ending = $6
+WHERE task = $7 AND key = $8 AND superseded = 0 AND status = 'open';
 
 -- name: approval_expire
--- Nobody decided in time; says whether that is so.
-UPDATE approvals SET
-    status = 'expired', decided = $1,
-    ending = (
-        SELECT coalesce(max(ending), 0) + 1 FROM (
-            SELECT max(ending) AS ending FROM steps WHERE task = $2
-            UNION ALL
-            SELECT max(ending) FROM approvals WHERE task = $2
-        ) AS endings
-    )
-WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'open' AND expires <= $1
+-- An approval was not decided in time; says whether that is so.
+UPDATE approvals SET status = 'expired', decided = $1, ending = $2
+WHERE task = $3 AND key = $4 AND superseded = 0 AND status = 'open' AND expires <= $1
 RETURNING id;
 
 -- name: approval_supersede
