@@ -172,10 +172,8 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
     back = [agent.id for agent in record.agents if agent.cut_off]
     for action in possible:
         if action == "resume" and session.status != "active":
-            does = f"goes on with it{_expecting(back)}; each goes on with its state, checkpoint and mailbox"
-            found[action] = RecoveryOption(
-                action, (does if back else "goes on with it") + _continuing(record.remaining)
-            )
+            does = f"continues it{_expecting(back)}; each continues with its state, checkpoint and mailbox"
+            found[action] = RecoveryOption(action, (does if back else "continues it") + _continuing(record.remaining))
         elif action == "complete":
             what = "every expected document is there" if record.present else "nothing is expected of it"
             found[action] = RecoveryOption(action, f"ends it as completed: {what}")
@@ -184,7 +182,7 @@ def options(record: RecoveryRecord) -> list[RecoveryOption]:
             others = f" (or another of {len(record.checkpoints)})" if len(record.checkpoints) > 1 else ""
             does = (
                 f"restores documents, state and participants as of checkpoint {point.id} {point.name!r}{others},"
-                f" then goes on with it{_expecting(back)}"
+                f" then continues it{_expecting(back)}"
             )
             found[action] = RecoveryOption(action, does, point.id)
         elif action == "follow_on":

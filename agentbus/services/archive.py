@@ -100,7 +100,7 @@ class ArchiveWriter:
     def __init__(self, path: Path, now: int, bus: str | None = None, *, own: bool = True) -> None:
         self.path = path
         self._own = own
-        """Whether its folder is one of the bus, and not one that the caller named."""
+        """True if its folder belongs to the bus, False if the caller named it."""
         self.bus = bus
         self.size = 0
         self._created = now
@@ -166,7 +166,7 @@ def read(
 
 
 class _Reader:
-    """What is known of an archive as it is read: the number of the line, and what its header said."""
+    """The state of reading an archive: the number of the line, and the contents of its header."""
 
     def __init__(self, path: str, limits: Limits) -> None:
         self.readable = False
@@ -192,7 +192,7 @@ class _Reader:
                     raise self.damaged("it does not begin as one") from None
                 unreadable += 1
                 if unreadable > _MOST_UNREADABLE:
-                    yield Read(self._number, "so many lines are damaged that the rest of this part is left out", 0)
+                    yield Read(self._number, "too many lines are damaged: the rest of this part is left out", 0)
                     return
                 reason = "nested too deep" if isinstance(error, RecursionError) else str(error)
                 yield Read(self._number, reason, size)
@@ -309,11 +309,11 @@ def _members(file: _File, budget: _Budget) -> Iterator[tuple[int | None, int]]:
         for _ in member:
             pass
         if member.whole:
-            # What it holds is charged again as it is read.
+            # Its contents are charged again as they are read.
             budget.refund(member.cost)
             end = member.place
         else:
-            # What was consumed is not inflated again, but for its end: a member that was cut short runs into the next.
+            # Consumed data is not inflated again, except its end: a truncated member runs into the next one.
             end = file.find(_MAGIC, max(start + 1, member.place - _LOOK_BACK))
         if member.whole or not damaged:
             yield start if member.whole else None, end
@@ -323,7 +323,7 @@ def _members(file: _File, budget: _Budget) -> Iterator[tuple[int | None, int]]:
 
 def _lines(member: _Member, most: int) -> Iterator[bytes | None]:
     """Yield the lines of a member, of which no more than one is in memory; None for one that is longer than ``most``.
-    What follows the last line break is one only if the member is whole."""
+    The text after the last line break is a line only if the member is whole."""
     kept: list[bytes] = []
     size = 0
     for part in member:

@@ -74,8 +74,9 @@ async def call(
 ) -> Any:
     """Call user code, on the loop if it is async and else on a thread, and return its result.
 
-    What a plain function returns is awaited, if it can be. Raises what it raises, in a UserCodeExit if that is no
-    Exception. ``name`` is what the log calls it; ``abandons`` is described at ``Threads.run``.
+    The result of a plain function is awaited if it is awaitable. Its exceptions are raised unchanged, in a
+    UserCodeExit if they are no Exception. ``name`` is its name in the log; ``abandons`` is described at
+    ``Threads.run``.
     """
     if not is_async(function):
         on_thread = partial(wrapping_exits, partial(function, *arguments, **keywords))

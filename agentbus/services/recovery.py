@@ -164,7 +164,7 @@ class RecoveryPlan:
     >>> print(plan)                                                                   # doctest: +SKIP
     session planning-001 (planning, 40 %) is interrupted: planner-1 failed: its process died
       planner-1 (planner) failed at 40 %; its process died; checkpoint 12 'half'; 3 messages unfinished
-    resume: goes on with it and expects planner-1 again; each goes on with its state, checkpoint and mailbox
+    resume: continues it and expects planner-1 again; each continues with its state, checkpoint and mailbox
     abandon: ends it as failed, with your reason
     """
 

@@ -24,9 +24,9 @@ GRACE = 5.0
 
 
 async def to_its_end(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run this on a thread. A caller that is cancelled meanwhile hears of it when the thread is through: whatever it
-    works with, a file or a generator, is nobody else's until then. Work that calls ``check_interruption`` between its
-    chunks ends there."""
+    """Run this on a thread. If the caller is cancelled meanwhile, the cancellation is raised when the thread has
+    ended: until then no other code may use the file or generator that the thread works with. Work that
+    calls ``check_interruption`` between its chunks ends there."""
     stop = Interruption()
 
     def run() -> T:
@@ -65,7 +65,7 @@ class Threads:
         """Call this on a thread, with the context of the task, and return what it returns or raise what it raises.
 
         A thread cannot be cancelled. If the task is, this waits a few seconds for the function to return before the
-        cancellation goes on, so that what it works on is not given to others meanwhile; not if ``abandons`` says that
+        cancellation continues, so that what it works on is not given to others meanwhile; not if ``abandons`` says that
         others have it anyway. The function's result is discarded then.
         """
         if self._limiter is None:
@@ -105,7 +105,7 @@ class _Work:
         self.name = name
         self.ended: asyncio.Future[None] = loop.create_future()
         self.overdue = False
-        """Whether it was waited for already, without success."""
+        """True once a wait for its end has timed out."""
         self._call = call
         self._loop = loop
         self._running = running

@@ -68,10 +68,10 @@ class Tasks(Control):
         given, and by what live workers announce. Of several versions of a workflow one has to take them.
 
         ``name`` is for people, ``context`` and ``settings`` are for the workflow. ``auto`` passes approvals through. A
-        task that fails is tried again ``restarts`` times, first after ``backoff`` seconds, then ever later; ``delay``:
-        not before so many seconds. A task fails once ``max_losses`` workers in a row died or lost their lease while
-        they ran it, without a step of it having finished. With an ``id`` of your own you may call again after a crash:
-        the same id with the same workflow and arguments is the same task.
+        task that fails is tried again ``restarts`` times, first after ``backoff`` seconds, then ever later. ``delay``
+        is the number of seconds before it may begin. A task fails once ``max_losses`` workers in a row died or
+        lost their lease while they ran it, without a step of it having finished. With an ``id`` of your own you may
+        call again after a crash: the same id with the same workflow and arguments is the same task.
 
         >>> await bus.tasks.start(feature, "Add login", session="planning-001")       # doctest: +SKIP
         """

@@ -87,7 +87,7 @@ class Workflow(Generic[P, R]):
         try:
             return json_types(_hint(self.function, name, name))
         except InvalidInput:
-            # Who calls it is told; others need not know what it takes.
+            # The error is raised to callers of the workflow; without types the announcement accepts any value.
             return ()
 
     def check_arguments(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:

@@ -124,7 +124,7 @@ def in_column(lines: list[str], heading: str) -> list[str]:
     return words([line[begin:] for line in lines[top + 1 :]])
 
 
-DOES = "goes on with it and expects executor-frontend-001, executor-backend-002 and reviewer-003 again, within 300 s"
+DOES = "continues it and expects executor-frontend-001, executor-backend-002 and reviewer-003 again, within 300 s"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

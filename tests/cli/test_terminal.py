@@ -67,7 +67,7 @@ def test_what_was_cut_off_is_a_table_and_a_plan_says_what_to_type(shell: Shell) 
     assert (code, "\x1b[31minterrupted" in shown) == (0, True)
     code, shown = on_terminal(shell, "session", "recover", "planning-001")
     lines = uncoloured(shown).splitlines()
-    assert any(re.match(r"--resume +goes on with it and expects a again", line) for line in lines)
+    assert any(re.match(r"--resume +continues it and expects a again", line) for line in lines)
     assert any(re.match(r"--abandon REASON +ends it as failed", line) for line in lines)
     assert "what can be done, the likeliest first" in lines
     code, shown = on_terminal(shell, "doctor")

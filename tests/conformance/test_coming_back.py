@@ -371,7 +371,7 @@ async def test_a_plan_is_a_text_for_people(bus: Bus, engine: Engine) -> None:
         f"  a (worker) failed at 40 %; no more memory; checkpoint {checkpoint.id} 'half'; 1 message unfinished\n"
         "there: risks of y\n"
         "missing: scope of x\n"
-        "resume: goes on with it and expects a again; each goes on with its state, checkpoint and mailbox\n"
+        "resume: continues it and expects a again; each continues with its state, checkpoint and mailbox\n"
         "follow_on: starts a new session with a copy of risks\n"
         "abandon: ends it as failed, with your reason"
     )

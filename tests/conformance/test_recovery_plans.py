@@ -87,11 +87,11 @@ async def test_options_say_what_they_would_do(bus: Bus, engine: Engine) -> None:
     plan = await bus.recovery.plan("s")
     assert plan.options == [
         RecoveryOption(
-            "resume", "goes on with it and expects a again; each goes on with its state, checkpoint and mailbox"
+            "resume", "continues it and expects a again; each continues with its state, checkpoint and mailbox"
         ),
         RecoveryOption(
             "rollback",
-            f"restores documents, state and participants as of checkpoint {point.id} 'half', then goes on with it and"
+            f"restores documents, state and participants as of checkpoint {point.id} 'half', then continues it and"
             " expects a again",
             point.id,
         ),

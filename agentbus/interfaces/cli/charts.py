@@ -26,7 +26,7 @@ _MARKS = {
 }  # fmt: skip
 _COLUMNS = (("step", ""), ("status", "status"), ("at", ""), ("took", ""), ("note", ""))
 _ACTIVE = frozenset({"running", "retrying", "failed", "unknown"})
-"""What is seen before all else; what is open is asked below."""
+"""The statuses of steps that are shown first; open approvals are listed below the steps."""
 _FEWEST = 2
 """Steps that a screen has in any case."""
 _SHOWN = 12
@@ -247,7 +247,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _requests(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[Text]:
-    """What is asked of people, what there is to judge, and how to answer."""
+    """Yield each question to people, its subject, and the commands that answer it."""
     for question, judged, commands in _questions(found, actions):
         yield Text(f"\n{question}", style="bold")
         if judged:
@@ -273,7 +273,7 @@ def _urgent_requests(
 
 
 def _questions(found: Unfolded, actions: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """What is asked of people, the lines of what there is to judge, and the commands that answer."""
+    """Yield each question to people, the lines of its subject, and the commands that answer it."""
     shown = {
         (one.task.id, f"approval:{approval.key}"): approval.shown
         for one in found.family()

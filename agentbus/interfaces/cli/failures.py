@@ -50,7 +50,7 @@ class NotText(InvalidInput):
 
 
 class OutputFailed(AgentBusError):
-    """What the command printed could not be written. What it did is done."""
+    """The output of the command could not be written. Its changes are committed."""
 
     code = "output_failed"
     text = "the output cannot be written: {reason}"

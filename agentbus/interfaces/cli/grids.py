@@ -105,8 +105,8 @@ class Grid:
             yield from (CommandLine(self._rows[first][column].plain) for column in below)
 
     def _widths(self, shown: list[int], headings: list[str], width: int) -> dict[int, int]:
-        """What each column gets. What is left over goes to those that are folded: first so that no word of the one that
-        the table is there for is parted, then to the modest ones."""
+        """Return the width of each column. Spare width goes to folded columns: first to the main one, so that none of
+        its words is split, then to the narrow ones."""
         spare = width - self._needed(shown, headings)
         least = {column: self._least(column, headings) for column in shown}
         if self._kept is not None and self._kept in least:
@@ -135,7 +135,7 @@ class Grid:
         return next(iter(reasons or prose[-1:]), None)
 
     def _expendable(self) -> list[int]:
-        """What can be left out, in this order: neither what a record is called nor how it is, and prose last of all."""
+        """Return the columns that can be left out, in this order: never the name or status of a record, prose last."""
         columns = [
             i for i, (name, kind) in enumerate(self._columns)
             if i and i != self._kept and "status" not in (name, kind)
@@ -155,7 +155,7 @@ class Grid:
             shown.remove(column)
 
     def _restored(self, columns: Iterable[int], shown: list[int], headings: list[str], width: int) -> list[int]:
-        """What is shown, with those of the columns that there is room for, since a wider one was left out."""
+        """Return the columns shown, with those of ``columns`` that fit again because a wider one was left out."""
         found = shown
         for column in columns:
             more = sorted({*found, column})
@@ -180,7 +180,7 @@ class Grid:
 
 
 class CommandLine:
-    """A command to be copied: one that is too long for a line goes on in the next, as a shell would have it."""
+    """A command to be copied: one that is too long for a line is continued on the next, in the syntax of a shell."""
 
     def __init__(self, command: str, indent: str = "  ") -> None:
         self._command = command

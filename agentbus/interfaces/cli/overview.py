@@ -43,7 +43,7 @@ _TASKS = (
 )
 _FEW = 3
 _USE = ("settings", "queues", "sessions", "agents", "tasks")
-"""What a screen with little room can do without, first of all."""
+"""The parts that a small screen leaves out first."""
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 
 

@@ -1,4 +1,4 @@
-"""Parts one below the other on a screen of so many lines: lists give up rows, so that what matters is on it.
+"""Layout of parts on a screen with a limited number of lines: lists drop rows, so that important parts fit.
 
 Lines are counted as they are drawn, with everything folded. With rich.
 """

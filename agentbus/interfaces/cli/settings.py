@@ -127,7 +127,7 @@ def _from_file(url: str | None) -> dict[str, Any]:
             return {}
         check_home(place)
     except (OSError, InvalidUrl, UnsafeFile, UntrustedHome):
-        # What is in a home that is refused says nothing; to open the bus is refused with its reason.
+        # The settings of a refused home are ignored; opening its bus raises the reason.
         return {}
     try:
         with open(open_file(path, os.O_RDONLY), encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What the user accepts: servers and directories that a repository names."""
+"""Servers and directories that a repository names and the user accepts."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ class Place:
         self.members = self.finished | self.named.keys()
 
     def made(self, modified: int) -> int:
-        """When something was made that says no time. Of a session it was hardly made after that was last changed: the
-        file may have been copied since."""
+        """Return the creation time of a record that has none: for a session not later than its last change, because
+        the file may have been copied since."""
         return modified if self.updated is None else min(modified, self.updated)
 
 

@@ -184,7 +184,7 @@ WHERE session = $1
 ORDER BY meeting, position;
 
 -- name: participant_progress
--- Who takes part in which meeting of a session, and when each has finished.
+-- The participants of each meeting of a session, and the time at which each has finished.
 SELECT meeting, member, finished FROM participants WHERE session = $1 ORDER BY meeting, position;
 
 -- name: participant_clear

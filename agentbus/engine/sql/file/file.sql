@@ -8,8 +8,8 @@ WHEN NOT ({check}
 SELECT EXISTS (SELECT 1 FROM {table} WHERE CASE {cases} ELSE 0 END);
 
 -- name: file_acting
--- What acts on tables, or stands in the place of one: triggers, views, virtual tables. By its text, which SQLite goes by; its
--- kind and its name are mere columns, which a program can fill with anything.
+-- Triggers, views and virtual tables: they act on tables, or take the place of one. Found by their text, which SQLite
+-- executes; type and name are plain columns, which a program can fill with anything.
 SELECT sql, type, name FROM sqlite_schema
 WHERE sql NOT LIKE 'CREATE TABLE %' AND sql NOT LIKE 'CREATE INDEX %' AND sql NOT LIKE 'CREATE UNIQUE INDEX %';
 

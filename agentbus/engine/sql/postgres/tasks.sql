@@ -34,7 +34,8 @@ ORDER BY ready.number
 LIMIT $2;
 
 -- name: task_horizon
--- When the next task is due (wall), when the next lease runs out (awake), and how the clocks stood. Differs: no index needs to be named.
+-- The time at which the next task is due (wall), the time at which the next lease expires (awake), and the state of the
+-- clocks. Differs: no index needs to be named.
 SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
     (SELECT lease_until FROM tasks WHERE status = 'running' ORDER BY lease_until LIMIT 1),

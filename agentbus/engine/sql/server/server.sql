@@ -12,7 +12,7 @@ SELECT current_setting('server_version_num')::bigint, current_setting('server_ve
     EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = CAST($1 AS text));
 
 -- name: server_session
--- Which process of the server this is, and where it looks for tables.
+-- The server process of this connection, and the schemas that it searches for tables.
 SELECT pg_backend_pid(), current_setting('search_path');
 
 -- name: server_settings

@@ -37,8 +37,8 @@ ORDER BY ready.number
 LIMIT $2;
 
 -- name: task_horizon
--- When the next task is due (wall), when the next lease runs out (awake), and how the clocks stood. Differs: the index is named because
--- nothing tells SQLite that few are held.
+-- The time at which the next task is due (wall), the time at which the next lease expires (awake), and the state of the
+-- clocks. Differs: the index is named because nothing tells SQLite that few are held.
 SELECT
     (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
     (SELECT lease_until FROM tasks INDEXED BY tasks_leased WHERE status = 'running' ORDER BY lease_until LIMIT 1),
