@@ -307,7 +307,8 @@ class UntrustedHome(StoreError):
 
 
 class UnsafeFile(StoreError):
-    """The file or directory in the place of one of a bus leads elsewhere, or belongs to another user. It was not used."""
+    """The file or directory in the place of one of a bus leads elsewhere, or belongs to another user. It was not
+    used."""
 
     code = "unsafe_file"
     text = "{path} is not used: {reason}"

@@ -129,7 +129,7 @@ async def test_a_home_that_others_can_write_to_is_refused_until_it_is_trusted(
     trust("home", str(place.resolve()))
     trust("home", str(place.resolve()))
     assert entries() == [("home", str(place.resolve()))]
-    assert (configuration.stat().st_mode & 0o777, configuration.read_text()) == (0o600, f"{place.resolve()}\n")
+    assert (configuration.stat().st_mode & 0o777, configuration.read_text()) == (0o600, f"home {place.resolve()}\n")
     await opened(place)
     check = await permissions(place)
     assert (check.status, "trusted" in check.text) == ("warning", True)

@@ -131,6 +131,6 @@ class ReadOnlySQLite:
         raise LockedElsewhere(path=self._home.file, waited=0)
 
     def _state(self) -> tuple[bool, tuple[int, ...]]:
-        """Return True if there is a log, with which SQLite reads one moment; and what shows that the file was written."""
+        """Return True if there is a log, with which SQLite reads one moment; and what changes with each write."""
         found = os.stat(self._home.file)
         return self._home.log.exists(), (found.st_ino, found.st_size, found.st_mtime_ns)
