@@ -16,7 +16,7 @@ from agentbus.engine.sqlite import home
 from agentbus.engine.sqlite.connection import open_writer, translated
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import Transactor
-from agentbus.errors import BusClosed
+from agentbus.errors import BusClosed, DatabaseGone
 from agentbus.operations import Op, Operation, Query
 
 R = TypeVar("R")
@@ -24,12 +24,22 @@ T = TypeVar("T")
 
 
 class BlockingSQLite:
-    """A bus in one file, for callers without an event loop. ``engine.blocking`` says what its methods do."""
+    """A bus in one file, for callers without an event loop. ``engine.blocking`` says what its methods do.
+
+    ``create``: make the bus if it does not exist; else raise DatabaseGone.
+    """
 
     read_only = False
 
-    def __init__(self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float) -> None:
-        home.prepare(place)
+    def __init__(
+        self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float, create: bool = True
+    ) -> None:
+        if create:
+            home.prepare(place)
+        elif not home.is_there(place):
+            raise DatabaseGone(path=place.file)
+        else:
+            home.check(place)
         self.clock = clock
         self._owner = forking.Owner()
         self._home = place

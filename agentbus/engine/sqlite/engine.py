@@ -221,8 +221,18 @@ class SQLiteEngine(LoopEngine[Writer]):
         self._checkpointed = _state(self._home.log) if done else None
 
     def blocking(self) -> BlockingEngine:
-        durability = "disk" if self._disk else "process"
-        store = BlockingSQLite(self._home, durability=durability, clock=self.clock, lock_timeout=self._lock_timeout)
+        writer = self._writer
+        if writer is None:
+            raise BusClosed
+        # A bus that was deleted must not come back as an empty one.
+        writer.check_there()
+        store = BlockingSQLite(
+            self._home,
+            durability="disk" if self._disk else "process",
+            clock=self.clock,
+            lock_timeout=self._lock_timeout,
+            create=False,
+        )
         store.entered(self.process)
         return store
 

@@ -66,7 +66,7 @@ class Transactor:
         """
         begun = time.perf_counter()
         try:
-            self._still_there()
+            self.check_there()
             try:
                 channels = self._commit_all(calls)
             except _Busy:
@@ -83,7 +83,7 @@ class Transactor:
             if not self._lock.try_acquire():
                 return None
             self._at_once = True
-            self._still_there()
+            self.check_there()
             channels = self._commit_locked(calls)
         except _Busy:
             return None
@@ -103,7 +103,7 @@ class Transactor:
         small again, if nobody reads it at all. Waits for no reader; says whether all was done, or what went wrong."""
         try:
             with self._lock.held():
-                self._still_there()
+                self.check_there()
                 return self._log.move(whole=whole)
         except Exception as error:
             return self._problem(error)
@@ -374,7 +374,8 @@ class Transactor:
             self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if wanted else 0:d}")
             self._checkpoints = wanted
 
-    def _still_there(self) -> None:
+    def check_there(self) -> None:
+        """Raise DatabaseGone if another database, or none, is at the path. May be called from another thread."""
         self.gone = _identity(self._path) != self._file
         if self.gone:
             raise DatabaseGone(path=self._path)

@@ -130,6 +130,9 @@ class Writer:
     def gone(self) -> bool:
         return self._transactor.gone
 
+    def check_there(self) -> None:
+        self._transactor.check_there()
+
     def waited(self) -> int:
         return self._transactor.waited()
 
