@@ -108,6 +108,16 @@ def raised(error: BaseException) -> BaseException:
     return error.error if isinstance(error, UserCodeExit) else error
 
 
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Return an exception, what it was raised from or in answer to, and so on; a chain may be a circle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        # Not "or": the truth of an exception is foreign code.
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+
+
 def wrapping_exits(call: Callable[[], Any]) -> Any:
     """Call user code on a thread, where no signal handler runs."""
     try:
@@ -135,10 +145,9 @@ def _comes_from_signal(error: BaseException) -> bool:
         return False
     handlers = set(_handler_codes())
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, Exception) and id(found) not in seen:
-        seen.add(id(found))
+    for found in chain(error):
+        if isinstance(found, Exception):
+            return False
         trace, last = found.__traceback__, None
         while trace is not None:
             if trace.tb_frame.f_code in handlers:
@@ -148,7 +157,6 @@ def _comes_from_signal(error: BaseException) -> bool:
             instruction = last.tb_frame.f_code.co_code[last.tb_lasti]
             if instruction not in _RAISING:
                 return True
-        found = found.__cause__ or found.__context__
     return False
 
 

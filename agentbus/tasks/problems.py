@@ -10,6 +10,7 @@ from types import FrameType
 from agentbus.errors import StepAbandoned, StepFailed, TaskFailed, TaskFailure
 from agentbus.limits import error_text, plain_text
 from agentbus.records import TaskProblem
+from agentbus.services.callbacks import chain
 
 _FRAMES = 8
 _MESSAGE = 2000
@@ -54,16 +55,11 @@ def first_of(error: BaseException) -> BaseException:
 
 def _step(error: BaseException, task: str) -> str | None:
     """The step of this task that an exception comes from, itself or what caused it."""
-    seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
+    for found in chain(error):
         if isinstance(found, StepFailed | StepAbandoned) and found.facts.get("task") == task:
             return str(found.facts["step"])
         if isinstance(found, TaskFailed) and found.facts.get("parent") == task:
             return str(found.facts["step"])
-        # Not "or": whether an exception is true is foreign code.
-        found = found.__context__ if found.__cause__ is None else found.__cause__
     return None
 
 

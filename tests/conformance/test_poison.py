@@ -162,6 +162,22 @@ async def test_a_failed_step_can_be_handled_by_the_workflow(bus: Bus, clock: Fak
     assert [change.status for change in changes] == ["running", "retrying", "running", "failed"]
 
 
+class Untrue(Exception):
+    """An exception whose truth cannot be asked for."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("neither true nor false")
+
+
+async def test_the_cause_of_an_exception_is_not_asked_for_its_truth() -> None:
+    async def code() -> None:
+        raise SystemExit(1) from Untrue()
+
+    with pytest.raises(UserCodeExit) as caught:
+        await guarded(code())
+    assert isinstance(caught.value.error, SystemExit)
+
+
 # Ctrl-C
 
 
