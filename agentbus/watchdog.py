@@ -51,7 +51,8 @@ class Leased(Protocol):
     def duration(self) -> int: ...
 
     def renewing(self) -> tuple[Operation[Any, Any], Any]:
-        """Return the operation that renews the lease, and its request."""
+        """Return the operation that renews the lease, and its request. If the lease is lost, the operation raises
+        LeaseLost or returns what is lost."""
 
     def title(self, task: asyncio.Task[Any] | None) -> str | None:
         """Return the name of what is held, if this task works on it; with None, the name in any case."""
@@ -196,8 +197,10 @@ class Watchdog:
                 continue
             # What is lost is found out by the loop itself, once it turns again.
             try:
-                self._connected().write(*lease.renewing())
+                lost = self._connected().write(*lease.renewing())
             except (LeaseLost, AgentFenced):
+                lost = True
+            if lost:
                 block.lost.add(lease)
         block.renewed = now
         if now - block.beaten >= self._engine.beat_every:

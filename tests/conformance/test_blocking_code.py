@@ -392,6 +392,44 @@ async def test_a_loop_that_is_blocked_beyond_the_bound_gives_its_lease_up(
     assert "the lease on task t-1 is given up" in caplog.text
 
 
+async def test_a_task_that_is_lost_is_not_renewed_again_while_the_loop_is_blocked(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Blocking(60)
+    answers: list[tuple[str, Any]] = []
+    lost = ("renew_tasks", [(1, 1)])
+
+    async def stop() -> None:
+        await asyncio.to_thread(step.begun.wait, 20)
+        async with engine.connect(clock=None) as other:
+            await other.tasks.stop("t-1")
+
+    async with engine.connect(clock=None, beat_every=0.1, max_blocked=1000) as bus:
+        blocking = bus.engine.blocking
+
+        def watched() -> Any:
+            store = blocking()
+            write = store.write
+
+            def noted(operation: Any, request: Any) -> Any:
+                answer = write(operation, request)
+                answers.append((operation.name, answer))
+                # Each beat that follows is another turn of the watchdog.
+                if lost in answers and operation.name == "beat" and len(answers) > answers.index(lost) + 2:
+                    step.enough.set()
+                return answer
+
+            monkeypatch.setattr(store, "write", noted)
+            return store
+
+        monkeypatch.setattr(bus.engine, "blocking", watched)
+        await bus.tasks.start(step.workflow("first"), id="t-1")
+        with elsewhere(stop):
+            async with working(bus, step.workflow("first"), lease=LEASE):
+                await asyncio.to_thread(step.enough.wait, 60)
+    assert answers.count(lost) == 1
+
+
 @pytest.mark.parametrize("value", [-1, True, "ten", float("nan"), None])
 def test_a_bound_that_is_no_number_is_refused(tmp_path: Any, value: Any) -> None:
     with pytest.raises(OutOfRange):
