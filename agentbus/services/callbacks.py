@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from agentbus.errors import InvalidInput
 from agentbus.limits import error_text
+from agentbus.parting import forget_cancellations
 from agentbus.services.threads import Threads
 
 T = TypeVar("T")
@@ -88,9 +89,13 @@ async def call(
 async def guarded(code: Awaitable[T]) -> T:
     """Await user code on the loop. Raises what it raises, in a UserCodeExit if that is no Exception."""
     task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
     try:
-        return await code
-    except (Exception, asyncio.CancelledError):
+        value = await code
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        forget_cancellations(task, before)
         raise
     except GeneratorExit as error:
         # The coroutine is being closed, outside of its task; or the code has raised it itself.
@@ -101,6 +106,8 @@ async def guarded(code: Awaitable[T]) -> T:
         if _comes_from_signal(error):
             raise
         raise UserCodeExit(error) from error
+    forget_cancellations(task, before)
+    return value
 
 
 def raised(error: BaseException) -> BaseException:

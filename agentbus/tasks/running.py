@@ -34,7 +34,7 @@ from agentbus.operations.tasks import (
     let_go_task,
     renew_tasks,
 )
-from agentbus.parting import is_stray
+from agentbus.parting import is_cancelled_by_group, is_stray
 from agentbus.records import TaskChange
 from agentbus.services.callbacks import raised
 from agentbus.tasks.patience import patiently
@@ -131,7 +131,7 @@ class Run:
             except Exception as error:
                 problem = raised(error)
             except asyncio.CancelledError as error:
-                if not is_stray(error):
+                if not is_stray(error) and await is_cancelled_by_group():
                     self.closing = True
                     self._cancel_branches()
                     raise

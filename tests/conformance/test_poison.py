@@ -274,3 +274,59 @@ def test_ctrl_c_leaves_a_worker_whose_step_blocks_the_loop(tmp_path: Any) -> Non
             return (await task_of(bus, "t-1")).status
 
     assert asyncio.run(look()) == "pending"
+
+
+async def failing_group() -> None:
+    """Fail a child of a TaskGroup: Python 3.11 and 3.12 then count a cancellation of the parent that never was one."""
+
+    async def boom() -> None:
+        raise ValueError("boom")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(boom())
+    except* ValueError:
+        pass
+
+
+async def await_cancelled() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def test_a_workflow_that_awaits_something_cancelled_fails_after_a_failed_group(bus: Bus) -> None:
+    @agentbus.workflow("bad")
+    async def bad(task: Task) -> None:
+        await failing_group()
+        await await_cancelled()
+
+    @agentbus.workflow("good")
+    async def good(task: Task) -> str:
+        return "done"
+
+    poison = await bus.tasks.start(bad)
+    innocent = await bus.tasks.start(good)
+    await work_off(bus, bad, good)
+    assert (await task_of(bus, innocent.id)).status == "completed"
+    record = await task_of(bus, poison.id)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.type == "CancelledError"
+
+
+async def test_serve_survives_a_failed_group_and_something_cancelled(bus: Bus, clock: FakeClock) -> None:
+    handled: list[int] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        handled.append(message.payload)
+        if message.payload == 1:
+            await failing_group()
+        elif message.payload == 2:
+            await await_cancelled()
+
+    agent = await worker(bus, "server")
+    for number in (1, 2, 3):
+        await agent.send("server", "note", number, max_attempts=1)
+    async with running(agent.serve(handle)):
+        await eventually(clock, lambda: handled == [1, 2, 3])
