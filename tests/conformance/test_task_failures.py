@@ -256,7 +256,7 @@ async def test_a_task_is_restarted_by_itself_as_often_as_its_policy_says(bus: Bu
 async def test_several_failures_at_once_are_told_by_the_first(bus: Bus) -> None:
     @agentbus.workflow("group")
     async def group(task: Task) -> None:
-        def work(name: str) -> None:
+        async def work(name: str) -> None:
             raise ValueError(name)
 
         async with anyio.create_task_group() as tasks:

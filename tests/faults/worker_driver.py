@@ -8,6 +8,7 @@ import sys
 
 import agentbus
 from agentbus import Agent
+from tests.faults.audited import accept_audit
 from tests.support.processes import ears, say
 
 WINDOW = 60
@@ -46,4 +47,5 @@ async def main(path: str) -> None:
         say("drained", sent)
 
 
+accept_audit()
 asyncio.run(main(*sys.argv[1:]))

@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 import agentbus
+from tests.faults.audited import accept_audit
 from tests.support.processes import say
 
 LEASE = 30.0
@@ -24,4 +25,5 @@ async def main(path: str, name: str) -> None:
             say("done", *message.lease)
 
 
+accept_audit()
 asyncio.run(main(*sys.argv[1:]))

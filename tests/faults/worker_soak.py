@@ -13,6 +13,7 @@ from typing import Any
 import agentbus
 from agentbus import Agent, Bus, Message, Session
 from agentbus.errors import AgentFenced, VersionConflict, WrongState
+from tests.faults.audited import accept_audit
 from tests.support.processes import say
 
 TASKS = 3
@@ -196,4 +197,5 @@ async def main(path: str, log: str, name: str, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    accept_audit()
+asyncio.run(main(*sys.argv[1:]))
