@@ -50,6 +50,32 @@ def test_the_file_may_name_another_bus(shell: Shell) -> None:
     assert shell.say("agents", "--url", str(shell.directory / ".agentbus")) == ""
 
 
+def test_a_directory_that_the_file_names_is_relative_to_the_project(shell: Shell) -> None:
+    (shell.directory / ".agentbus" / "agentbus.toml").write_text('url = "there"\n')
+    (shell.directory / "deep").mkdir()
+    for place in (shell, Shell(shell.directory / "deep")):
+        place.say("init")
+    assert (shell.directory / "there" / "bus.db").exists()
+    assert not (shell.directory / "deep" / "there").exists()
+
+
+def test_a_directory_outside_of_the_project_has_to_be_accepted(shell: Shell) -> None:
+    shell.environment["XDG_CONFIG_HOME"] = str(shell.directory / "config")
+    outside = shell.directory.parent / f"{shell.directory.name}-outside"
+    outside.mkdir(mode=0o700)
+    (shell.directory / "link").symlink_to(outside)
+    for url in (str(outside), "link", f"../{outside.name}"):
+        (shell.directory / ".agentbus" / "agentbus.toml").write_text(f'url = "{url}"\n')
+        error = shell.refused("status", code=1)
+        assert (error["code"], f"agentbus trust {outside.resolve()}" in error["fix"]) == ("untrusted_home", True)
+    assert list(outside.iterdir()) == []
+    shell.say("status", "--url", str(shell.directory / ".agentbus"))
+    shell.say("trust", str(outside))
+    shell.say("init", "--url", str(outside))
+    shell.say("register", "a", "--type", "worker")
+    assert shell.say("agents", "--url", str(outside)).startswith("a\t")
+
+
 def test_status_shows_what_is_going_on(shell: Shell) -> None:
     shell.register("a")
     shell.say("send", "a", "note", "1", agent="a")

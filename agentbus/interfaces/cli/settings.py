@@ -7,6 +7,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from agentbus.engine.places import server_url
+from agentbus.errors import AgentBusError
 from agentbus.interfaces.cli.failures import Usage, check_text
 
 if TYPE_CHECKING:
@@ -38,12 +39,23 @@ class Settings:
     def __init__(self, values: dict[str, Any], sources: dict[str, str]) -> None:
         self.values = values
         self.sources = sources
+        self.refused: AgentBusError | None = None
+        """Why the bus that the file names is not used."""
 
     def __getitem__(self, name: str) -> Any:
+        if name == "url" and self.refused is not None:
+            raise self.refused
         return self.values[name]
 
     def text(self, name: str) -> str | None:
-        return self.values[name] or None
+        return self[name] or None
+
+    def use_url_of_file(self, home: str) -> None:
+        """Use the URL that the file in this home names, as far as the user accepts it."""
+        try:
+            self.values["url"] = _accepted(self.values["url"], home)
+        except AgentBusError as error:
+            self.refused = error
 
 
 def gathered(arguments: Namespace) -> Settings:
@@ -58,13 +70,17 @@ def gathered(arguments: Namespace) -> Settings:
             values[name] = _read(name, text, default, f"AGENTBUS_{name.upper()}")
             sources[name] = "environment"
     given = {name: value for name in OPTIONS if (value := getattr(arguments, name, None)) is not None}
-    for name, value in _from_file(given.get("url", values["url"])).items():
-        values[name] = _unaccepted(value) if name == "url" else value
+    named = given.get("url", values["url"])
+    settings = Settings(values, sources)
+    for name, value in _from_file(named).items():
+        values[name] = value
         sources[name] = FILE
+    if sources["url"] == FILE and "url" not in given:
+        settings.use_url_of_file(place_of(named))
     for name, value in given.items():
         values[name] = value
         sources[name] = "option"
-    return Settings(values, sources)
+    return settings
 
 
 def outgrown_by(settings: Settings) -> dict[str, Any]:
@@ -155,11 +171,15 @@ def _from_file(url: str | None) -> dict[str, Any]:
     return found
 
 
-def _unaccepted(url: str) -> str:
-    """A URL that a file names: unless the user has accepted its servers, it is used with no credentials but its own.
-    The file may have come with a repository."""
+def _accepted(url: str, home: str) -> str:
+    """Return a URL that a file in this home names as far as the user accepts it: the file may come with a repository.
+
+    A server that the user has not accepted gets no credentials but those in the URL. A directory is relative to the one
+    that the home is in. One that is outside of that has to be accepted: else a repository could choose the bus that its
+    agents join.
+    """
     if server_url(url) is None:
-        return url
+        return _accepted_directory(url, home)
     from agentbus.engine.postgres.address import parse, restricted
     from agentbus.errors import InvalidUrl
     from agentbus.trust import is_trusted
@@ -169,9 +189,24 @@ def _unaccepted(url: str) -> str:
         # A service is another server than the one that was accepted.
         accepted = "service" not in address.borrowed and all(is_trusted("host", one) for one in address.servers)
     except InvalidUrl:
-        # That is said to those who use it.
+        # Reported to the commands that use it.
         return url
     return url if accepted else restricted(url)
+
+
+def _accepted_directory(url: str, home: str) -> str:
+    from shlex import quote
+
+    from agentbus.errors import UntrustedHome
+    from agentbus.trust import is_trusted_home
+
+    text = url.removeprefix("sqlite://").removeprefix("/") if url.startswith("sqlite://") else url
+    project = os.path.dirname(os.path.realpath(home))
+    path = os.path.realpath(os.path.join(project, os.path.expanduser(text)))
+    if os.path.commonpath([project, path]) == project or is_trusted_home(path):
+        return path
+    reason = f"{home}/{FILE} names it, and it is outside of {project}"
+    raise UntrustedHome(path=path, reason=reason, command=f"if that is meant: agentbus trust {quote(path)}")
 
 
 def _read(name: str, text: str, default: Any, source: str) -> Any:
