@@ -25,14 +25,14 @@ def test_a_folder_comes_in_once_and_is_reported(shell: Shell) -> None:
     write(old / "current_session.json", session())
     (old / "bad.json").write_text("{")
     data = shell.json("import", "old")
-    assert data["imported"] == {"session": 1, "participant": 4, "state": 3, "agent": 4}
+    assert data["imported"] == {"session": 1, "participant": 4, "state": 3, "agent": 6}
     assert (data["present"], data["refused"], data["changed"], data["file_count"]) == (0, 1, 1, 4)
     refused, changed = data["problems"]
     assert (refused["file"], refused["taken"]) == ("bad.json", False)
     assert (changed["file"], changed["taken"]) == ("b c.json", True)
     lines = shell.say("import", "old").splitlines()
     assert [line.split("\t")[:3] for line in lines] == [
-        ["present", "-", "12"], ["refused", "-", "1"], ["changed", "-", "1"],
+        ["present", "-", "14"], ["refused", "-", "1"], ["changed", "-", "1"],
         ["refused", "bad.json", "0"], ["changed", "b c.json", "0"],
     ]  # fmt: skip
     assert shell.json("agents", "show", "a")["status"] == "completed"

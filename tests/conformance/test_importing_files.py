@@ -134,8 +134,8 @@ async def test_the_current_session_with_its_status(bus: Bus, tmp_path: Path, wor
     assert (found.status, found.progress, found.operation) == (status, 60, "imported")
     assert found.created == MORNING - 1_800_000
     assert (found.ended is not None) == (status in {"completed", "failed"})
-    assert report.imported == {"session": 1, "participant": 4, "state": 3, "agent": 2}
-    await unchanged_by_another(bus, tmp_path, 10)
+    assert report.imported == {"session": 1, "participant": 4, "state": 3, "agent": 4}
+    await unchanged_by_another(bus, tmp_path, 12)
 
 
 async def test_a_session_goes_on_where_its_meeting_was(bus: Bus, tmp_path: Path) -> None:

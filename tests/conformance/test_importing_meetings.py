@@ -80,6 +80,75 @@ async def test_active_agents_with_a_status_of_their_own(bus: Bus, tmp_path: Path
     assert (await plan.resume()).agents == ["b", "risk-assessor"]
 
 
+NAMES = {"active_agents": ["a", "b", "c"], "agents_completed": ["a"], "current_agent": "b", "team": "planning"}
+RECORDS = {
+    "active_agents": [{"id": "a", "type": "planner"}, {"id": "b", "type": "planner"}, {"agent_id": "c"}],
+    "agents_completed": [{"id": "a"}],
+    "current_agent": {"id": "b"},
+    "team": "planning",
+}
+
+
+@pytest.mark.parametrize("named", [NAMES, RECORDS], ids=["names", "records"])
+@pytest.mark.parametrize("place", ["meeting", "session", "both", "session without an id"])
+async def test_the_meeting_and_the_session_are_read_alike(
+    bus: Bus, tmp_path: Path, named: dict[str, Any], place: str
+) -> None:
+    document: dict[str, Any] = {"session_id": ID, "status": "active", "last_update": "2024-01-15T12:00:00Z"}
+    if place == "meeting":
+        document["current_meeting"] = named
+    elif place == "both":
+        active = {key: value for key, value in named.items() if key in {"active_agents", "current_agent"}}
+        document |= {"current_meeting": {key: named[key] for key in named.keys() - active}, **active}
+    else:
+        document |= named
+    if place == "session without an id":
+        del document["session_id"]
+    write(tmp_path / "current_session.json", document)
+    report = await bus.import_path(tmp_path)
+    assert (report.imported["participant"], report.imported["agent"], report.problems) == (3, 3, [])
+    (cut,) = await bus.sessions.cut_off()
+    id = cut.session
+    agents = [await known(bus, name) for name in "abc"]
+    assert [(agent.status, agent.error, agent.session) for agent in agents] == [
+        ("completed", None, id), ("failed", "imported", id), ("failed", "imported", id),
+    ]  # fmt: skip
+    (meeting,) = await (await bus.sessions.open(id)).meetings()
+    assert (meeting.name, [member.name for member in meeting.members]) == ("planning", ["a", "b", "c"])
+    done = await (await bus.recovery.plan(id)).resume()
+    assert (done.agents, done.remaining) == (["b", "c"], {"planning": ["b", "c"]})
+    assert (await bus.import_path(tmp_path)).imported == {}
+
+
+async def test_the_order_is_completed_current_team_active_from_either_place(bus: Bus, tmp_path: Path) -> None:
+    inner = {"active_agents": ["g"], "team": ["e"], "current_agent": "c", "agents_completed": ["a"]}
+    outer = {"active_agents": ["h", "a"], "team": ["f"], "current_agent": "d", "agents_completed": {"b": {"n": 1}}}
+    write(tmp_path / "current_session.json", {"session_id": ID, "current_meeting": inner, "status": "active", **outer})
+    await bus.import_path(tmp_path)
+    (meeting,) = await (await bus.sessions.open(ID)).meetings()
+    assert [member.name for member in meeting.members] == list("abcdefgh")
+    assert meeting.remaining == list("cdefgh")
+    assert (await known(bus, "b")).status == "completed"
+
+
+async def test_a_file_without_a_status_does_not_hide_a_member(bus: Bus, tmp_path: Path) -> None:
+    """Neither a file of its own nor a list of agents: its session says that it was at work."""
+    write(tmp_path / "current_session.json", session())
+    write(tmp_path / "risk.json", {"agent_id": "risk-assessor", "agent_type": "assessor"})
+    write(tmp_path / "agent_state.json", ["planner-1", "other"])
+    await bus.import_path(tmp_path)
+    assert (await known(bus, "risk-assessor")).type == "assessor"
+    assert (await known(bus, "other")).status == "pending"
+    assert (await (await bus.recovery.plan(ID)).resume()).agents == ["planner-1", "risk-assessor"]
+
+
+async def test_a_member_without_a_name_is_reported(bus: Bus, tmp_path: Path) -> None:
+    write(tmp_path / "current_session.json", session(active_agents=["a", {"type": "planner"}], current_meeting=None))
+    report = await bus.import_path(tmp_path)
+    assert [problem.reason for problem in report.problems] == ["the participant {'type': 'planner'} is not a name"]
+    assert (await (await bus.recovery.plan(ID)).resume()).remaining == {"meeting": ["a"]}
+
+
 async def test_a_session_of_last_year_is_inactive_since_then(bus: Bus, tmp_path: Path) -> None:
     """Also if all files were written just now, by a copy or a clone."""
     interrupted(tmp_path, start_time="2020-01-15T10:00:00Z", last_update="2020-01-15T12:00:00Z")

@@ -16,7 +16,7 @@ from agentbus.aside import check_interruption
 from agentbus.limits import session_scope
 from agentbus.operations.adopting import Adopted
 from agentbus.operations.archives import ArchivedSession
-from agentbus.services.importing.mapping import STARTED, UPDATED, Mapper, members_of, named_agents
+from agentbus.services.importing.mapping import STARTED, UPDATED, Mapper, Raw, members_of
 from agentbus.services.importing.values import moment, name_of, pick, stamped
 from agentbus.services.importing.walking import Contents, Unreadable
 
@@ -38,12 +38,10 @@ class Place:
         self.folder = folder
         self.session: str | None = None
         self.updated: int | None = None
-        self.members: set[str] = set()
-        """The agents that the session names."""
+        self.members: dict[str, Raw] = {}
+        """The agents that the session names, and what it says of each."""
         self.finished: set[str] = set()
         """Those of them that have finished in its meeting."""
-        self.named: dict[str, object] = {}
-        """Those that are active or have not finished, and what it says of each."""
         self.begun = False
         """Whether the session of its own was made."""
 
@@ -57,22 +55,12 @@ class Place:
         """What ``current_session.json`` says."""
         if not isinstance(raw, Mapping):
             return
-        self.session = name_of(pick(raw, "session_id", "id"))
+        self.session = name_of(pick(raw, "session_id", "id") or self.own)
         times = (moment(raw.get(name)) for name in (*UPDATED, *STARTED))
         self.updated = next((found for found in times if found is not None), None)
-        active, meeting = raw.get("active_agents"), pick(raw, "current_meeting", "meeting")
-        for one, record in named_agents(active):
-            if (name := name_of(one)) is not None:
-                self.named.setdefault(name, record)
-        members = members_of(meeting, active) if isinstance(meeting, Mapping) else []
-        for one, over in members:
-            if (name := name_of(one)) is None:
-                continue
-            if over:
-                self.finished.add(name)
-            elif name not in self.finished:
-                self.named.setdefault(name, None)
-        self.members = self.finished | self.named.keys()
+        members = [(member.name, member) for member in members_of(raw)]
+        self.members = {name: member.record or {} for name, member in members if name is not None}
+        self.finished = {name for name, member in members if name is not None and member.finished}
 
     def made(self, modified: int) -> int:
         """Return the creation time of a record that has none: for a session not later than its last change, because
@@ -160,8 +148,9 @@ def _member(raw: object, line: int, place: Place, mapper: Mapper, id: object) ->
         mapper.tally.refuse(line, f"an agent is a record, not {type(raw).__name__}")
         return None
     agent = name_of(pick(raw, "agent_id", "id") or id)
-    session = place.session if agent in place.members else None
-    return mapper.agent(raw, line, id=id, session=session, finished=agent in place.finished)
+    if agent not in place.members:
+        return mapper.agent(raw, line, id=id)
+    return mapper.agent(raw, line, id=id, session=place.session, finished=agent in place.finished, unsaid="running")
 
 
 def _session(name: str, value: Any, place: Place, mapper: Mapper) -> Iterator[Adopted | None]:
@@ -175,11 +164,10 @@ def agents_of_session(place: Place, mapper: Mapper) -> list[Adopted]:
     """The agents that a session names: those of which nothing more is known come in by their names alone."""
     if place.session is None:
         return []
-    found: list[Adopted | None] = []
-    for line, (id, raw) in enumerate(place.named.items(), 1):
-        over = id in place.finished
-        said = raw if isinstance(raw, Mapping) else {"status": "completed" if over else "running"}
-        found.append(mapper.agent(said, line, id=id, session=place.session, finished=over))
+    found = [
+        mapper.agent(raw, line, id=id, session=place.session, finished=id in place.finished, unsaid="running")
+        for line, (id, raw) in enumerate(place.members.items(), 1)
+    ]
     return [agent for agent in found if agent is not None]
 
 

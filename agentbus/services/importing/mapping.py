@@ -61,15 +61,19 @@ class Mapper:
         return self._limits.payload
 
     def agent(
-        self, raw: Raw, line: int, *, id: object = None, session: str | None = None, finished: bool = False
-    ) -> Adopted | None:
-        """An agent; ``id`` is for one that does not say its own. ``finished``: its session says that it has."""
+        self, raw: Raw, line: int, *, id: object = None, session: str | None = None, finished: bool = False,
+        unsaid: str = "pending",
+    ) -> Adopted | None:  # fmt: skip
+        """An agent; ``id`` is for one that does not say its own, ``unsaid`` for one that does not say its status.
+
+        ``finished``: its session says that it has.
+        """
         known = _Fields(raw)
         agent = self._name(known.pick("agent_id", "id", "agentid") or id, "agent id", line)
         if agent is None:
             return None
         said = known.pick("status", "state")
-        status = AGENT_STATUSES.get(word(said), "running" if word(said) else "pending")
+        status = AGENT_STATUSES.get(word(said), "running" if word(said) else unsaid)
         created = self._time(known, *_CREATED) or self.modified
         started = self._time(known, "started_at", "start_time")
         updated = max(created, self._time(known, *UPDATED) or created)
@@ -149,8 +153,8 @@ class Mapper:
                 dated=begun is not None, number=line,
             )
         ]  # fmt: skip
+        items += self._meeting(session, raw, created, updated, line)
         if isinstance(meeting, Mapping):
-            items += self._meeting(session, meeting, kept["active_agents"], created, updated, line)
             kept["current_meeting"] = meeting
         scope = session_scope(session)
         items += self._present(
@@ -262,24 +266,23 @@ class Mapper:
             self.tally.change(line, f"message {id} had the status {_quoted(said)}, which counts as queued")
         return status or "queued"
 
-    def _meeting(
-        self, session: str, meeting: Raw, active: object, created: int, updated: int, line: int
-    ) -> list[Adopted]:  # fmt: skip
-        """The members of a meeting: those who have finished, then those with whom it continues."""
-        team = meeting.get("team")
-        name = self._name(team if isinstance(team, str) else "meeting", "meeting", line)
-        rows: dict[str, Adopted] = {}
-        for member, over in members_of(meeting, active):
-            named = None if member is None or name is None else self._name(member, "participant", line)
-            if named is not None and name is not None and named not in rows:
-                rows[named] = Adopted(
+    def _meeting(self, session: str, raw: Raw, created: int, updated: int, line: int) -> list[Adopted]:
+        """The members of a session's meeting: those who have finished, then those with whom it continues."""
+        members = members_of(raw)
+        name = self._name(meeting_name(raw), "meeting", line) if members else None
+        rows: list[Adopted] = []
+        for member in members:
+            named = None if name is None else self._name(member.said, "participant", line)
+            if named is not None and name is not None:
+                over = member.finished
+                rows.append(Adopted(
                     ArchivedParticipant(
                         session, name, named, len(rows), created, updated if over else None,
                         crc32(b"null") if over else None, "null" if over else None,
                     ),
                     number=line,
-                )  # fmt: skip
-        return list(rows.values())
+                ))  # fmt: skip
+        return rows
 
     def _capabilities(self, value: object, line: int) -> list[str]:
         found = unpacked(value)
@@ -362,39 +365,79 @@ def unpacked(value: Any) -> Any:
     return value
 
 
-def members_of(meeting: Raw, active: object) -> list[tuple[object, bool]]:
-    """The members of a meeting, and whether each has finished; one that is named twice counts the first time.
+class Member(msgspec.Struct):
+    """An agent that a session names as a member of its meeting."""
 
-    ``agents_completed`` have. ``current_agent``, the ``team`` if it is a list, and the ``active_agents`` of the session
-    have not, unless an agent's own record says so.
+    name: str | None
+    """None if the bus cannot take it."""
+    said: object
+    """Its name as the file has it."""
+    finished: bool
+    record: Raw | None
+    """What the session says of it, if that is more than its name."""
+
+
+def meeting_name(raw: Raw) -> str:
+    """Return the name of a session's meeting: the ``team`` of the meeting or of the session, if that is a text."""
+    teams = (part.get("team") for part in _parts_of(raw))
+    return next((team for team in teams if isinstance(team, str) and team), "meeting")
+
+
+def members_of(raw: Raw) -> list[Member]:
+    """Return the members of a session's meeting, each once, and for each whether it has finished.
+
+    The meeting and the session itself are read alike. ``agents_completed`` have finished. ``current_agent``, the
+    ``team`` if it is a list, and the ``active_agents`` have not, unless an agent's own record says so.
     """
-    done = meeting.get("agents_completed")
-    members: list[tuple[object, bool]] = [(_called(one), True) for one in done] if isinstance(done, list) else []
-    current, team = meeting.get("current_agent"), meeting.get("team")
-    remaining: list[tuple[object, object]] = [] if current is None else [(_called(current), None)]
-    remaining += [(_called(one), None) for one in team] if isinstance(team, list) else []
-    remaining += named_agents(active)
-    return members + [(one, _is_over(raw)) for one, raw in remaining]
+    parts = _parts_of(raw)
+    mentioned = [(one, record, True) for part in parts for one, record in _agents_in(part.get("agents_completed"))]
+    currents = [current for part in parts if (current := part.get("current_agent")) not in (None, "")]
+    teams = [team for part in parts if isinstance(team := part.get("team"), list)]
+    for named in (currents, *teams, *(part.get("active_agents") for part in parts)):
+        mentioned += [(one, record, _is_over(record)) for one, record in _agents_in(named)]
+    members: dict[str | tuple[str], Member] = {}
+    for one, record, finished in mentioned:
+        said = record if isinstance(record, Mapping) else None
+        name = name_of(one)
+        member = members.setdefault(name or (_quoted(one),), Member(name, one, finished, said))
+        member.finished = member.finished or finished
+        member.record = said if member.record is None else member.record
+    return list(members.values())
 
 
-def named_agents(active: object) -> list[tuple[object, object]]:
-    """The agents that a session names as active, a list or a map, each with its record if it has one."""
-    if isinstance(active, Mapping):
-        return list(active.items())
-    if not isinstance(active, list):
+def _parts_of(raw: Raw) -> list[Raw]:
+    """Return what describes a session's meeting: its own record, if there is one, and the session's."""
+    session = _lowered(raw)
+    meeting = pick(session, "current_meeting", "meeting")
+    return [_lowered(meeting), session] if isinstance(meeting, Mapping) else [session]
+
+
+def _lowered(raw: Raw) -> Raw:
+    return {str(key).lower(): value for key, value in raw.items()}
+
+
+def _agents_in(named: object) -> list[tuple[object, object]]:
+    """Return the agents of a list or a map, each with its record or its status if it has one."""
+    if isinstance(named, Mapping):
+        return [(_id_of(record) or key, record) for key, record in named.items()]
+    if not isinstance(named, list):
         return []
-    return [(_called(one), one if isinstance(one, Mapping) else None) for one in active]
+    return [(_called(one), one if isinstance(one, Mapping) else None) for one in named]
 
 
 def _is_over(raw: object) -> bool:
-    said = pick(raw, "status", "state") if isinstance(raw, Mapping) else raw if isinstance(raw, str) else None
+    said = pick(_lowered(raw), "status", "state") if isinstance(raw, Mapping) else raw
     return AGENT_STATUSES.get(word(said)) == "completed"
 
 
+def _id_of(raw: object) -> object:
+    return pick(_lowered(raw), "agent_id", "id", "agentid") if isinstance(raw, Mapping) else None
+
+
 def _called(one: object) -> object:
-    """An agent is named by its id, or is a record that has one."""
+    """Return the name of an agent that is given by its id, or as a record that has one; a record without is its own."""
     if isinstance(one, Mapping):
-        return pick(one, "agent_id", "id", "agent_name", "name", "agent")
+        return _id_of(one) or pick(_lowered(one), "agent_name", "name", "agent") or one
     return one
 
 
