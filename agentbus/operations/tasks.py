@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -89,12 +90,14 @@ class StartRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimTasksRequest(msgspec.Struct, frozen=True):
-    """Up to ``limit`` tasks of these workflows, the oldest first, for ``duration`` milliseconds."""
+    """Up to ``limit`` tasks of these workflows, the oldest first, for ``duration`` milliseconds. ``busy``: the worker
+    runs others already."""
 
     actor: Actor
     workflows: tuple[str, ...]
     limit: int
     duration: int
+    busy: bool = False
 
     @property
     def touches(self) -> int:
@@ -117,6 +120,12 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     settings: str
     checksum: int
     arguments: str
+    losses: int = 0
+
+    @property
+    def suspect(self) -> bool:
+        """Return whether it has lost a worker since its last progress. It may have killed it: it runs alone."""
+        return self.losses > 0
 
     @property
     def hold(self) -> Hold:
@@ -124,8 +133,9 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 
 
 class ClaimedTasks(msgspec.Struct, frozen=True):
-    """What a claim got. ``more``: something is left. It learns when to look again: ``next_wall``,
-    when the next task is due, and ``next_awake``, when the next lease runs out."""
+    """What a claim got. ``more``: something is left, because there are more than wanted or the next one runs alone. It
+    learns when to look again: ``next_wall``, when the next task is due, and ``next_awake``, when the next lease runs
+    out."""
 
     tasks: Sequence[ClaimedTask]
     more: bool = False
@@ -247,7 +257,7 @@ def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outc
             continue
         tasks, more = yield from _ready(request)
         if not tasks:
-            outcomes.append(ClaimedTasks([], False, *horizon))
+            outcomes.append(ClaimedTasks([], more, *horizon))
             continue
         agent = request.actor.agent
         until = now.awake + request.duration
@@ -262,7 +272,10 @@ def claim_tasks(requests: Sequence[ClaimTasksRequest], now: Now) -> Op[list[Outc
 
 def _ready(request: ClaimTasksRequest) -> Op[tuple[list[ClaimedTask], bool]]:
     """The oldest tasks that this worker may take, and whether there are more. Where live workers have different
-    versions of a workflow, a task goes to one whose version takes its arguments."""
+    versions of a workflow, a task goes to one whose version takes its arguments.
+
+    A suspect task is given alone, to a worker that runs nothing else. Tasks behind it in the queue are not given before
+    it is, so that a worker with enough to do becomes idle and takes it."""
     wanted = request.limit + 1
     while True:
         rows, announced = yield from several(
@@ -273,8 +286,11 @@ def _ready(request: ClaimTasksRequest) -> Op[tuple[list[ClaimedTask], bool]]:
         tasks = [
             task for task in found if not takes.better_elsewhere(task.workflow, request.actor.agent, task.arguments)
         ]
-        if len(tasks) > request.limit or len(found) < wanted or wanted > _MOST_SKIPPED:
-            return tasks[: request.limit], len(tasks) > request.limit
+        if tasks and tasks[0].suspect and not request.busy:
+            return tasks[:1], len(tasks) > 1
+        share = list(takewhile(lambda task: not task.suspect, tasks))[: request.limit]
+        if len(share) < len(tasks) or len(found) < wanted or wanted > _MOST_SKIPPED:
+            return share, len(share) < len(tasks)
         wanted *= 4
 
 

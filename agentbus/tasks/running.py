@@ -80,6 +80,8 @@ class Run:
         self.claimed = claimed
         self.hold = claimed.hold
         self.closing = False
+        self.alone = claimed.suspect
+        """Whether its worker runs nothing else beside it: until it has made progress."""
         self.notes: dict[str, str] = decode(claimed.notes)
         self.recorded: dict[tuple[str, str], Recorded] = {}
         self.approvals: dict[str, int] = {}
@@ -302,7 +304,10 @@ class Run:
         return self._loss is not None
 
     def tell(self, kind: str, name: str, status: str, attempt: int = 1) -> None:
-        """Tell the callbacks of the worker."""
+        """Tell the callbacks of the worker. What finishes is progress: others may run beside the task from then on."""
+        if self.alone and status == "finished":
+            self.alone = False
+            self.worker.take_more()
         self.worker.changed(TaskChange(self.claimed.id, kind, name, status, attempt))
 
     # Waiting

@@ -168,7 +168,7 @@ class Worker:
     async def _take(self, ready: Ear, tasks: anyio.abc.TaskGroup, until_idle: bool) -> None:
         while True:
             room = self._concurrency - len(self._runs)
-            if not room:
+            if not room or any(run.alone for run in self._runs.values()):
                 self._more = True
                 await ready.wait(None)
                 continue
@@ -176,12 +176,13 @@ class Worker:
             for claimed in found.tasks:
                 self._begin(claimed, ready, tasks)
             self._more = found.more
-            if until_idle and not self._runs:
+            # What is left although there is room runs alone: the last of the others may have ended during the claim.
+            if until_idle and not self._runs and not found.more:
                 return
             await ready.wait(self._until_next(found))
 
     async def _claim(self, room: int) -> ClaimedTasks:
-        request = ClaimTasksRequest(self.agent.actor, tuple(self._workflows), room, self._lease)
+        request = ClaimTasksRequest(self.agent.actor, tuple(self._workflows), room, self._lease, busy=bool(self._runs))
         # If nobody knows what a claim got, that is free again when its lease has run out.
         return await self._patiently(lambda: self.agent.write(claim_tasks, request, orphaned=self._give_back))
 
@@ -199,7 +200,14 @@ class Worker:
             for moment, present in ((found.next_wall, now.wall), (found.next_awake, now.awake))
             if moment is not None
         ]
+        if found.more:
+            # Another worker that takes a task which runs alone, and makes way for those behind it, rings no bell.
+            waits.append(round(LOOK_AGAIN * 1000))
         return max(0.001, min(waits) / 1000) if waits else None
+
+    def take_more(self) -> None:
+        """Look for tasks again: one that ran alone need not any more."""
+        self._engine.hub.ring((READY,))
 
     # Running
 

@@ -141,11 +141,15 @@ def test_a_step_that_must_run_only_once_is_settled_by_a_person(works: Shell) -> 
 
 def test_a_task_that_kills_every_worker_fails_after_five_and_others_go_on(works: Shell) -> None:
     start(works, "poison", id="p-1")
+    beside = ("b-1", "b-2", "b-3")
+    for id in beside:
+        start(works, "order", id, id=id)
     deaths = []
     for _ in range(5):
-        with working(works, "flows:poison", "--until-idle") as worker:
+        with working(works, "flows:poison", "flows:order", "--until-idle") as worker:
             deaths.append(worker.wait(PATIENCE))
     assert deaths == [-signal.SIGKILL, 7, -signal.SIGSEGV, -signal.SIGKILL, 7]
+    assert [task(works, id).losses for id in beside] == [1, 1, 1], "only the first worker had them"
     # The fifth is noticed by the next command; no worker is needed for it.
     found = works.told("task", "show", "p-1")
     assert (found["task"]["status"], found["task"]["losses"], found["task"]["error"]["type"]) == (
@@ -155,8 +159,11 @@ def test_a_task_that_kills_every_worker_fails_after_five_and_others_go_on(works:
     assert "at step swallow: it failed" in found["task"]["error"]["message"]
     assert [one["command"] for one in found["actions"]] == ["agentbus task resume p-1"]
     start(works, "docs", id="d-1")
+    for id in beside:
+        (works.directory / f"{id}-pack.go").touch()
+        (works.directory / f"{id}-charge.go").touch()
     works.say("worker", "flows", "--until-idle", "--quiet")
-    assert task(works, "d-1").status == "completed"
+    assert [(task(works, id).status, task(works, id).losses) for id in (*beside, "d-1")] == [("completed", 0)] * 4
     (works.directory / "antidote").touch()
     works.told("task", "resume", "p-1", "--by", "ada")
     works.say("worker", "flows", "--until-idle", "--quiet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import anyio
 import pytest
@@ -10,6 +11,8 @@ import pytest
 import agentbus
 from agentbus import Bus, Task
 from agentbus.errors import InvalidInput, TaskFailed
+from agentbus.operations import Actor
+from agentbus.operations.tasks import ClaimTasksRequest, claim_tasks
 from agentbus.tasks.workflow import Workflow
 from tests.conformance.at_work import Calls, comes_to, statuses, step_of, task_of, work_off, working
 from tests.conformance.helpers import soon
@@ -28,7 +31,7 @@ def two(calls: Calls) -> Workflow[[], str]:
     return workflow
 
 
-async def lose(bus: Bus, clock: FakeClock, workflow: Workflow[..., str], calls: Calls, *gates: str) -> None:
+async def lose(bus: Bus, clock: FakeClock, workflow: Workflow[..., Any], calls: Calls, *gates: str) -> None:
     """A worker takes what there is, comes to these steps, and hangs for longer than its lease."""
     for gate in gates:
         calls.gate(gate)
@@ -121,18 +124,19 @@ async def test_a_worker_that_leaves_in_order_and_a_reboot_do_not_count(
             assert (await bus.tasks.continue_(task)).losses == 0
 
 
+async def claimed_by_the_dead(bus: Bus, workflow: str, lease: int) -> list[str]:
+    """A worker, in a process that is not there any more, has claimed a task."""
+    process = await stranger(bus, pid=NOBODY, started="77")
+    life = await resident(bus, "w-1", process)
+    request = ClaimTasksRequest(Actor("w-1", life.epoch), (workflow,), 1, lease)
+    return [one.id for one in (await bus.engine.write(claim_tasks, request)).tasks]
+
+
 @pytest.mark.parametrize("how", ["its process died", "it was taken over"])
 async def test_a_worker_whose_process_died_counts(how: str, engine: Engine, clock: FakeClock) -> None:
-    from agentbus.operations import Actor
-    from agentbus.operations.tasks import ClaimTasksRequest, claim_tasks
-
     async with engine.connect() as bus:
         task = (await bus.tasks.start("two", max_losses=1)).id
-        # A worker in a process that is not there any more.
-        process = await stranger(bus, pid=NOBODY, started="77")
-        life = await resident(bus, "w-1", process)
-        claimed = await bus.engine.write(claim_tasks, ClaimTasksRequest(Actor("w-1", life.epoch), ("two",), 1, 60_000))
-        assert [one.id for one in claimed.tasks] == [task]
+        assert await claimed_by_the_dead(bus, "two", 60_000) == [task]
         if how == "its process died":
             async with engine.connect() as after:
                 record = await task_of(after, task)
@@ -176,6 +180,109 @@ async def test_the_bound_can_be_edited_and_is_checked(bus: Bus, clock: FakeClock
     assert (await bus.tasks.edit(task, max_losses=2)).max_losses == 2
     await lose(bus, clock, workflow, calls, "second")
     assert (await task_of(bus, task)).losses == 1
+
+
+# Tasks that lost a worker run alone
+
+
+def named(calls: Calls) -> Workflow[[str], None]:
+    @agentbus.workflow("named")
+    async def workflow(task: Task, name: str) -> None:
+        await task.step("one", calls, f"{name}.1")
+        await task.step("two", calls, f"{name}.2")
+
+    return workflow
+
+
+async def at_work(bus: Bus, clock: FakeClock, *expected: str) -> None:
+    """These tasks come to run, and no others run beside them."""
+    with anyio.fail_after(20):
+        while not set(expected) <= (found := await _running(bus)):
+            assert found <= set(expected)
+            await clock.settle()
+    await clock.settle()
+    assert await _running(bus) == set(expected)
+
+
+async def _running(bus: Bus) -> set[str]:
+    return {task.id for task in (await bus.tasks.list(status="running")).items}
+
+
+async def test_tasks_that_lost_a_worker_run_alone_and_in_their_turn(bus: Bus, clock: FakeClock) -> None:
+    calls = Calls()
+    workflow = named(calls)
+    for name in ("a", "b"):
+        await bus.tasks.start(workflow, name, id=name)
+    await lose(bus, clock, workflow, calls, "a.1", "b.1")
+    assert [(await task_of(bus, name)).losses for name in ("a", "b")] == [1, 1]
+    for name in ("c", "d"):
+        await bus.tasks.start(workflow, name, id=name)
+    gates = {name: calls.gate(name) for name in ("a.1", "a.2", "b.1", "b.2", "c.1", "d.1")}
+    async with working(bus, workflow, concurrency=4, lease=3600):
+        await soon(calls.begun["a.1"].wait())
+        await clock.pass_time(5)
+        await at_work(bus, clock, "a")
+        gates["a.1"].set()
+        # A step has finished: others may run beside it, but not the next one that lost a worker, nor those behind it.
+        await soon(calls.begun["a.2"].wait())
+        assert (await task_of(bus, "a")).losses == 0
+        await clock.pass_time(5)
+        await at_work(bus, clock, "a")
+        gates["a.2"].set()
+        await soon(calls.begun["b.1"].wait())
+        await clock.pass_time(5)
+        await at_work(bus, clock, "b")
+        gates["b.1"].set()
+        await soon(asyncio.gather(*(calls.begun[name].wait() for name in ("b.2", "c.1", "d.1"))))
+        await at_work(bus, clock, "b", "c", "d")
+        for gate in gates.values():
+            gate.set()
+        for name in ("a", "b", "c", "d"):
+            assert (await comes_to(bus, clock, name, "completed")).losses == 0
+
+
+@pytest.mark.parametrize("how", ["it becomes idle", "another worker is idle"])
+async def test_a_busy_worker_leaves_a_task_that_lost_one_and_does_not_starve_it(
+    how: str, engine: Engine, clock: FakeClock
+) -> None:
+    calls = Calls()
+    workflow = named(calls)
+    gates = {name: calls.gate(name) for name in ("a.1", "b.1", "c.1", "d.1")}
+    async with engine.connect() as bus, engine.connect() as second:
+        await bus.tasks.start(workflow, "a", id="a")
+        await claimed_by_the_dead(bus, "named", 10_000)
+        await bus.tasks.start(workflow, "b", id="b")
+        async with working(bus, workflow, concurrency=4, lease=3600):
+            await soon(calls.begun["b.1"].wait())
+            await bus.tasks.start(workflow, "c", id="c")
+            await soon(calls.begun["c.1"].wait())
+            await clock.pass_time(11)
+            await bus.tasks.start(workflow, "d", id="d")
+            await clock.pass_time(5)
+            await at_work(bus, clock, "b", "c")
+            assert (await task_of(bus, "a")).losses == 1
+            if how == "it becomes idle":
+                gates["b.1"].set()
+                await comes_to(bus, clock, "b", "completed")
+                await at_work(bus, clock, "c")
+                gates["c.1"].set()
+                await soon(calls.begun["a.1"].wait())
+                await at_work(bus, clock, "a")
+                gates["a.1"].set()
+                await soon(calls.begun["d.1"].wait())
+            else:
+                async with working(second, workflow, concurrency=4, lease=3600):
+                    await soon(calls.begun["a.1"].wait())
+                    await clock.pass_time(2)
+                    await at_work(bus, clock, "a", "b", "c", "d")
+                    holders = {id: (await task_of(bus, id)).holder for id in ("a", "b", "d")}
+                    assert holders["d"] == holders["b"] != holders["a"], "only one runs beside no other"
+                    gates["a.1"].set()
+                    await comes_to(bus, clock, "a", "completed")
+            for gate in gates.values():
+                gate.set()
+            for name in ("a", "b", "c", "d"):
+                assert (await comes_to(bus, clock, name, "completed")).losses == 0
 
 
 # Clocks that jump

@@ -263,6 +263,30 @@ def test_a_claim_takes_no_more_than_wanted_and_says_that_there_is_more() -> None
     assert played.written("task_lease") == [("a", NOW.awake + 60_000, NOW.wall, n) for n in (1, 2)]
 
 
+@pytest.mark.parametrize(
+    ("losses", "busy", "given"),
+    [
+        ((1, 0, 1), False, [1]),
+        ((1, 0, 1), True, []),
+        ((0, 1, 0), False, [1]),
+        ((0, 1, 0), True, [1]),
+        ((0, 0, 1), True, [1, 2]),
+    ],
+)
+def test_a_claim_gives_a_task_that_lost_a_worker_alone_and_in_its_turn(
+    losses: tuple[int, ...], busy: bool, given: list[int]
+) -> None:
+    ready = [(n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}", lost) for n, lost in enumerate(losses, 1)]
+    played = driven(
+        claim_tasks.run([ClaimTasksRequest(A, ("w",), 5, 60_000, busy)], NOW),
+        ("task_horizon", [(None, None, CLOCK)]),
+        ("task_ready", ready),
+        ("workflow_signatures", []),
+    )
+    (found,) = played.outcomes
+    assert ([one.number for one in found.tasks], found.more) == (given, True)
+
+
 def test_a_renewal_says_which_tasks_are_lost() -> None:
     request = RenewTasksRequest(A, (HOLD, Hold(8, "u", 1)), 60_000)
     played = driven(renew_tasks.run([request], NOW), ALIVE, held_as())
