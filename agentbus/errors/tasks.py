@@ -68,7 +68,8 @@ class WorkflowChanged(Conflict):
     code = "workflow_changed"
     text = "task {task!r} does not fit its workflow any more: step {step!r} {reason}"
     fix_text = (
-        "bring the workflow back to what it was, or let the task redo this step: bus.tasks.redo({task!r}, {step!r}); "
+        "redo this step: bus.tasks.redo({task!r}, {step!r}); or bring the workflow back to what it was, then "
+        "bus.tasks.resume({task!r}); "
         "arguments must be the same each time: what is random or read from a clock belongs into a step"
     )
 

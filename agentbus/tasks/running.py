@@ -394,4 +394,6 @@ class Run:
         """What the workflow is called with."""
         check(self.claimed.arguments, self.claimed.checksum, f"the arguments of task {self.claimed.id}")
         given = decode(self.claimed.arguments)
+        # While no worker ran, any were accepted.
+        self.workflow.check_arguments(given["arguments"], given["keywords"])
         return self.workflow.converted(given["arguments"], given["keywords"])

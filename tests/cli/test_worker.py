@@ -72,6 +72,11 @@ def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_e
     works.say("task", "start", "feature", "5", "--id", "f-1")
     works.say("worker", "flows:feature", "--until-idle", "--quiet")
     assert task(works, "f-1").status == "failed"
+    found = works.told("task", "show", "f-1")
+    assert found["task"]["error"]["type"] == "WrongArguments"
+    assert [one["command"] for one in found["actions"]] == [
+        "agentbus task edit f-1 --arguments '[…]'", "agentbus task resume f-1",
+    ]  # fmt: skip
     with working(works, "flows:feature"):
         until(lambda: "worker-" in works.say("agents", "list"))
         until(lambda: works.run("task", "start", "feature").code == 2)
@@ -86,6 +91,14 @@ def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_e
         until(lambda: task(works, "f-1").status == "waiting")
     shown = works.told("task", "show", "f-1")["task"]
     assert (shown["error"], shown["arguments"], shown["max_losses"]) == (None, ["login"], 2)
+    # The plan was made for the other request.
+    works.told("task", "edit", "f-1", "--arguments", '["logout"]', "--by", "ada")
+    works.told("task", "approve", "f-1", "--by", "ada")
+    works.say("worker", "flows:feature", "--until-idle", "--quiet")
+    found = works.told("task", "show", "f-1")
+    assert found["task"]["error"]["type"] == "WorkflowChanged"
+    assert [one["command"] for one in found["actions"]] == ["agentbus task redo f-1 plan", "agentbus task resume f-1"]
+    assert "redo this step" in found["task"]["error"]["message"]
 
 
 def test_whoever_starts_what_no_worker_knows_is_told(works: Shell) -> None:

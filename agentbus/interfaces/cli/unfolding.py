@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ _MOST = 50
 """Sub-tasks of a task whose own steps are looked at."""
 _PAGE = 1000
 _REASON = "--reason 'why'"
+_CHANGED = re.compile(r"\bbus\.tasks\.redo\('[^']*', '([^']*)'\)")
+"""The step that WorkflowChanged advises to redo."""
 _GOES_ON = frozenset({"task_continued", "task_resumed", "task_redone", "task_restarted"})
 
 
@@ -94,8 +97,23 @@ def actions(found: Unfolded) -> list[dict[str, str]]:
         if one.task.status == "halted" or one.task.halting:
             say(id, "halting" if one.task.halting else "halted", f"continue {id}")
         elif one.task.status in {"failed", "stopped"} and one.task.parent is None:
-            say(id, one.task.status, f"resume {id}")
+            say(id, one.task.status, *_ways_on(one.task))
     return said
+
+
+def _ways_on(task: TaskRecord) -> list[str]:
+    """Return the commands with which a task that failed or was stopped continues."""
+    resume = f"resume {task.id}"
+    error = task.error
+    if error is None:
+        return [resume]
+    # A sub-task that it could not start has arguments of its own.
+    if error.type == "WrongArguments" and error.message.startswith(f"workflow {task.workflow!r} "):
+        keywords = " --keywords '{…}'" if task.keywords else ""
+        return [f"edit {task.id} --arguments '[…]'{keywords}", resume]
+    if error.type == "WorkflowChanged" and (step := _CHANGED.search(error.message)):
+        return [f"redo {task.id} {step[1]}", resume]
+    return [resume]
 
 
 def asked(bus: BlockingBus) -> list[dict[str, Any]]:
