@@ -100,7 +100,7 @@ class WorkersLost(TaskFailure):
     """A task has lost as many workers as it may without making progress: they died, or lost their lease."""
 
     code = "workers_lost"
-    text = "{losses} workers in a row died or lost their lease while they ran task {task!r}, the last {where}: {reason}"
+    text = "{lost} while running task {task!r}, {where}: {reason}"
     fix_text = "mend the step, then bus.tasks.resume({task!r}) runs it again and starts counting at 0"
 
 

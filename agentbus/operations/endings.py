@@ -56,7 +56,9 @@ def _end(
     yield Query("workflow_forget", (ids,))
     # A restart of the machine is no fault of the tasks that ran; nor is an end in order.
     rebooted = {id for id in ids if id in judged and judged[id].verdict == "rebooted"}
-    yield from free_held_by([id for id in ids if id not in rebooted], reason, now, lost=status == "failed")
+    found = [id for id in ids if id in judged and id not in rebooted]
+    yield from free_held_by(found, error or reason, now, lost=status == "failed")
+    yield from free_held_by([id for id in ids if id not in judged], reason, now, lost=status == "failed")
     yield from free_held_by(list(rebooted), reason, now, lost=False)
     if status == "failed":
         yield from _tell_parents(ids, error, now)

@@ -233,7 +233,12 @@ def _fail_lost(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:
     at = [key for (key,) in rows]
     yield Each("step_interrupt", [(task.number,)])
     where = f"at step {', '.join(at)}" if at else "between two steps"
-    error = WorkersLost(task=task.id, losses=task.losses + 1, where=where, steps=at, reason=facts["reason"])
+    losses = task.losses + 1
+    if losses == 1:
+        lost = "1 worker died or lost its lease"
+    else:
+        lost, where = f"{losses} workers in a row died or lost their lease", f"the last {where}"
+    error = WorkersLost(task=task.id, losses=losses, lost=lost, where=where, steps=at, reason=facts["reason"])
     problem = TaskProblem(type(error).__name__, str(error.args[0]), [], at[0] if at else None, at[1:])
     yield Query("task_fail", (plain(problem), now.wall, task.number))
     yield from record(task_events([task], "task_failed", None, now, error=str(error.args[0]), **facts))

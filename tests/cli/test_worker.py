@@ -169,7 +169,7 @@ def test_a_task_that_kills_every_worker_fails_after_five_and_others_go_on(works:
         "failed", 5, "WorkersLost",
     )  # fmt: skip
     assert "5 workers in a row died" in found["task"]["error"]["message"]
-    assert "at step swallow: it failed" in found["task"]["error"]["message"]
+    assert "at step swallow: its process died" in found["task"]["error"]["message"]
     assert [one["command"] for one in found["actions"]] == ["agentbus task resume p-1"]
     start(works, "docs", id="d-1")
     for id in beside:

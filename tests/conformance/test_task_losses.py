@@ -165,7 +165,7 @@ async def test_a_parent_learns_that_its_sub_task_takes_workers_down(bus: Bus, cl
     await lose(bus, clock, child, calls, "second")
     await work_off(bus, parent)
     result = (await task_of(bus, task)).result
-    assert "WorkersLost: 1 workers in a row died" in result
+    assert "WorkersLost: 1 worker died or lost its lease while running task" in result
 
 
 async def test_the_bound_can_be_edited_and_is_checked(bus: Bus, clock: FakeClock) -> None:
