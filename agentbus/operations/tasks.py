@@ -120,6 +120,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     settings: str
     checksum: int
     arguments: str
+    generation: int
     losses: int = 0
 
     @property

@@ -174,7 +174,7 @@ class Control:
                 "arguments, keywords"
             )
         if arguments is not None and (isinstance(arguments, str) or not isinstance(arguments, Sequence)):
-            raise InvalidInput(reason="arguments must be a list")
+            raise InvalidInput(reason="arguments must be a list: arguments=[…]")
         limit = self._bus.max_payload
         request = EditRequest(
             check_name(task, "task"),

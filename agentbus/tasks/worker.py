@@ -16,7 +16,7 @@ import anyio.abc
 from agentbus.agent import Agent
 from agentbus.engine.hub import Ear
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, TaskLost
-from agentbus.operations.holding import READY, worker_channel
+from agentbus.operations.holding import READY, HeldTask, worker_channel
 from agentbus.operations.task_reading import Replay, present_state, replay_of
 from agentbus.operations.tasks import (
     ClaimedTask,
@@ -224,7 +224,7 @@ class Worker:
         try:
             await self._execute(run)
         except TaskLost as error:
-            log.warning("%s: %s", self.agent.id, error)
+            await self._log_loss(run, error)
         except AgentFenced:
             raise
         except AgentBusError as error:
@@ -250,6 +250,18 @@ class Worker:
             return await guarded(run.workflow.function(Task(run), *arguments, **keywords))
 
         await run.run(call)
+
+    async def _log_loss(self, run: Run, error: TaskLost) -> None:
+        """Log why a task was lost. A person who stops or repeats it wants that: it is no fault."""
+        task: HeldTask | None = None
+        with suppress(AgentBusError):
+            task = (await self._engine.look(present_state, [run.claimed.number])).get(run.claimed.number)
+        if task is not None and task.status == "stopped":
+            log.info("%s: task %s was stopped", self.agent.id, run.claimed.id)
+        elif task is not None and task.generation > run.claimed.generation:
+            log.info("%s: task %s was interrupted, for a redo or a restart of it", self.agent.id, run.claimed.id)
+        else:
+            log.warning("%s: %s", self.agent.id, error)
 
     async def _part(self, run: Run) -> None:
         """The worker goes: others may take the task at once."""

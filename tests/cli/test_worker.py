@@ -85,6 +85,9 @@ def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_e
         assert "workflow 'feature' does not take these arguments: 'request' must be str, not int" in refused.err
         assert "it takes feature(request: str)" in refused.err
         assert works.run("task", "edit", "f-1", "--arguments", "[5]").code == 2
+        refused = works.run("task", "edit", "f-1", "--arguments", '"login"')
+        assert (refused.code, "arguments must be a list\n" in refused.err) == (2, True)
+        assert "put them into a list: --arguments '[…]'" in refused.err
         edited = works.told("task", "edit", "f-1", "--arguments", '["login"]', "--max-losses", "2", "--by", "ada")
         assert edited["status"] == "failed"
         works.told("task", "resume", "f-1", "--by", "ada")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from agentbus.errors import InvalidInput, UnknownStep, UnknownTask, WrongState
 from agentbus.operations.tasks import TRANSITIONS
 from agentbus.records import TaskRecord
 from tests.conformance.at_work import Calls, comes_to, kinds_of, statuses, step_of, task_of, work_off, working
-from tests.conformance.helpers import soon
+from tests.conformance.helpers import eventually, soon
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -237,18 +238,22 @@ async def test_a_redo_runs_a_step_and_all_that_follows_again_with_a_note_and_kee
 
 
 async def test_a_redo_in_the_middle_of_a_step_takes_the_task_from_its_worker(
-    engine: Engine, clock: FakeClock, stage: Stage
+    engine: Engine, clock: FakeClock, stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with engine.connect() as bus, engine.connect() as people:
         gate = stage.calls.gate("second")
         task = (await bus.tasks.start(stage.workflow)).id
         async with working(bus, stage.workflow):
             await soon(stage.calls.begun["second"].wait())
-            await people.tasks.redo(task, "first")
-            while stage.calls.made.count("second") < 2:
-                await clock.settle()
+            with caplog.at_level(logging.INFO, logger="agentbus"):
+                await people.tasks.redo(task, "first")
+                while stage.calls.made.count("second") < 2:
+                    await clock.settle()
+                words = f"task {task} was interrupted, for a redo or a restart of it"
+                await eventually(clock, lambda: words in caplog.text)
             gate.set()
             await soon(bus.tasks.wait(task))
+        assert [one for one in caplog.records if one.levelno > logging.INFO] == []
         assert stage.calls.made == ["first", "second", "first", "second", "third"]
         steps = [(one.key, one.status) for one in await bus.tasks.steps(task, history=True) if one.superseded]
         assert steps == [("first", "finished"), ("second", "cancelled")]

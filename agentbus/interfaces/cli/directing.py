@@ -143,6 +143,9 @@ def edit(call: Call) -> Result:
     if all(value is None for value in changes.values()):
         advice = f"there are {', '.join(f'--{name}' for name in changes).replace('_', '-')}"
         raise Usage(reason="nothing is to be changed", advice=advice)
+    if changes["arguments"] is not None and not isinstance(changes["arguments"], list):
+        advice = "put them into a list: --arguments '[…]', each as JSON, in their order"
+        raise Usage(reason="arguments must be a list", advice=advice)
     return Said(_brief(call.bus.do(call.bus.tasks.edit(given.task, **changes, by=caller(call)))))
 
 

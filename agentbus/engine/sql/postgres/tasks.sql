@@ -25,7 +25,7 @@ FROM tasks WHERE status = 'running' AND holder = ANY ($1);
 -- workflow's first ones.
 SELECT ready.number, ready.id, ready.workflow, ready.name, ready.session, ready.auto, ready.lease + 1,
     CASE WHEN ready.started IS NULL THEN 1 ELSE 0 END, ready.notes, ready.context, ready.settings, ready.checksum,
-    ready.arguments, ready.losses
+    ready.arguments, ready.generation, ready.losses
 FROM unnest($1::text[]) AS wanted (workflow)
 CROSS JOIN LATERAL (
     SELECT * FROM tasks WHERE tasks.workflow = wanted.workflow AND tasks.due = 0 ORDER BY tasks.number LIMIT $2

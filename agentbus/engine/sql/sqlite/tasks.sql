@@ -28,7 +28,7 @@ WHERE status = 'running' AND holder IN (SELECT value FROM json_each($1));
 -- inside BEGIN IMMEDIATE.
 SELECT ready.number, ready.id, ready.workflow, ready.name, ready.session, ready.auto, ready.lease + 1,
     CASE WHEN ready.started IS NULL THEN 1 ELSE 0 END, ready.notes, ready.context, ready.settings, ready.checksum,
-    ready.arguments, ready.losses
+    ready.arguments, ready.generation, ready.losses
 FROM json_each($1) AS wanted
 JOIN tasks AS ready ON ready.number IN (
     SELECT number FROM tasks WHERE workflow = wanted.value AND due = 0 ORDER BY number LIMIT $2
