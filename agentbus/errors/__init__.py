@@ -102,7 +102,8 @@
         ├── StatementTimeout          transient: the server cut a statement off
         ├── UnsupportedFileSystem
         ├── NotWritable
-        │   └── ReadOnlyBus           this user can look at the bus, and not write
+        │   ├── ReadOnlyBus           this user can look at the bus, and not write
+        │   └── UnreadableBus         this user cannot even look at it
         ├── TooManyFiles              transient: no file descriptor is left
         ├── UntrustedHome             another user owns the bus, or can write to its directory
         ├── UnsafeFile                a link, or a file of another user, in the place of a file of the bus
@@ -217,6 +218,7 @@ from agentbus.errors.store import (
     TooManyConnections,
     TooManyFiles,
     UnknownDatabase,
+    UnreadableBus,
     UnsafeFile,
     UnsupportedFileSystem,
     UnsupportedPooler,
@@ -341,6 +343,7 @@ __all__ = [
     "UnknownStep",
     "UnknownTask",
     "UnknownType",
+    "UnreadableBus",
     "UnreadableFile",
     "UnsafeFile",
     "UnsafePath",

@@ -289,6 +289,17 @@ class ReadOnlyBus(NotWritable):
     fix_text = "call as the user who owns it, on a file system that is not read-only; or copy a backup of it"
 
 
+class UnreadableBus(NotWritable):
+    """The bus cannot even be read by this user. Nothing was written."""
+
+    code = "unreadable_bus"
+    text = "{path} cannot be read: {reason}"
+    fix_text = (
+        "call as the user who owns it; or let others read it, as that user: "
+        "chmod 755 {path} and chmod 644 {path}/bus.db*, then agentbus trust {path} as the one who reads"
+    )
+
+
 class TooManyFiles(StoreError):
     """This process, or the system, has no file descriptor left. Nothing was written."""
 

@@ -188,7 +188,7 @@ async def test_a_read_only_directory_is_refused(tmp_path: Path, figure: Figure) 
     mount = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1"'
     old, new = await asyncio.to_thread(run_mounted, mount, _READ_ONLY, tmp_path)
     figure(f"read-only directory: {old[0]}")
-    assert old[0] == new[0] == "not_writable"
+    assert (old[0], new[0]) == ("read_only_bus", "not_writable")
     assert str(tmp_path / "old") in old[1]
     assert str(tmp_path / "new") in new[1]
 

@@ -104,7 +104,8 @@ def looked(told: dict[str, Any]) -> None:
     for words in LOOKS:
         code, answer, _ = told[words]
         if words in needs_loop:
-            assert answer["error"]["code"] == "not_writable", (words, answer)
+            assert answer["error"]["code"] == "read_only_bus", (words, answer)
+            assert "as the user who owns it" in answer["error"]["fix"]
         elif words == "doctor":
             assert "permissions" in {check["name"] for check in answer["data"] if check["status"] == "error"}
         else:
@@ -149,6 +150,28 @@ def test_the_bus_of_another_user_is_looked_at_once_it_is_trusted(place: Path) ->
         before = contents(place)
         looked(run(place, *LOOKS, *WRITES, AGENTBUS_TRUST=str(place)))
         assert contents(place) == before
+    finally:
+        for path in (place, *place.rglob("*")):
+            os.chown(path, 0, -1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_private_bus_of_another_user_says_how_it_can_be_read(place: Path) -> None:
+    place.parent.chmod(0o755)
+    for path in (place, *place.rglob("*")):
+        os.chown(path, _STRANGER, -1)
+    try:
+        for told in (run(place, "status"), run(place, "status", "quotas", AGENTBUS_TRUST=str(place))):
+            for _, answer, _ in told.values():
+                assert answer["error"]["code"] == "unreadable_bus", answer
+                assert "cannot be read: permission denied" in answer["error"]["message"]
+                assert f"chmod 755 {place} and chmod 644 {place}/bus.db*" in answer["error"]["fix"]
+        place.chmod(0o755)
+        told = run(place, "status", AGENTBUS_TRUST=str(place))
+        assert told["status"][1]["error"]["code"] == "unreadable_bus"
+        for path in place.glob("bus.db*"):
+            path.chmod(0o644)
+        assert run(place, "status", AGENTBUS_TRUST=str(place))["status"][0] == 0
     finally:
         for path in (place, *place.rglob("*")):
             os.chown(path, 0, -1)

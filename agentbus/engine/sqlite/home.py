@@ -8,7 +8,15 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from agentbus.errors import InvalidUrl, NoBus, NotWritable, UnsafeFile, UnsupportedFileSystem
+from agentbus.errors import (
+    InvalidUrl,
+    NoBus,
+    NotWritable,
+    ReadOnlyBus,
+    UnreadableBus,
+    UnsafeFile,
+    UnsupportedFileSystem,
+)
 from agentbus.safe_files import check_directory, check_file, check_home
 
 if TYPE_CHECKING:
@@ -142,8 +150,8 @@ def is_there(home: Home) -> bool:
     """Whether somebody made a bus there."""
     try:
         os.lstat(home.file)
-    except PermissionError as error:
-        raise NotWritable(path=home.root, reason=str(error.strerror)) from None
+    except PermissionError:
+        raise _unreadable(home) from None
     except OSError:
         return False
     return True
@@ -199,15 +207,30 @@ def prepare(home: Home) -> None:
         check(home)
         refuse_unshared(home.root)
         if not os.access(home.root, os.W_OK | os.X_OK):
-            raise NotWritable(path=home.root, reason="permission denied")
+            raise _refusal(home)
         # Only ever created, never opened: closing an open file would drop the locks of a bus in this process.
         try:
             os.close(os.open(home.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             if not os.access(home.file, os.R_OK | os.W_OK):
-                raise NotWritable(path=home.file, reason="permission denied") from None
+                raise _refusal(home) from None
     except OSError as error:
+        if isinstance(error, PermissionError) and os.path.isdir(home.root) and not os.access(home.root, os.X_OK):
+            raise _unreadable(home) from None
         raise NotWritable(path=home.root, reason=error.strerror or str(error)) from None
+
+
+def _refusal(home: Home) -> NotWritable:
+    """The error for a home, or a database in it, that this user may not write."""
+    if (reason := only_readable(home)) is not None:
+        return ReadOnlyBus(path=home.root, reason=reason)
+    if os.path.lexists(home.file) and not os.access(home.file, os.R_OK):
+        return _unreadable(home)
+    return NotWritable(path=home.root, reason="permission denied")
+
+
+def _unreadable(home: Home) -> UnreadableBus:
+    return UnreadableBus(path=home.root, reason="permission denied")
 
 
 def prepare_bells(home: Home) -> Path:
