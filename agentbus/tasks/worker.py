@@ -15,7 +15,7 @@ import anyio.abc
 
 from agentbus.agent import Agent
 from agentbus.engine.hub import Ear
-from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, TaskLost
+from agentbus.errors import AgentBusError, AgentFenced, BusClosed, InvalidInput, TaskLost
 from agentbus.operations.holding import READY, HeldTask, worker_channel
 from agentbus.operations.task_reading import Replay, present_state, replay_of
 from agentbus.operations.tasks import (
@@ -276,16 +276,27 @@ class Worker:
         return [run for run in list(self._runs.values()) if not run.closing]
 
     async def _renew(self) -> None:
-        """Renew all leases after a third of their time."""
+        """Renew all leases after a third of their time; after a tenth, if that failed."""
         pulse = self._engine.hub.listen(())
+        pause = self._lease / 3000
         while True:
-            await pulse.wait(self._lease / 3000)
+            await pulse.wait(pause)
+            pause = self._lease / 3000
             holds = tuple(run.hold for run in self._runs.values() if not run.closing)
             if not holds:
                 continue
             request = RenewTasksRequest(self.agent.actor, holds, self._lease)
-            for number, lease in await self._patiently(partial(self.agent.write, renew_tasks, request)):
-                self._lose(number, lease)
+            try:
+                lost = await self._patiently(partial(self.agent.write, renew_tasks, request))
+            except (AgentFenced, BusClosed):
+                raise
+            except Exception as error:
+                # The tasks run on: what they write shows whether they are still held.
+                log.warning("%s: leases could not be renewed, trying again: %s", self.agent.id, error)
+                pause = max(0.1, self._lease / 10_000)
+            else:
+                for number, lease in lost:
+                    self._lose(number, lease)
 
     async def _hear(self, news: Ear) -> None:
         """People stop, redo and restart tasks; whoever is at one hears of it at once."""

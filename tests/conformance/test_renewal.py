@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import anyio
 import pytest
 
 import agentbus
 from agentbus import Message, Task, Unit, pool
-from tests.conformance.helpers import eventually, nothing_for, running, worker
+from tests.conformance.helpers import eventually, nothing_for, running, soon, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -96,3 +97,37 @@ async def test_renewal_continues_after_a_store_that_did_not_answer(
         assert await nothing_for(b)
         gate.set()
         await eventually(clock, lambda: handled == [1])
+
+
+async def test_a_worker_outlives_any_failure_to_renew(
+    bus: agentbus.Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = asyncio.Event()
+    begun: list[int] = []
+
+    @agentbus.workflow("long")
+    async def long(task: Task) -> str:
+        async def waits() -> str:
+            begun.append(1)
+            await gate.wait()
+            return "done"
+
+        return await task.step("waits", waits)
+
+    task = (await bus.tasks.start(long)).id
+    write = bus.engine.write
+    failing = [RuntimeError("not now"), agentbus.errors.StoreError(path="bus", reason="not now")]
+
+    def fails(operation: Any, *arguments: Any, **options: Any) -> Any:
+        if operation.name == "renew_tasks" and failing:
+            raise failing.pop()
+        return write(operation, *arguments, **options)
+
+    monkeypatch.setattr(bus.engine, "write", fails)
+    async with running(bus.tasks.run_worker(long, lease=30)), running(bus.tasks.run_worker(long, lease=30)):
+        await eventually(clock, lambda: bool(begun))
+        await clock.pass_time(100)
+        gate.set()
+        assert await soon(bus.tasks.result(task)) == "done"
+    assert (failing, begun) == ([], [1])
+    assert caplog.text.count("leases could not be renewed, trying again") == 2
