@@ -187,15 +187,16 @@ def _lost(request: HeldRequest, task: HeldTask | None) -> TaskLost | None:
     return TaskLost(task=hold.id, agent=request.actor.agent, lease=hold.lease, reason=reason)
 
 
-def free(tasks: Sequence[HeldTask], reason: str, now: Now, *, lost: bool = True) -> Op[None]:
+def free(tasks: Sequence[HeldTask], reason: str, now: Now, *, lost: bool = True) -> Op[list[HeldTask]]:
     """Release tasks whose holder is gone: another worker may take them; one that was to be halted is. What only a
     person can say of one, what became of a step, is named, though no worker may come to ask.
 
-    ``lost``: the worker died or lost its lease. A task that has lost too many workers without progress fails.
+    ``lost``: the worker died or lost its lease. A task that has lost too many workers without progress fails. Returns
+    those that failed.
     """
-    if not tasks:
-        return
     failed: list[HeldTask] = []
+    if not tasks:
+        return failed
     for held_task in tasks:
         task = yield from apply_redos(held_task, now)
         facts: dict[str, Any] = {"holder": task.holder, "reason": reason}
@@ -211,6 +212,7 @@ def free(tasks: Sequence[HeldTask], reason: str, now: Now, *, lost: bool = True)
     yield Wake([READY for task in tasks if not task.halting])
     yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
     yield from tell_parents(failed, now)
+    return failed
 
 
 def _release(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:

@@ -158,10 +158,12 @@ class RenewTasksRequest(msgspec.Struct, frozen=True):
 
 class LetGoRequest(HeldRequest, frozen=True):
     """A task that its worker can do nothing for at present: ``awaits`` are pairs of what kind of thing it waits for
-    (approval, task, step, retry) and which; ``due`` is when to look again in any case (wall)."""
+    (approval, task, step, retry) and which; ``due`` is when to look again in any case (wall). ``lost``: user code
+    ended the worker, which counts as lost."""
 
     awaits: tuple[tuple[str, str], ...] = ()
     due: int | None = None
+    lost: bool = False
 
 
 class CompleteRequest(HeldRequest, frozen=True):
@@ -363,6 +365,9 @@ def let_go_task(requests: Sequence[LetGoRequest], now: Now) -> Op[list[Outcome[s
 
 
 def _let_go(request: LetGoRequest, task: HeldTask, now: Now) -> Op[str]:
+    if request.lost:
+        failed = yield from free([task], "user code ended the event loop of its worker", now)
+        return "failed" if failed else after(task)
     again = task.redo is not None
     task = yield from apply_redos(task, now)
     yield Each("step_interrupt", [(task.number,)])

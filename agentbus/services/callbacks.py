@@ -110,6 +110,14 @@ async def guarded(code: Awaitable[T]) -> T:
     return value
 
 
+def left_by_code(error: BaseException) -> bool:
+    """Return whether this ends an event loop and was raised in a coroutine, not by a signal handler or a callback."""
+    if not isinstance(error, SystemExit | KeyboardInterrupt) or _comes_from_signal(error):
+        return False
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code.co_flags & inspect.CO_COROUTINE for frame in frames)
+
+
 def raised(error: BaseException) -> BaseException:
     """Return what user code raised."""
     return error.error if isinstance(error, UserCodeExit) else error
@@ -168,7 +176,11 @@ def _comes_from_signal(error: BaseException) -> bool:
 
 
 def _handler_codes() -> Iterator[CodeType]:
-    """The code of the signal handlers that are written in Python."""
+    """Return the code of the signal handlers that are written in Python. The handler of asyncio.run is set only while
+    its loop runs."""
+    runner = getattr(asyncio.Runner, "_on_sigint", None)
+    if runner is not None:
+        yield runner.__code__
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         while isinstance(handler, partial):

@@ -151,12 +151,13 @@ class Run:
             status = await self._complete(value)
         self.tell("workflow", self.workflow.name, status)
 
-    async def let_go(self) -> str:
-        """Nothing more can be done for it at present, or here."""
+    async def let_go(self, *, lost: bool = False) -> str:
+        """Nothing more can be done for it at present, or here. ``lost``: the code of a task ends the worker."""
         self.closing = True
         awaits = sorted({(wait.kind, wait.name) for wait in self._waits if wait.kind != "halt"})
         due = min((wait.due for wait in self._waits if wait.due is not None), default=None)
-        status: str = await self.agent.write(let_go_task, LetGoRequest(self.agent.actor, self.hold, tuple(awaits), due))
+        request = LetGoRequest(self.agent.actor, self.hold, tuple(awaits), due, lost)
+        status: str = await self.agent.write(let_go_task, request)
         return status
 
     def forget_waits(self) -> None:

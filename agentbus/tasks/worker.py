@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import anyio
 import anyio.abc
@@ -30,7 +32,15 @@ from agentbus.operations.tasks import (
 )
 from agentbus.parting import farewell, unheeded
 from agentbus.records import TaskChange
-from agentbus.services.callbacks import being_cancelled, call, check_callback, guarded, log_failure
+from agentbus.services.callbacks import (
+    being_cancelled,
+    call,
+    chain,
+    check_callback,
+    guarded,
+    left_by_code,
+    log_failure,
+)
 from agentbus.tasks.announcement import announced
 from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import first_of
@@ -131,6 +141,9 @@ class Worker:
         self._callbacks = callbacks
         # By hand-out: a task may come back before the run that lost it has come to its end.
         self._runs: dict[tuple[int, int], Run] = {}
+        self._around = list(chain(sys.exception()))
+        """What was being handled when the worker began."""
+        self._others = WeakSet(asyncio.all_tasks())
         self._more = False
         """Whether there may be tasks that nobody has room for."""
         self._pulse = self._engine.hub.listen(())
@@ -264,10 +277,21 @@ class Worker:
             log.warning("%s: %s", self.agent.id, error)
 
     async def _part(self, run: Run) -> None:
-        """The worker goes: others may take the task at once."""
+        """Release the task as the worker ends: others may take it at once.
+
+        A task that user code has started and that raises SystemExit or KeyboardInterrupt ends the event loop, and the
+        worker with it. That counts as a worker lost, unlike a cancellation or what a signal handler raised.
+        """
+        # This coroutine is a task of its own, so the exception is one under which the loop is being torn down.
+        lost = any(left_by_code(error) and not self._is_callers(error) for error in chain(sys.exception()))
         with suppress(AgentBusError):
             run.forget_waits()
-            await run.let_go()
+            await run.let_go(lost=lost)
+
+    def _is_callers(self, error: BaseException) -> bool:
+        """Return whether this was raised around the worker, or by a task that was there before it."""
+        ended = (task for task in list(self._others) if task.done() and not task.cancelled())
+        return any(error is known for known in (*self._around, *(task.exception() for task in ended)))
 
     # Keeping, hearing, telling
 
