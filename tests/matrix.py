@@ -6,6 +6,7 @@ oldest versions are the lower bounds in pyproject.toml, so that a bound has to n
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -65,7 +66,10 @@ def main(arguments: list[str]) -> int:
     for name in SETS:
         python = prepare(name)
         print(f"== Python {sys.version.split()[0]}, {name}: {versions(python)}", flush=True)
-        if subprocess.run([python, "-m", "pytest", "tests/conformance", *arguments], cwd=ROOT, check=False).returncode:
+        # The tests that need what is installed beside the newest versions fail elsewhere, unless they are told.
+        told = {} if name == "newest" else {"AGENTBUS_TEST_WITHOUT": " ".join(BESIDE)}
+        command = [str(python), "-m", "pytest", "tests/conformance", *arguments]
+        if subprocess.run(command, cwd=ROOT, env={**os.environ, **told}, check=False).returncode:
             failed.append(name)
     print("== " + (f"failed with the {' and the '.join(failed)} versions" if failed else "passed with both"))
     return 1 if failed else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -339,10 +340,13 @@ class Blocking:
         return blocking
 
 
+@pytest.mark.slow
 async def test_a_step_that_blocks_the_loop_keeps_all_leases_and_is_reported(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step = Blocking(2 * LEASE)
+    # Long enough that the thread gets its turn in time on a busy machine.
+    lease = 5.0
+    step = Blocking(6)
     stolen: list[Any] = []
 
     async def other() -> None:
@@ -350,22 +354,40 @@ async def test_a_step_that_blocks_the_loop_keeps_all_leases_and_is_reported(
             b = await worker(bus, "b", pools=["p"])
             await asyncio.to_thread(step.begun.wait, 20)
             async with running(b.serve(lambda message, unit: stolen.append(message.payload))):
-                await bus.tasks.run_worker(step.workflow("other"), lease=LEASE)
+                await bus.tasks.run_worker(step.workflow("other"), lease=lease)
 
     async with engine.connect(clock=None, beat_every=0.5) as bus:
         a = await worker(bus, "a", pools=["p"])
         await a.send(pool("p"), "note", "held")
-        async with await take(a, lease=LEASE):
+        async with await take(a, lease=lease):
             task = (await bus.tasks.start(step.workflow("first"), id="t-1")).id
             with elsewhere(other):
-                async with working(bus, step.workflow("first"), lease=LEASE):
-                    record = await bus.tasks.wait(task, timeout=20)
+                async with working(bus, step.workflow("first"), lease=lease):
+                    record = await bus.tasks.wait(task, timeout=60)
         assert (await bus.stats()).messages == {"acked": 1}
     assert record is not None
     assert (record.status, record.result) == ("completed", "first")
     assert (step.executed, stolen) == (["first"], [])
     (report,) = [line for line in caplog.messages if "the event loop was blocked for" in line]
     assert "by step 'sleep' of task t-1 (test_blocking_code.py:" in report
+
+
+async def test_a_handler_that_blocks_the_loop_is_reported(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
+    a = await worker(bus, "a")
+    receipt = await a.send("a", "note")
+    handled: list[str] = []
+
+    async def handle(message: Message, unit: Unit) -> None:
+        give_up = time.monotonic() + 60
+        while "the event loop was blocked for" not in caplog.text and time.monotonic() < give_up:
+            time.sleep(0.01)  # noqa: ASYNC251 - the loop is to be blocked
+        handled.append(message.message_id)
+
+    async with running(a.serve(handle, lease=LEASE)):
+        while not handled:  # noqa: ASYNC110 - real time
+            await asyncio.sleep(0.01)
+    (report,) = [line for line in caplog.messages if "the event loop was blocked for" in line]
+    assert f"by message {receipt.message_id} of a (test_blocking_code.py:" in report
 
 
 async def test_a_loop_that_is_blocked_beyond_the_bound_gives_its_lease_up(
