@@ -7,8 +7,6 @@ that waits in vain is the last that waits for long. What need not be waited for 
 from __future__ import annotations
 
 import asyncio
-import math
-import sys
 import time
 from collections.abc import Awaitable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -22,8 +20,6 @@ from agentbus.engine.interface import Engine
 PATIENCE = 0.7
 IMPATIENCE = 0.05
 _REMEMBERED = 5.0
-_TURNS = 5
-"""Turns of the event loop until a cancelled task has cancelled the group that it hosts."""
 
 
 @contextmanager
@@ -59,36 +55,6 @@ def is_stray(error: BaseException) -> bool:
         return False
     task = asyncio.current_task()
     return task is not None and task.cancelling() == 0
-
-
-def forget_cancellations(task: asyncio.Task[Any] | None, count: int = 0) -> None:
-    """Set the number of cancellations that were requested of this task back, after user code that was not cancelled.
-
-    ``asyncio.TaskGroup`` of Python 3.11 and 3.12 leaves one behind when a child fails while the group waits for it. A
-    CancelledError that code merely awaits would then look like a cancellation of the task.
-    """
-    if task is not None and sys.version_info < (3, 13):
-        while task.cancelling() > count:
-            task.uncancel()
-
-
-async def is_cancelled_by_group() -> bool:
-    """Return whether this task, which runs in a task group, is being cancelled, although the count alone cannot tell.
-
-    A cancellation reaches the task by a scope; or, where the event loop ends, the host of the group as well, which then
-    cancels its scope within a few turns of the loop.
-    """
-    if sys.version_info >= (3, 13):
-        return True
-    for _ in range(_TURNS):
-        if anyio.current_effective_deadline() == -math.inf:
-            return True
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            return True
-    forget_cancellations(asyncio.current_task())
-    return False
 
 
 def unheeded(writing: Awaitable[Any]) -> None:

@@ -39,6 +39,8 @@ _SET = 1000
 """Milliseconds by which the wall clock differs from awake time once it was set; less is drift."""
 CLOCK = "task_clock"
 """The fact of the bus that says how far the wall clock is ahead of awake time, and in which boot."""
+SUSPECT_LOSSES = 2
+"""Workers that a task may lose in a row before it runs alone."""
 MAX_LOSSES = 5
 """Workers that a task may lose in a row, by default, before it fails."""
 
@@ -125,8 +127,11 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 
     @property
     def suspect(self) -> bool:
-        """Return whether it has lost a worker since its last progress. It may have killed it: it runs alone."""
-        return self.losses > 0
+        """Return whether it has lost several workers since its last progress. It may have killed them: it runs alone.
+
+        One loss says little: a worker that was killed makes all its tasks lose it.
+        """
+        return self.losses >= SUSPECT_LOSSES
 
     @property
     def hold(self) -> Hold:

@@ -12,7 +12,9 @@ import asyncio
 import dis
 import inspect
 import logging
+import math
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,13 +22,16 @@ from functools import partial
 from types import CodeType
 from typing import Any, TypeVar
 
+import anyio
+
 from agentbus.errors import InvalidInput
 from agentbus.limits import error_text
-from agentbus.parting import forget_cancellations
 from agentbus.services.threads import Threads
 
 T = TypeVar("T")
 
+_TURNS = 5
+"""Turns of the event loop until a cancelled task has cancelled the group that it hosts."""
 _LONGEST_TRACEBACK = 64 * 1024
 _RAISING = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 
@@ -55,6 +60,36 @@ def being_cancelled() -> bool:
     """Whether this task was cancelled, or only something that it called raised a CancelledError of its own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def forget_cancellations(task: asyncio.Task[Any] | None, count: int = 0) -> None:
+    """Set the number of cancellations that were requested of this task back, after user code that was not cancelled.
+
+    ``asyncio.TaskGroup`` of Python 3.11 and 3.12 leaves one behind when a child fails while the group waits for it. A
+    CancelledError that code merely awaits would then look like a cancellation of the task.
+    """
+    if task is not None and sys.version_info < (3, 13):
+        while task.cancelling() > count:
+            task.uncancel()
+
+
+async def is_cancelled_by_group() -> bool:
+    """Return whether this task, which runs in a task group, is being cancelled, although the count alone cannot tell.
+
+    A cancellation reaches the task by a scope; or, where the event loop ends, the host of the group as well, which then
+    cancels its scope within a few turns of the loop.
+    """
+    if sys.version_info >= (3, 13):
+        return True
+    for _ in range(_TURNS):
+        if anyio.current_effective_deadline() == -math.inf:
+            return True
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            return True
+    forget_cancellations(asyncio.current_task())
+    return False
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -34,9 +34,9 @@ from agentbus.operations.tasks import (
     let_go_task,
     renew_tasks,
 )
-from agentbus.parting import is_cancelled_by_group, is_stray
+from agentbus.parting import is_stray
 from agentbus.records import TaskChange
-from agentbus.services.callbacks import raised
+from agentbus.services.callbacks import is_cancelled_by_group, raised
 from agentbus.tasks.patience import patiently
 from agentbus.tasks.problems import problem_of, steps_of, summary_of
 from agentbus.tasks.workflow import Workflow, result_type

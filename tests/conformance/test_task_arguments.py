@@ -179,7 +179,7 @@ async def test_a_task_that_failed_for_its_arguments_is_edited_and_resumed(bus: B
     assert record.status == "failed"
     assert record.error is not None
     with pytest.raises(WrongArguments) as refused:
-        await bus.tasks.start(feature, 5, keywords={"deep": True})  # type: ignore[arg-type]
+        await bus.tasks.start(feature, 5, keywords={"deep": True})
     assert (record.error.type, record.error.message) == (WrongArguments.__name__, str(refused.value))
     async with working(bus, feature):
         await clock.settle()

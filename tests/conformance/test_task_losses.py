@@ -213,8 +213,10 @@ async def test_tasks_that_lost_a_worker_run_alone_and_in_their_turn(bus: Bus, cl
     workflow = named(calls)
     for name in ("a", "b"):
         await bus.tasks.start(workflow, name, id=name)
-    await lose(bus, clock, workflow, calls, "a.1", "b.1")
-    assert [(await task_of(bus, name)).losses for name in ("a", "b")] == [1, 1]
+    # The first loss may be that of a worker which was killed: both are claimed together once more.
+    for losses in (1, 2):
+        await lose(bus, clock, workflow, calls, "a.1", "b.1")
+        assert [(await task_of(bus, name)).losses for name in ("a", "b")] == [losses, losses]
     for name in ("c", "d"):
         await bus.tasks.start(workflow, name, id=name)
     gates = {name: calls.gate(name) for name in ("a.1", "a.2", "b.1", "b.2", "c.1", "d.1")}
@@ -247,9 +249,10 @@ async def test_a_busy_worker_leaves_a_task_that_lost_one_and_does_not_starve_it(
 ) -> None:
     calls = Calls()
     workflow = named(calls)
-    gates = {name: calls.gate(name) for name in ("a.1", "b.1", "c.1", "d.1")}
     async with engine.connect() as bus, engine.connect() as second:
         await bus.tasks.start(workflow, "a", id="a")
+        await lose(bus, clock, workflow, calls, "a.1")
+        gates = {name: calls.gate(name) for name in ("a.1", "b.1", "c.1", "d.1")}
         await claimed_by_the_dead(bus, "named", 10_000)
         await bus.tasks.start(workflow, "b", id="b")
         async with working(bus, workflow, concurrency=4, lease=3600):
@@ -260,7 +263,7 @@ async def test_a_busy_worker_leaves_a_task_that_lost_one_and_does_not_starve_it(
             await bus.tasks.start(workflow, "d", id="d")
             await clock.pass_time(5)
             await at_work(bus, clock, "b", "c")
-            assert (await task_of(bus, "a")).losses == 1
+            assert (await task_of(bus, "a")).losses == 2
             if how == "it becomes idle":
                 gates["b.1"].set()
                 await comes_to(bus, clock, "b", "completed")

@@ -251,7 +251,7 @@ def test_a_claim_first_makes_ready_what_is_due_and_frees_what_was_held_too_long(
 
 
 def test_a_claim_takes_no_more_than_wanted_and_says_that_there_is_more() -> None:
-    ready = [(n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}") for n in (1, 2, 3)]
+    ready = [(n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}", 0) for n in (1, 2, 3)]
     played = driven(
         claim_tasks.run([ClaimTasksRequest(A, ("w",), 2, 60_000)], NOW),
         ("task_horizon", [(None, None, CLOCK)]),
@@ -266,17 +266,19 @@ def test_a_claim_takes_no_more_than_wanted_and_says_that_there_is_more() -> None
 @pytest.mark.parametrize(
     ("losses", "busy", "given"),
     [
-        ((1, 0, 1), False, [1]),
-        ((1, 0, 1), True, []),
-        ((0, 1, 0), False, [1]),
-        ((0, 1, 0), True, [1]),
-        ((0, 0, 1), True, [1, 2]),
+        ((2, 0, 2), False, [1]),
+        ((2, 0, 2), True, []),
+        ((0, 2, 0), False, [1]),
+        ((0, 2, 0), True, [1]),
+        ((0, 1, 2), True, [1, 2]),
     ],
 )
 def test_a_claim_gives_a_task_that_lost_a_worker_alone_and_in_its_turn(
     losses: tuple[int, ...], busy: bool, given: list[int]
 ) -> None:
-    ready = [(n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}", lost) for n, lost in enumerate(losses, 1)]
+    ready = [
+        (n, f"t{n}", "w", "T", None, 0, 1, 1, "{}", "{}", "{}", 0, "{}", 0, lost) for n, lost in enumerate(losses, 1)
+    ]
     played = driven(
         claim_tasks.run([ClaimTasksRequest(A, ("w",), 5, 60_000, busy)], NOW),
         ("task_horizon", [(None, None, CLOCK)]),
