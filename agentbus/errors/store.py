@@ -296,7 +296,7 @@ class UnreadableBus(NotWritable):
     text = "{path} cannot be read: {reason}"
     fix_text = (
         "call as the user who owns it; or let others read it, as that user: "
-        "chmod 755 {path} and chmod 644 {path}/bus.db*, then agentbus trust {path} as the one who reads"
+        "chmod -R go=rX {path}, then agentbus trust {path} as the one who reads"
     )
 
 

@@ -280,5 +280,5 @@ async def test_damaged_steps_are_noticed(bus: Bus) -> None:
     await work_off(bus, nothing)
     record = await task_of(bus, task.id)
     assert record.error is not None
-    assert record.error.type == "PayloadMismatch"
+    assert record.error.type == "WrongArguments"
     await soon(bus.tasks.stop(task.id)) if record.status == "pending" else None

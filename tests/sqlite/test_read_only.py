@@ -165,7 +165,7 @@ def test_a_private_bus_of_another_user_says_how_it_can_be_read(place: Path) -> N
             for _, answer, _ in told.values():
                 assert answer["error"]["code"] == "unreadable_bus", answer
                 assert "cannot be read: permission denied" in answer["error"]["message"]
-                assert f"chmod 755 {place} and chmod 644 {place}/bus.db*" in answer["error"]["fix"]
+                assert f"chmod -R go=rX {place}" in answer["error"]["fix"]
         place.chmod(0o755)
         told = run(place, "status", AGENTBUS_TRUST=str(place))
         assert told["status"][1]["error"]["code"] == "unreadable_bus"
