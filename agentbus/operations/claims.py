@@ -53,7 +53,7 @@ class ClaimRequest(Settlement, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a claim got. ``more``: something is left in these mailboxes. One that got nothing learns when to look again:
+    """A claim's result. ``more``: something is left in these mailboxes. One that got nothing learns when to look again:
     ``next_wall``, when the next scheduled message is due, and ``next_awake``, when the next lease runs out.
     ``contested``: there is something, but in the hands of another transaction, which may put it back."""
 

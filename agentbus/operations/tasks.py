@@ -139,7 +139,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
 
 
 class ClaimedTasks(msgspec.Struct, frozen=True):
-    """What a claim got. ``more``: something is left, because there are more than wanted or the next one runs alone. It
+    """A claim's result. ``more``: something is left, because there are more than wanted or the next one runs alone. It
     learns when to look again: ``next_wall``, when the next task is due, and ``next_awake``, when the next lease runs
     out."""
 

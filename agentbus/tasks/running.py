@@ -81,7 +81,7 @@ class Run:
         self.hold = claimed.hold
         self.closing = False
         self.alone = claimed.suspect
-        """Whether its worker runs nothing else beside it: until it has made progress."""
+        """True while its worker runs nothing else: until it has made progress."""
         self.notes: dict[str, str] = decode(claimed.notes)
         self.recorded: dict[tuple[str, str], Recorded] = {}
         self.approvals: dict[str, int] = {}

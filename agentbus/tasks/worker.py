@@ -142,7 +142,7 @@ class Worker:
         # By hand-out: a task may come back before the run that lost it has come to its end.
         self._runs: dict[tuple[int, int], Run] = {}
         self._around = list(chain(sys.exception()))
-        """What was being handled when the worker began."""
+        """The error that was being handled when the worker began."""
         self._others = WeakSet(asyncio.all_tasks())
         self._more = False
         """Whether there may be tasks that nobody has room for."""

@@ -53,7 +53,7 @@ async def test_a_damaged_file_is_reported_and_the_others_come_in(bus: Bus, tmp_p
 
 
 async def test_values_that_can_only_just_be_decoded_do_not_end_the_import(bus: Bus, tmp_path: Path) -> None:
-    """What is made of a nested value may need more of the stack than its decoding did; an integer has no bound."""
+    """Values made of a nested one may need more of the stack than its decoding did; an integer has no bound."""
     for depth in range(880, 1000, 3):
         deep = "[" * depth + "]" * depth
         for field in ("error", "load", "status", "agent_id", "capabilities"):

@@ -145,7 +145,7 @@ def _fill(path: Path, count: int) -> None:
 
 
 def _contents(path: Path) -> list[object]:
-    """What a rebuild must not change."""
+    """The parts that a rebuild must not change."""
     questions = (
         "SELECT * FROM messages ORDER BY id", "SELECT * FROM mailboxes ORDER BY id", "SELECT * FROM sqlite_sequence",
         "SELECT type, name, tbl_name FROM sqlite_schema ORDER BY type, name",

@@ -12,7 +12,7 @@ _SSL_REQUEST = 80877103
 
 
 class Thief:
-    """What clients sent as a password, one entry for each; and how many came. ``asks`` is the number of the request:
+    """The passwords that clients sent, one entry for each; and how many came. ``asks`` is the number of the request:
     3 for a password, 7 for a Kerberos ticket."""
 
     def __init__(self, asks: int) -> None:

@@ -374,7 +374,7 @@ class Member(msgspec.Struct):
     """Its name as the file has it."""
     finished: bool
     record: Raw | None
-    """What the session says of it, if that is more than its name."""
+    """The facts that the session names, if they are more than its name."""
 
 
 def meeting_name(raw: Raw) -> str:
