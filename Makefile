@@ -20,14 +20,15 @@ endef
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-matrix faults bench schemas clean
+.PHONY: help demo test test-matrix faults bench schemas picture clean
 
 help:
 	@echo "make demo    watch a team be killed, and go on"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make test-matrix  run the conformance suite with the oldest and the newest dependencies (PYTHON=python3.13)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
-	@echo "make schemas write schemas/json/ from the code"
+	@echo "make schemas write schemas/json/ and docs/errors.md from the code"
+	@echo "make picture record the demo as docs/images/demo.svg"
 	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one; build/benchmarks)"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
 
@@ -39,10 +40,11 @@ test: $(VENV)/.installed-dev
 	@$(BIN)/ruff check
 	@echo "== ruff format"
 	@$(BIN)/ruff format --check
-	@echo "== mypy"
-	@$(BIN)/mypy
-	@echo "== pytest"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@echo "== pytest, and mypy meanwhile"
+	@mkdir -p build; $(BIN)/mypy >build/mypy.txt 2>&1 & mypy=$$!; \
+	$(BIN)/python -m pytest $(PYTEST_ARGS); tests=$$?; \
+	wait $$mypy; types=$$?; echo "== mypy"; cat build/mypy.txt; \
+	test $$tests = 0 && test $$types = 0
 	@echo "== guard"
 	@$(BIN)/python -m benchmarks.guard
 
@@ -59,7 +61,11 @@ bench: $(VENV)/.installed-bench
 	@$(BIN)/python -m benchmarks --results build/benchmarks $(BENCH_ARGS)
 
 schemas: $(VENV)/.installed
-	@$(BIN)/python -m agentbus.interfaces.schemas
+	@$(BIN)/python -m agentbus.cli.json_schemas
+	@$(BIN)/python -m tests.support.error_reference
+
+picture: $(VENV)/.installed
+	@$(BIN)/python docs/images/record.py
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

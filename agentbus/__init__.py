@@ -16,25 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentbus import errors, records
-    from agentbus.addresses import Address, pool, topic
-    from agentbus.agent import Agent
-    from agentbus.backups import restore_backup
-    from agentbus.bus import Bus
-    from agentbus.clock import Clock, Now, SystemClock
-    from agentbus.document import Document
-    from agentbus.limits import Priority
-    from agentbus.message import Message
-    from agentbus.opening import connect, doctor
-    from agentbus.operations.messages import Receipt
-    from agentbus.participants import Participants
+    from agentbus.api.agent import Agent
+    from agentbus.api.bus import Bus, connect, doctor
+    from agentbus.api.documents import Document
+    from agentbus.api.maintenance.backup import restore_backup
+    from agentbus.api.message import Message
+    from agentbus.api.monitor import Monitor
+    from agentbus.api.recovery import RecoveryPlan
+    from agentbus.api.sending import OutgoingMessage
+    from agentbus.api.session import Participants, Session
+    from agentbus.api.state import State
+    from agentbus.api.tasks.task import Task
+    from agentbus.api.tasks.workflow import workflow
+    from agentbus.api.unit import Unit
+    from agentbus.core.addresses import Address, pool, topic
+    from agentbus.core.clock import Clock, Now, SystemClock
+    from agentbus.core.validation import Priority
+    from agentbus.operations.send import Receipt
     from agentbus.records import RetentionPolicy
-    from agentbus.services.monitor import Monitor
-    from agentbus.services.recovery import RecoveryPlan
-    from agentbus.session import Session
-    from agentbus.state import State
-    from agentbus.tasks.task import Task
-    from agentbus.tasks.workflow import workflow
-    from agentbus.unit import Unit
 
 __version__ = "0.1.0"
 
@@ -47,6 +46,7 @@ __all__ = [
     "Message",
     "Monitor",
     "Now",
+    "OutgoingMessage",
     "Participants",
     "Priority",
     "Receipt",
@@ -68,30 +68,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Address": "addresses",
-    "Agent": "agent",
-    "Bus": "bus",
-    "Clock": "clock",
-    "Document": "document",
-    "Message": "message",
-    "Monitor": "services.monitor",
-    "Now": "clock",
-    "Participants": "participants",
-    "Priority": "limits",
-    "Receipt": "operations.messages",
-    "RecoveryPlan": "services.recovery",
+    "Address": "core.addresses",
+    "Agent": "api.agent",
+    "Bus": "api.bus",
+    "Clock": "core.clock",
+    "Document": "api.documents",
+    "Message": "api.message",
+    "Monitor": "api.monitor",
+    "Now": "core.clock",
+    "OutgoingMessage": "api.sending",
+    "Participants": "api.session",
+    "Priority": "core.validation",
+    "Receipt": "operations.send",
+    "RecoveryPlan": "api.recovery",
     "RetentionPolicy": "records",
-    "Session": "session",
-    "State": "state",
-    "SystemClock": "clock",
-    "Task": "tasks.task",
-    "Unit": "unit",
-    "connect": "opening",
-    "doctor": "opening",
-    "pool": "addresses",
-    "restore_backup": "backups",
-    "topic": "addresses",
-    "workflow": "tasks.workflow",
+    "Session": "api.session",
+    "State": "api.state",
+    "SystemClock": "core.clock",
+    "Task": "api.tasks.task",
+    "Unit": "api.unit",
+    "connect": "api.bus",
+    "doctor": "api.bus",
+    "pool": "core.addresses",
+    "restore_backup": "api.maintenance.backup",
+    "topic": "core.addresses",
+    "workflow": "api.tasks.workflow",
 }
 
 

@@ -1,8 +1,8 @@
-"""All benchmarks: ``python -m benchmarks``, or ``make bench``. Tables in Markdown on stdout, progress on stderr.
+"""Run all benchmarks: ``python -m benchmarks``, or ``make bench``. Markdown tables on stdout, progress on stderr.
 
-About ten minutes, or one with ``--quick``. ``--only queue`` or ``--only queue.tasks`` picks. ``--results DIRECTORY``
-writes every figure as JSON and the tables while it runs, and the charts at its end: whoever interrupts it keeps what
-was measured.
+A run takes about ten minutes, or one with ``--quick``. ``--only queue`` or ``--only queue.tasks`` selects workloads.
+``--results DIRECTORY`` writes every figure as JSON and the tables after each part, and the charts at the end; an
+interrupted run keeps its finished parts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SUITES: tuple[Suite, ...] = (
 def main(arguments: Sequence[str] | None = None) -> int:
     names = [name for suite in SUITES for name in (suite.name, *(f"{suite.name}.{one}" for one in suite.choices))]
     given = parser("python -m benchmarks", __doc__ or "", names).parse_args(arguments)
-    asked = [(suite, chosen(suite, given.only)) for suite in SUITES]
-    return run(given, [(suite, choices) for suite, choices in asked if choices])
+    requested = [(suite, chosen(suite, given.only)) for suite in SUITES]
+    return run(given, [(suite, choices) for suite, choices in requested if choices])
 
 
 def chosen(suite: Suite, only: Sequence[str] | None) -> list[str]:

@@ -1,7 +1,7 @@
-"""The charts of a run, as PNG and SVG: ``python -m benchmarks.charts results.json DIRECTORY``. Needs matplotlib.
+"""Draw the charts of a run as PNG and SVG: ``python -m benchmarks.charts results.json DIRECTORY``. Needs matplotlib.
 
-They are drawn to be read in a page of about 900 pixels. At most a dozen bars are in a panel; who is left out of a
-chart is in the tables. Bars begin at zero, so that their lengths can be compared; lines have logarithmic axes.
+They are sized for a page of about 900 pixels. A panel has at most a dozen bars; the tables have every contestant. Bars
+start at zero so that their lengths can be compared; lines have logarithmic axes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 from benchmarks.contestants.about import package
 from benchmarks.machine import sentence
-from benchmarks.report import RATE, WAYS
+from benchmarks.report import MODES, RATE
 
 matplotlib = package("matplotlib")
 matplotlib.use("Agg")
 pyplot = package("matplotlib.pyplot")
 
-OURS, OURS_HASTY, DURABLE, HASTY, LIMIT = "#0b6e4f", "#6bbf9c", "#4c78a8", "#b3c3d9", "#8a8a8a"
+OURS, OURS_UNSYNCED, DURABLE, UNSYNCED, LIMIT = "#0b6e4f", "#6bbf9c", "#4c78a8", "#b3c3d9", "#8a8a8a"
 SHADES = {
-    OURS: "agentbus, fsynced", OURS_HASTY: "agentbus, not fsynced", DURABLE: "others, fsynced",
-    HASTY: "others, not fsynced or not at once", LIMIT: "the limit: our statements, no bus",
+    OURS: "agentbus, fsynced", OURS_UNSYNCED: "agentbus, not fsynced", DURABLE: "others, fsynced",
+    UNSYNCED: "others, not fsynced or not at once", LIMIT: "the limit: our statements, no bus",
 }  # fmt: skip
 LINES = ("#0b6e4f", "#e07b39", "#4c78a8", "#8a5fbf", "#8a8a8a")
 SURVIVES = {
@@ -31,7 +31,7 @@ SURVIVES = {
     "a power cut loses up to two minutes": "loses 2 min", "nothing is fsynced": "nothing synced",
     "every hundredth send is fsynced": "every 100th",
 }  # fmt: skip
-"""What is written beside a name, by the first words of how durable it is."""
+"""Short labels of durability, by the text before the first colon."""
 NAMES = {
     "agentbus-process": "agentbus, process", "agentbus-postgres": "agentbus, PostgreSQL", "raw": "raw sqlite3",
     "persist-ack": "persist-queue, SQLite", "persist-file": "persist-queue, files", "aiosqlite": "aiosqlite, plain",
@@ -39,7 +39,7 @@ NAMES = {
     "nats": "NATS JetStream", "nats-default": "NATS JetStream", "asyncpg": "Postgres SKIP LOCKED", "huey": "huey",
     "dbos": "DBOS", "files": "JSON files", "files-hasty": "JSON files", "maildir": "Maildir",
 }  # fmt: skip
-"""Shorter than in the tables."""
+"""Names of contestants, shorter than in the tables."""
 ONLY_IN_TABLES = frozenset({"aiosqlite-autocommit", "maildir"})
 WAITING = (
     "agentbus", "agentbus-process", "agentbus-postgres", "files", "litequeue", "huey", "aiosqlite", "dbos", "redis",
@@ -51,7 +51,7 @@ Found = list[dict[str, Any]]
 
 
 def draw(found: dict[str, Any], directory: Path) -> list[Path]:
-    """All charts that the results have figures for."""
+    """Draw every chart that the results have figures for; return the written files."""
     charts: dict[str, Callable[[dict[str, Found]], Any]] = {
         "throughput": _throughput, "throughput-unsynced": _throughput_unsynced, "latency": _latency, "growth": _growth,
         "writers": _writers, "registry": _registry,
@@ -83,17 +83,17 @@ def _throughput(results: dict[str, Found]) -> Any:
 
 def _throughput_unsynced(results: dict[str, Found]) -> Any:
     title = "Messages a second, not fsynced or not at once: higher is better"
-    return _panels(results, title, lambda one: bool(_shade(one) in {OURS_HASTY, HASTY}))
+    return _panels(results, title, lambda one: bool(_shade(one) in {OURS_UNSYNCED, UNSYNCED}))
 
 
 def _panels(results: dict[str, Found], title: str, wanted: Callable[[dict[str, Any]], bool]) -> Any:
-    """A panel for each way of working, the fastest on top."""
+    """Draw one panel per mode, the fastest contestant on top."""
     series = [
         one
         for one in results.get("queue", [])
-        if one["unit"] == RATE and one["workload"] in WAYS and one["contestant"] not in ONLY_IN_TABLES and wanted(one)
+        if one["unit"] == RATE and one["workload"] in MODES and one["contestant"] not in ONLY_IN_TABLES and wanted(one)
     ]
-    present = [key for key in WAYS if any(one["workload"] == key for one in series)]
+    present = [key for key in MODES if any(one["workload"] == key for one in series)]
     if not present:
         return None
     of = {key: sorted((one for one in series if one["workload"] == key), key=_median) for key in present}
@@ -108,7 +108,7 @@ def _panels(results: dict[str, Found], title: str, wanted: Callable[[dict[str, A
         axis.remove()
     for axis, key in zip(panels, present, strict=False):
         _bars(axis, of[key])
-        axis.set_title(WAYS[key])
+        axis.set_title(MODES[key])
     _heading(figure, title)
     _legend(figure, series)
     figure.tight_layout(rect=(0, 0.62 / height, 1, 1 - 0.4 / height))
@@ -118,14 +118,14 @@ def _panels(results: dict[str, Found], title: str, wanted: Callable[[dict[str, A
 def _bars(axis: Any, ranked: Found) -> None:
     values = [one["median"] for one in ranked]
     spread = [[one["median"] - one["low"] for one in ranked], [one["high"] - one["median"] for one in ranked]]
-    places = range(len(ranked))
+    positions = range(len(ranked))
     axis.barh(
-        places, values, color=[_shade(one) for one in ranked], xerr=spread,
+        positions, values, color=[_shade(one) for one in ranked], xerr=spread,
         error_kw={"ecolor": "#444444", "elinewidth": 0.8},
     )  # fmt: skip
     furthest = max(one["high"] for one in ranked)
-    for place, one in enumerate(ranked):
-        axis.text(one["high"] + furthest * 0.015, place, f"{one['median']:,.0f}", va="center", fontsize=SMALL)
+    for position, one in enumerate(ranked):
+        axis.text(one["high"] + furthest * 0.015, position, f"{one['median']:,.0f}", va="center", fontsize=SMALL)
     axis.set_xlim(0, furthest * 1.24)
     axis.set_ylim(-0.6, len(ranked) - 0.4)
     axis.locator_params(axis="x", nbins=4)
@@ -135,23 +135,23 @@ def _bars(axis: Any, ranked: Found) -> None:
 
 
 def _names(axis: Any, ranked: Found) -> None:
-    """Names with what survives; ours in bold."""
-    axis.set_yticks(range(len(ranked)), [f"{_name(one)} ({_survives(one)})" for one in ranked], fontsize=SMALL)
+    """Label the bars with name and durability, agentbus in bold."""
+    axis.set_yticks(range(len(ranked)), [f"{_name(one)} ({_durability(one)})" for one in ranked], fontsize=SMALL)
     axis.tick_params(axis="y", length=0)
     for label, one in zip(axis.get_yticklabels(), ranked, strict=True):
-        label.set_fontweight("bold" if _ours(one) else "normal")
+        label.set_fontweight("bold" if _is_ours(one) else "normal")
 
 
 def _name(series: dict[str, Any]) -> str:
     return str(NAMES.get(series["contestant"], series["title"]))
 
 
-def _survives(series: dict[str, Any]) -> str:
+def _durability(series: dict[str, Any]) -> str:
     words = series["durability"].replace(";", ":").split(":")[0]
     return str(SURVIVES.get(words, words))
 
 
-def _ours(series: dict[str, Any]) -> bool:
+def _is_ours(series: dict[str, Any]) -> bool:
     return bool(series["contestant"].startswith("agentbus"))
 
 
@@ -161,11 +161,11 @@ def _median(series: dict[str, Any]) -> float:
 
 def _shade(series: dict[str, Any]) -> str:
     durable = series["durability"].startswith("disk")
-    if _ours(series):
-        return OURS if durable else OURS_HASTY
+    if _is_ours(series):
+        return OURS if durable else OURS_UNSYNCED
     if series["contestant"] == "raw":
         return LIMIT
-    return DURABLE if durable else HASTY
+    return DURABLE if durable else UNSYNCED
 
 
 def _heading(figure: Any, title: str) -> None:
@@ -183,7 +183,7 @@ def _legend(figure: Any, series: Found) -> None:
 
 
 def _latency(results: dict[str, Found]) -> Any:
-    """From the call of send to the receiver in another process, and what waiting costs."""
+    """Draw the latency from send to a receiver in another process, and the CPU of waiting."""
     series = [one for one in results.get("queue", []) if one["workload"] == "idle" and one["contestant"] in WAITING]
     if not series:
         return None
@@ -193,12 +193,12 @@ def _latency(results: dict[str, Found]) -> Any:
     shades = [_shade(one) for one in ranked]
     height = 1.9 + 0.26 * len(ranked)
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, height), sharey=True, width_ratios=(3, 2))
-    for place, key in enumerate(order):
+    for position, key in enumerate(order):
         p50, p99 = _median(of[key, "p50"]), _median(of[key, "p99"])
-        left.plot([p50, p99], [place, place], color=shades[place], linewidth=1.5)
-        left.plot(p50, place, "o", color=shades[place], markersize=6)
-        left.plot(p99, place, "|", color=shades[place], markersize=9, markeredgewidth=1.5)
-        left.text(p99 * 1.12, place, f"{_short(p50)} – {_short(p99)}", va="center", fontsize=SMALL)
+        left.plot([p50, p99], [position, position], color=shades[position], linewidth=1.5)
+        left.plot(p50, position, "o", color=shades[position], markersize=6)
+        left.plot(p99, position, "|", color=shades[position], markersize=9, markeredgewidth=1.5)
+        left.text(p99 * 1.12, position, f"{_short(p50)} – {_short(p99)}", va="center", fontsize=SMALL)
     left.set_xscale("log")
     low, high = left.get_xlim()
     left.set_xlim(low, high * (high / low) ** 0.35)
@@ -206,8 +206,8 @@ def _latency(results: dict[str, Found]) -> Any:
     left.set_title("ms until it is there: ● p50   | p99")
     costs = [_median(of[key, "waiting"]) for key in order]
     right.barh(range(len(order)), costs, color=shades)
-    for place, cost in enumerate(costs):
-        right.text(max(costs) * 0.015 + cost, place, _short(cost), va="center", fontsize=SMALL)
+    for position, cost in enumerate(costs):
+        right.text(max(costs) * 0.015 + cost, position, _short(cost), va="center", fontsize=SMALL)
     right.set_xlim(0, max(costs) * 1.15 or 1)
     right.set_title("waiting: % of one core")
     for axis in (left, right):
@@ -227,7 +227,7 @@ def _short(value: float) -> str:
 
 
 def _growth(results: dict[str, Found]) -> Any:
-    """What one message costs, by how many wait."""
+    """Draw the cost of one message by the number of waiting messages."""
     ours = [one for one in results.get("queue", []) if one["workload"] == "growth-single"]
     others = [one for one in results.get("queue", []) if one["workload"] == "growth-others"]
     if not ours:
@@ -268,7 +268,7 @@ def _line(axis: Any, name: str, points: Sequence[tuple[float, float]], shade: st
 
 
 def _plain_numbers(axis: Any) -> None:
-    """1,000 and not 10³, and only where a decade begins, unless that would be hardly anywhere."""
+    """Label decades as 1,000 instead of 10³; on a short axis also label 2 and 5."""
     axis.set_major_formatter(lambda value, _: f"{value:,.3g}" if value < 100 else f"{value:,.0f}")
     low, high = axis.get_view_interval()
     if high / low < 500:
@@ -277,12 +277,12 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def _depth(title: str) -> float:
-    """How many there are, of what there are most."""
+    """Return the largest count in the title."""
     return max(float(part.split(maxsplit=1)[0].replace(",", "")) for part in title.split(", "))
 
 
 def _writers(results: dict[str, Found]) -> Any:
-    """Throughput, the longest wait and fairness, by the number of processes."""
+    """Draw throughput, longest wait and fairness by the number of processes."""
     series = results.get("writers", [])
     if not series:
         return None
@@ -295,7 +295,7 @@ def _writers(results: dict[str, Found]) -> Any:
         chosen = [one for one in series if one["unit"] == unit]
         for key, shade in zip(dict.fromkeys(one["contestant"] for one in chosen), LINES, strict=False):
             of = [one for one in chosen if one["contestant"] == key]
-            name = "agentbus (disk)" if _ours(of[0]) else f"{key}, busy handler (disk)"
+            name = "agentbus (disk)" if _is_ours(of[0]) else f"{key}, busy handler (disk)"
             _line(axis, name, [(int(one["workload"]), _median(one)) for one in of], shade)
         counts = sorted({int(one["workload"]) for one in chosen})
         axis.set_xscale("log", base=2)
@@ -317,7 +317,7 @@ def _writers(results: dict[str, Found]) -> Any:
 
 
 def _registry(results: dict[str, Found]) -> Any:
-    """Answers a second, by how many agents there are."""
+    """Draw answers per second by the number of agents."""
     series = results.get("registry", [])
     if not series:
         return None
@@ -345,7 +345,7 @@ def _registry(results: dict[str, Found]) -> Any:
 
 
 def _below(figure: Any, axis: Any, title: str, height: float) -> None:
-    """The heading, and one legend for all panels beneath them."""
+    """Add the heading, and one legend below all panels."""
     handles, names = axis.get_legend_handles_labels()
     figure.legend(handles, names, loc="lower center", ncol=len(names), frameon=False, fontsize=SMALL,
                   bbox_to_anchor=(0.5, 0.2 / height))  # fmt: skip

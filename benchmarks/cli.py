@@ -1,7 +1,7 @@
-"""How long one call of the command line takes: ``python -m benchmarks.cli``.
+"""Benchmark single calls of the command line: ``python -m benchmarks.cli``.
 
-Every command is started anew, as a shell does, in turn with the interpreter that imports what all of them need.
-Bytecode is compiled before, as an installer does.
+Every command is a new process, as in a shell, interleaved with an interpreter that only imports the shared
+dependencies. Bytecode is compiled first, as an installer does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from benchmarks.report import Check
 from benchmarks.run import main
 
 BASE = "base"
-MOST = 1.5
-"""How many times as long as the base a command may take."""
+MAX_RATIO = 1.5
+"""Maximum duration of a command, as a multiple of the base."""
 STARTS = 20
 LOOPS = 50
 EACH = 20
@@ -65,7 +65,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
 
 
 def _start(calls: dict[str, list[str]], starts: int, run: _Runner, results: Results, progress: Progress) -> None:
-    """Every call in turn, so often."""
+    """Time every call in turn, ``starts`` times."""
     series = {
         name: results.add(Series(START, name, "ms", title=f"`{_IMPORTS}`" if name == BASE else f"`agentbus {name}`"))
         for name in calls
@@ -73,24 +73,24 @@ def _start(calls: dict[str, list[str]], starts: int, run: _Runner, results: Resu
     for count in range(starts):
         progress.say(f"start {count + 1} of {starts}")
         for name, words in calls.items():
-            begun = time.perf_counter()
+            started = time.perf_counter()
             run(words)
-            series[name].values.append((time.perf_counter() - begun) * 1000)
+            series[name].values.append((time.perf_counter() - started) * 1000)
 
 
 def _crowd(agent: str, environment: dict[str, str], count: int, each: int) -> float:
-    """Loops that send at once; how long that takes. Whatever is lost, or told of an error, ends the benchmark."""
+    """Return the duration of concurrent shell loops that send. Raise if a message is lost or a command fails."""
     run = _Runner(environment)
     run([agent, "register", "target", "--type", "worker"])
-    begun = time.perf_counter()
+    started = time.perf_counter()
     loop = f'for n in $(seq {each}); do "{agent}" send target note "$n" || exit 1; done'
     loops = [subprocess.Popen(["sh", "-c", loop], env=environment, stdout=subprocess.DEVNULL) for _ in range(count)]
     codes = {one.wait() for one in loops}
-    taken = time.perf_counter() - begun
+    taken = time.perf_counter() - started
     stats = json.loads(subprocess.check_output([agent, "status", "--json"], env=environment))["data"]
     there = next((queue["queued"] for queue in stats["queues"] if queue["recipient"] == "target"), 0)
     if codes != {0} or there != count * each:
-        raise RuntimeError(f"{there} of {count * each} messages are there; exit codes {codes}")
+        raise RuntimeError(f"{there} of {count * each} messages were stored; exit codes {codes}")
     return taken
 
 
@@ -103,12 +103,12 @@ class _Runner:
 
 
 def checks(results: Results) -> list[Check]:
-    """What each command takes, against the base of the same run."""
+    """Compare each command with the base of the same run."""
     found = []
     for name in _CALLS:
         ratio = results.ratio_of_medians(START, name, BASE)
         if ratio is not None:
-            found.append(Check(f"`agentbus {name}`, against the imports alone", ratio, "x", most=MOST))
+            found.append(Check(f"`agentbus {name}`, against the imports alone", ratio, "x", most=MAX_RATIO))
     return found
 
 
@@ -117,10 +117,10 @@ SUITE = Suite(
     title="The command line",
     about="Time single calls of the command line against an interpreter that imports what they need.",
     choices=(*_CALLS, CROWD),
-    together=lambda choice: choice if choice == CROWD else START,
+    part_of=lambda choice: choice if choice == CROWD else START,
     rate="calls/s",
     titles={},
-    notes=lambda: ("Every call is started anew, as a shell does; bytecode is compiled before, as an installer does.",),
+    notes=lambda: ("Every call is a new process, as in a shell; bytecode is compiled before, as by an installer.",),
     measure=measure,
     checks=checks,
     long=frozenset({CROWD}),

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: suites and their options. Running them is in ``run``."""
+"""Suites of benchmarks and their command-line options; ``run`` executes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.measure import Results, told
+from benchmarks.measure import Results, format_error
 from benchmarks.progress import Progress
 
 ROUNDS = 3
@@ -17,72 +17,72 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for."""
+    """The options of a run."""
 
     quick: bool
     chosen: Sequence[str]
     rounds: int
     among: Sequence[str] | None = None
-    """The only contestants, by key; None for all."""
+    """Keys of the contestants to measure; None for all."""
 
     def wants(self, contestant: str) -> bool:
         return self.among is None or contestant in self.among
 
 
 Measure = Callable[[Options, Path, Results, Progress], dict[str, Any]]
-"""Measures, and tells its settings for the record."""
+"""Measure the chosen workloads and return the settings for the report."""
 
 
-def alone(choice: str) -> str:
+def own_part(choice: str) -> str:
     return choice
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Workloads that are told about together: ``python -m benchmarks.<name>``."""
+    """Workloads of one report: ``python -m benchmarks.<name>``."""
 
     name: str
     title: str
     about: str
     choices: Sequence[str]
     rate: str
-    """What is measured in this unit is one table."""
+    """The unit whose figures form one table."""
     titles: dict[str, str]
     notes: Callable[[], Sequence[str]]
     measure: Measure
     checks: Callable[[Results], list[report.Check]]
-    together: Callable[[str], str] = alone
-    """The part of a run that a choice belongs to: what shares a part is measured together, as what asks the same
-    filled registry. Between two parts, all that was measured is kept."""
+    part_of: Callable[[str], str] = own_part
+    """The part of a run that a choice belongs to. Choices of one part share their setup; results are saved after each
+    part."""
     long: frozenset[str] = frozenset()
-    """Choices that take too long to be part of a run of everything."""
+    """Choices that take too long for a run of all suites."""
 
     def parts(self, chosen: Sequence[str]) -> dict[str, list[str]]:
-        """The choices of each part, in the order of the suite."""
+        """Return the choices of each part, in the order of the suite."""
         found: dict[str, list[str]] = {}
         for choice in (one for one in self.choices if one in chosen):
-            found.setdefault(self.together(choice), []).append(choice)
+            found.setdefault(self.part_of(choice), []).append(choice)
         return found
 
 
 @dataclass
 class Measured:
-    """What a suite has found so far."""
+    """The results of a suite so far."""
 
     suite: Suite
     results: Results = field(default_factory=Results)
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each part took."""
+    """The duration of each part."""
     problems: list[str] = field(default_factory=list)
-    """Parts that could not be measured to their end."""
+    """Parts that failed."""
 
     def measure(self, part: str, options: Options, directory: Path, progress: Progress) -> None:
-        """A part that fails is told of, and does not keep the others from being measured."""
+        """Measure a part; record a failure and continue with the others."""
         try:
             self.settings |= self.suite.measure(options, directory, self.results, progress)
         except Exception as error:
-            self.problems.append(f"{self.suite.name}.{part}: failed, {told(error)}")
+            self.problems.append(f"{self.suite.name}.{part}: failed, {format_error(error)}")
 
     @property
     def failures(self) -> list[str]:
@@ -90,8 +90,8 @@ class Measured:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing of ours failed; not, whether we were fast enough."""
-        return not self.problems and not self.results.failed_ourselves()
+        """True if no part and no workload of agentbus failed, whether or not the targets are met."""
+        return not self.problems and not self.results.has_own_failures()
 
     def checks(self) -> list[report.Check]:
         return self.suite.checks(self.results)
@@ -120,7 +120,7 @@ def parser(program: str, about: str, choices: Sequence[str]) -> argparse.Argumen
     found = argparse.ArgumentParser(
         prog=program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--quick", action="store_true", help="one short round; rougher, and with smaller tables")
+    found.add_argument("--quick", action="store_true", help="one short round with smaller tables; less precise")
     found.add_argument(
         "--only",
         action="append",
@@ -129,13 +129,11 @@ def parser(program: str, about: str, choices: Sequence[str]) -> argparse.Argumen
         help=f"one of: {', '.join(choices)}; may be repeated",
     )
     found.add_argument("--among", action="append", metavar="KEY", help="only this contestant; may be repeated")
-    found.add_argument(
-        "--rounds", type=int, help=f"how often each is measured (by default {ROUNDS}, one if it is to be quick)"
-    )
-    found.add_argument("--json", type=Path, metavar="FILE", help="write every figure, and the machine, to this file")
+    found.add_argument("--rounds", type=int, help=f"number of rounds (default {ROUNDS}; 1 with --quick)")
+    found.add_argument("--json", type=Path, metavar="FILE", help="write every figure and the machine to this file")
     found.add_argument(
         "--results", type=Path, metavar="DIRECTORY",
-        help="write results.json, results.md and the charts there; what was measured is there already while it runs",
+        help="write results.json, results.md and the charts there; updated after each part",
     )  # fmt: skip
-    found.add_argument("--directory", type=Path, help="where to put the databases (by default a temporary directory)")
+    found.add_argument("--directory", type=Path, help="directory of the databases (default: a temporary directory)")
     return found

@@ -1,11 +1,10 @@
-"""The guard: ``python -m benchmarks.guard`` fails when something has become several times slower than it was.
+"""Guard against performance regressions: ``python -m benchmarks.guard`` fails if a ratio falls below its floor.
 
-It knows no absolute figures, only ratios of two sides that are measured next to each other: ourselves, and what the
-same machine does in the same moment with raw sqlite3 or with aiosqlite used plainly. Of each side the best lap counts,
-because a neighbour can only make one slower, and laps are so short that some are never interrupted, however busy the
-machine is. A ratio that is below its floor is measured again until the time is up. The floors are far below what is
-usually seen, and above a third of it: they are there to notice a lost cache, index or group commit. What is promised
-is measured by the benchmarks.
+It uses no absolute figures, only ratios of two sides measured next to each other: agentbus, and raw sqlite3 or plain
+aiosqlite on the same machine. The best lap of each side counts: other processes can only slow a lap down, and laps are
+short enough that some run undisturbed even on a busy machine. A ratio below its floor is measured again until the time
+is up. The floors are between a third of the usual value and the value itself, to detect a lost cache, index or group
+commit. The benchmarks measure the performance targets.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from benchmarks.contestants.stores import bus as our_store
 from benchmarks.contestants.stores import plain as plain_store
 from benchmarks.contestants.stores import raw as raw_store
 from benchmarks.contestants.stores.base import Contestant as Store
-from benchmarks.machine import place
-from benchmarks.measure import afresh
+from benchmarks.machine import database_directory
+from benchmarks.measure import in_new_directory
 from benchmarks.payload import PAYLOAD
 from benchmarks.progress import Progress
 from benchmarks.report import table
@@ -42,31 +41,31 @@ from benchmarks.workloads.lifecycles import BATCH, TASKS
 SECONDS = 0.1
 """The length of a slice."""
 LAPS = 2
-"""Laps of a slice, at least."""
+"""Minimum number of laps of a slice."""
 SLICES = 2
-"""Slices of each side, at least."""
+"""Minimum number of slices of each side."""
 LIMIT = 18.0
 """Seconds after which a ratio that is still below its floor has failed."""
-LOOKS = 16
-"""Looks of a lap."""
+POINT_READS = 16
+"""Point reads of a lap."""
 
 Run = Callable[[Path], float]
-"""Measures a slice in a new directory: so many a second, in the best lap."""
+"""Measure a slice in a new directory; return the rate of its best lap."""
 Lap = Callable[[], Awaitable[object]]
 
 
 async def _best(lap: Lap, count: int) -> float:
     best, laps = 0.0, 0
     end = time.perf_counter() + SECONDS
-    while (begun := time.perf_counter()) < end or laps < LAPS:
+    while (started := time.perf_counter()) < end or laps < LAPS:
         await lap()
-        best = max(best, count / (time.perf_counter() - begun))
+        best = max(best, count / (time.perf_counter() - started))
         laps += 1
     return best
 
 
 def _one(contestant: Queue, directory: Path) -> float:
-    """One task, one message after another."""
+    """Measure one task that handles one message after another."""
 
     async def work() -> float:
         async with contestant.open(directory, 1) as (box,):
@@ -76,7 +75,7 @@ def _one(contestant: Queue, directory: Path) -> float:
 
 
 def _tasks(contestant: Queue, directory: Path) -> float:
-    """Many tasks, each with a message of its own."""
+    """Measure concurrent tasks, each with its own message."""
 
     async def work() -> float:
         async with contestant.open(directory, TASKS) as boxes:
@@ -104,7 +103,7 @@ def _batches(contestant: Queue, directory: Path) -> float:
 
 
 def _sets(contestant: Store, directory: Path) -> float:
-    """Many tasks, each with a key of its own."""
+    """Measure concurrent tasks, each with its own key."""
 
     async def work() -> float:
         async with contestant.open(directory, TASKS) as store:
@@ -114,8 +113,8 @@ def _sets(contestant: Store, directory: Path) -> float:
     return asyncio.run(work())
 
 
-def _looks(question: Callable[[agentbus.Bus, agentbus.Agent], Lap], directory: Path) -> float:
-    """One task asks the bus something small."""
+def _point_reads(question: Callable[[agentbus.Bus, agentbus.Agent], Lap], directory: Path) -> float:
+    """Measure one task that repeats a point read of the bus."""
 
     async def work() -> float:
         async with (
@@ -125,7 +124,7 @@ def _looks(question: Callable[[agentbus.Bus, agentbus.Agent], Lap], directory: P
         ):
             await agent.state.set("key", PAYLOAD)
             await agent.send("agent-0", "note")
-            return await _asked(question(bus, agent))
+            return await _read_rate(question(bus, agent))
 
     return asyncio.run(work())
 
@@ -134,20 +133,20 @@ def _gets(contestant: Store, directory: Path) -> float:
     async def work() -> float:
         async with contestant.open(directory, 1) as store:
             await store.fill(["key"], PAYLOAD)
-            return await _asked(partial(store.get, "key"))
+            return await _read_rate(partial(store.get, "key"))
 
     return asyncio.run(work())
 
 
-async def _asked(ask: Lap) -> float:
+async def _read_rate(ask: Lap) -> float:
     if not await ask():
-        raise RuntimeError("something is there, and was not seen")
+        raise RuntimeError("the point read returned nothing")
 
     async def lap() -> None:
-        for _ in range(LOOKS):
+        for _ in range(POINT_READS):
             await ask()
 
-    return await _best(lap, LOOKS)
+    return await _best(lap, POINT_READS)
 
 
 SIDES: dict[str, Run] = {
@@ -161,17 +160,17 @@ SIDES: dict[str, Run] = {
     "sets, aiosqlite": partial(_sets, plain_store.PLAIN),
     "get, aiosqlite": partial(_gets, plain_store.PLAIN),
     "get, raw": partial(_gets, raw_store.RAW),
-    "get": partial(_looks, lambda _, agent: partial(agent.state.get, "key")),
-    "entry": partial(_looks, lambda _, agent: partial(agent.state.entry, "key")),
-    "agent": partial(_looks, lambda bus, _: partial(bus.agents.get, "agent-0")),
-    "session": partial(_looks, lambda bus, _: partial(bus.sessions.get, "planning-1")),
-    "pending": partial(_looks, lambda _, agent: agent.pending),
+    "get": partial(_point_reads, lambda _, agent: partial(agent.state.get, "key")),
+    "entry": partial(_point_reads, lambda _, agent: partial(agent.state.entry, "key")),
+    "agent": partial(_point_reads, lambda bus, _: partial(bus.agents.get, "agent-0")),
+    "session": partial(_point_reads, lambda bus, _: partial(bus.sessions.get, "planning-1")),
+    "pending": partial(_point_reads, lambda _, agent: agent.pending),
 }
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """So many times as fast as the other side we are at least."""
+    """The minimum speed of one side, as a multiple of the other."""
 
     title: str
     ours: str
@@ -194,7 +193,7 @@ RATIOS = (
 
 
 class Guard:
-    """The best slice of every side, and the ratios of them."""
+    """Keep the best slice of every side, and compute their ratios."""
 
     def __init__(self, directory: Path, sides: dict[str, Run]) -> None:
         self._directory = directory
@@ -202,15 +201,15 @@ class Guard:
         self.best = dict.fromkeys(sides, 0.0)
 
     def measure(self, ratios: Sequence[Ratio], progress: Progress, limit: float = LIMIT) -> None:
-        """Slices of all sides in turn; after the first few only of those whose ratio is below its floor."""
-        begun = time.monotonic()
+        """Measure slices of all sides in turn; after the first few only those whose ratio is below its floor."""
+        started = time.monotonic()
         number = 0
-        while ratios and (number < SLICES or time.monotonic() - begun < limit):
+        while ratios and (number < SLICES or time.monotonic() - started < limit):
             number += 1
             progress.say(f"slice {number}: {len(ratios)} ratios")
             for side in dict.fromkeys(side for ratio in ratios for side in (ratio.ours, ratio.theirs)):
                 gc.collect()
-                self.best[side] = max(self.best[side], afresh(self._directory, self._sides[side]))
+                self.best[side] = max(self.best[side], in_new_directory(self._directory, self._sides[side]))
             if number >= SLICES:
                 ratios = [ratio for ratio in ratios if self.value(ratio) < ratio.floor]
 
@@ -218,9 +217,9 @@ class Guard:
         return self.best[ratio.ours] / self.best[ratio.theirs]
 
 
-def guarded(ratios: Sequence[Ratio] = RATIOS, *, limit: float = LIMIT) -> dict[Ratio, float]:
-    """What was measured of each ratio."""
-    directory = Path(tempfile.mkdtemp(prefix="agentbus-guard-", dir=place()))
+def measure_ratios(ratios: Sequence[Ratio] = RATIOS, *, limit: float = LIMIT) -> dict[Ratio, float]:
+    """Return the measured value of each ratio."""
+    directory = Path(tempfile.mkdtemp(prefix="agentbus-guard-", dir=database_directory()))
     progress = Progress()
     guard = Guard(directory, SIDES)
     try:
@@ -232,9 +231,11 @@ def guarded(ratios: Sequence[Ratio] = RATIOS, *, limit: float = LIMIT) -> dict[R
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description="Fail if we became much slower.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.guard", description="Fail if agentbus became much slower."
+    )
     parser.parse_args(arguments)
-    found = guarded()
+    found = measure_ratios()
     rows = [
         (ratio.title, f"{value:.2f}x", f"{ratio.floor:g}x", "" if value >= ratio.floor else "**SLOWER**")
         for ratio, value in found.items()
@@ -242,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(("ratio, best of several", "measured", "floor", ""), rows))
     if all(value >= ratio.floor for ratio, value in found.items()):
         return 0
-    print("Something became several times slower. `make bench` says more; `git bisect run` finds since when.",
+    print("A ratio is below its floor. `make bench` has the details; `git bisect run` finds the commit.",
           file=sys.stderr)  # fmt: skip
     return 1
 

@@ -1,4 +1,4 @@
-"""What the figures were measured on, without names of hosts or people."""
+"""Describe the machine of a run, without host or user names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 import aiosqlite
 
 import agentbus
-from agentbus.engine.sqlite.home import filesystem
+from agentbus.engine.sqlite.paths import filesystem
 
 Machine = dict[str, str | int | float | None]
 _IN_MEMORY = {"tmpfs", "ramfs"}
 
 
 def describe(directory: Path) -> Machine:
-    """The machine in a few words; ``directory`` is where the databases are."""
+    """Return the description of the machine; ``directory`` contains the databases."""
     return {
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
         "processor": _processor(),
@@ -36,24 +36,24 @@ def describe(directory: Path) -> Machine:
 
 
 def sentence(about: Mapping[str, object]) -> str:
-    """The description in one line."""
+    """Format the description as one line."""
     return (
         f"{about['cores']} cores ({about['processor']}), {about['memory_gib']} GiB, {about['system']}, "
         f"{about['file_system']}, {about['python']}, SQLite {about['sqlite']}, aiosqlite {about['aiosqlite']}"
     )
 
 
-def place() -> Path:
-    """A directory for databases whose fsync means something: the temporary one, unless it is in memory."""
+def database_directory() -> Path:
+    """Return a directory where fsync reaches a disk: the temporary one, unless it is in memory."""
     temporary = Path(tempfile.gettempdir())
     return Path.cwd() if filesystem_of(temporary) in _IN_MEMORY else temporary
 
 
 def doubts(directory: Path) -> list[str]:
-    """Why figures of this moment should not be published."""
+    """Return the reasons not to publish figures measured now."""
     found: list[str] = []
     if filesystem_of(directory) in _IN_MEMORY:
-        found.append(f"{filesystem_of(directory)} is in memory, fsync costs nothing there")
+        found.append(f"{filesystem_of(directory)} is in memory; fsync has no cost there")
     load = _load()
     if load is not None and load > 0.5:
         found.append(f"other programs keep the machine busy (load {load:.1f})")
@@ -87,7 +87,7 @@ def _memory() -> int:
 
 
 def _load() -> float | None:
-    """How many programs wanted to run in the last minute."""
+    """Return the load average of the last minute."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:

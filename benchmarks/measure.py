@@ -1,4 +1,4 @@
-"""Interleaved rounds, medians and spread: a noisy machine is noisy for everyone."""
+"""Measure in interleaved rounds, so that noise of the machine affects all contestants alike."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ T = TypeVar("T")
 OURS = "agentbus"
 
 
-def told(error: Exception) -> str:
-    """An error in one line."""
+def format_error(error: Exception) -> str:
+    """Format an error as one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 @dataclass
 class Series:
-    """What was measured of one contestant under one workload, a value per round."""
+    """The figures of one contestant under one workload, a value per round."""
 
     workload: str
     contestant: str
     unit: str
     values: list[float] = field(default_factory=list)
     title: str = ""
-    """How the contestant is called in a table."""
+    """The name of the contestant in tables."""
     durability: str = ""
     slices: list[list[float]] = field(default_factory=list)
-    """What the values are means of."""
+    """The slices of each round; a value is their mean."""
     failure: str = ""
-    """Why there are no values."""
+    """The error, if there are no values."""
 
     def failed(self, error: Exception) -> None:
-        """It is told, and the others go on."""
-        self.failure = told(error)
+        """Record the failure and discard the values."""
+        self.failure = format_error(error)
         self.values.clear()
         self.slices.clear()
 
@@ -75,7 +75,7 @@ class Series:
 
 
 class Results:
-    """Every series of a run. One that failed has no values, and is left out."""
+    """Every series of a run. A failed series has no values and is left out of the tables."""
 
     def __init__(self) -> None:
         self.series: list[Series] = []
@@ -85,49 +85,49 @@ class Results:
         return series
 
     def failures(self) -> list[str]:
-        """What went wrong, each once: a workload may be measured in several units."""
+        """Return each failure once: a workload may be measured in several units."""
         failed = (f"{one.title}, {one.workload}: failed, {one.failure}" for one in self.series if one.failure)
         return list(dict.fromkeys(failed))
 
-    def failed_ourselves(self) -> bool:
-        """Somebody else's failure is a note; one of ours is to be seen."""
+    def has_own_failures(self) -> bool:
+        """Return True if a workload of agentbus failed; failures of other contestants are only notes."""
         return any(one.failure and one.contestant.startswith(OURS) for one in self.series)
 
     def of(self, workload: str) -> list[Series]:
         return [series for series in self.series if series.workload == workload and series.values]
 
     def find(self, workload: str, contestant: str, unit: str | None = None) -> Series | None:
-        """``unit`` where a workload is measured in several."""
+        """Return a series; ``unit`` selects one of a workload that is measured in several."""
         found = (series for series in self.of(workload) if unit is None or series.unit == unit)
         return next((series for series in found if series.contestant == contestant), None)
 
     def ratio(self, workload: str, ours: str, theirs: str, unit: str | None = None) -> float | None:
-        """The median of the rounds' own ratios: both sides of each were measured next to each other. An interrupted
-        run has one round less of one side."""
+        """Return the median ratio of the rounds: both sides of a round are measured next to each other. An interrupted
+        run may have one round less of one side."""
         left, right = self.find(workload, ours, unit), self.find(workload, theirs, unit)
         if left is None or right is None:
             return None
         return statistics.median(ours / theirs for ours, theirs in zip(left.values, right.values, strict=False))
 
     def ratio_of_medians(self, workload: str, ours: str, theirs: str) -> float | None:
-        """For many short rounds, each of which a neighbour may disturb on one side only."""
+        """Return the ratio of medians, for many short rounds in which noise may affect one side only."""
         left, right = self.find(workload, ours), self.find(workload, theirs)
         return None if left is None or right is None else left.median / right.median
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something to measure, and where its figure goes."""
+    """A measurement and the series of its figure."""
 
     series: Series
     run: Callable[[], float]
 
 
 def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progress) -> None:
-    """Measure every case once per round, so that all of them see the same weather.
+    """Measure every case once per round, so that all run under the same conditions.
 
-    Within a round, those of one workload take turns in short slices: a neighbour's burst of a few seconds then hits
-    all of them alike. The round's figure is the mean of its slices, which are equally long.
+    Within a round, the cases of one workload take turns in short slices, so that a burst of load affects all of them.
+    The figure of a round is the mean of its slices, which have equal length.
     """
     progress.expect(rounds * slices * len(cases))
     for number in range(1, rounds + 1):
@@ -151,8 +151,8 @@ def interleave(cases: Sequence[Case], rounds: int, slices: int, progress: Progre
                 case.series.slices.append(slice_figures)
 
 
-def afresh(directory: Path, measure: Callable[[Path], T]) -> T:
-    """Measure in a new directory, which is gone afterwards."""
+def in_new_directory(directory: Path, measure: Callable[[Path], T]) -> T:
+    """Measure in a new directory, which is removed afterwards."""
     fresh = Path(tempfile.mkdtemp(dir=directory))
     try:
         return measure(fresh)

@@ -1,4 +1,4 @@
-"""The one message that everyone sends: 256 bytes of JSON."""
+"""The payload of every contestant: 256 bytes of JSON."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""How long a run may take, part by part: about ten minutes for everything, one if it is to be quick.
+"""The time budget of a run by part: about ten minutes in total, or one with ``--quick``.
 
-Seconds on two idle cores, with everyone there. The progress estimates from them; whoever makes a part longer has to
-find the time in another. ``results.json`` says what each part took.
+Seconds on two idle cores with all contestants installed. The progress bar uses them as estimates. The total is fixed:
+a longer part needs a shorter one elsewhere. ``results.json`` has the actual durations.
 """
 
 from __future__ import annotations
 
 MINUTES = (10.0, 1.0)
-"""For everything in full, and quickly."""
+"""The total of a full and of a quick run."""
 
 SECONDS: dict[str, tuple[float, float]] = {
     "queue.one": (48, 4),
@@ -46,10 +46,10 @@ SECONDS: dict[str, tuple[float, float]] = {
     "tasks.resume": (36, 3),
     "cli.start": (9, 2),
 }
-"""In full, and quickly; 0 for what is too large to be quick."""
+"""Of a full and of a quick run; 0 for parts that a quick run leaves out."""
 
 
 def seconds(suite: str, part: str, quick: bool) -> float:
-    """What a part is planned to take; 0 for one that no run of everything has."""
+    """Return the planned duration of a part; 0 for one outside the run of all suites."""
     full, short = SECONDS.get(f"{suite}.{part}", (0.0, 0.0))
     return short if quick else full

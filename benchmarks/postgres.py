@@ -1,4 +1,4 @@
-"""The same on a server: ``python -m benchmarks.postgres``, or ``python -m benchmarks.queue --engine postgres``."""
+"""The queue benchmark on PostgreSQL: ``python -m benchmarks.postgres``, or ``benchmarks.queue --engine postgres``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ OURS = "agentbus-postgres"
 OTHERS = {"asyncpg": "asyncpg with SKIP LOCKED", "procrastinate": "procrastinate"}
 WORKLOADS = tuple(one for one in queue.SUITE.choices if one not in {queue.GROWTH, queue.BEATS})
 NOTES = (
-    "All on one server with fsync, everyone in a table or schema of their own.",
+    "All run on one server with fsync, each in its own table or schema.",
     "asyncpg has the same tables and a connection for each task: one statement, and one transaction, for each step. "
-    "Another process notifies after it has inserted, and who waits listens.",
+    "The sending process notifies after its insert; the receiver listens.",
     "procrastinate runs one worker with as many jobs at once as there are tasks, woken by notifications; a job's "
     "function returns when it is acknowledged.",
 )
@@ -37,12 +37,12 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     if queue.GROWTH in options.chosen and OURS in among and POSTGRES[0].missing() is None:
         many, rounds = (100_000, 10) if options.quick else (1_000_000, 30)
         depths = [depth for depth in growth.depths(many) if depth.boxes == 1]
-        asyncio.run(growth.in_turn(directory, depths, rounds, server_growth.opened, results, progress))
+        asyncio.run(growth.in_turn(directory, depths, rounds, server_growth.open_readers, results, progress))
     return settings
 
 
 def checks(results: Results) -> list[Check]:
-    """Every promise of which both sides were measured in this run."""
+    """Return the targets whose sides were both measured in this run."""
     found: list[Check] = []
     for other, title in OTHERS.items():
         found += against(results, f"{TASKS} tasks, against {title}", "tasks", OURS, other, least=3)

@@ -1,4 +1,4 @@
-"""What is going on, on stderr: how far the run is, how long it has taken, and how long it probably will."""
+"""Show the progress of a run on stderr: position, elapsed time and estimated total."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TextIO
 _BAR = 20
 _NARROW = 80
 _ENOUGH = 10.0
-"""Planned seconds that must be over before the plan is corrected by what was seen."""
+"""Planned seconds that must pass before the estimate uses the observed speed."""
 
 
 class Progress:
-    """On a terminal one line with a bar that is overwritten, otherwise lines.
+    """Overwrite one line with a bar on a terminal; print lines otherwise.
 
-    A run has parts, each planned to take so many seconds; a part has steps. Without a plan the bar is of the steps.
+    A run has parts with planned durations; a part has steps. Without a plan the bar counts the steps.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Progress:
     ) -> None:
         self._out = out or sys.stderr
         self._clock = clock
-        self._begun = clock()
+        self._started = clock()
         self._terminal = self._out.isatty()
         self._planned = planned
         self._over = 0.0
@@ -35,25 +35,25 @@ class Progress:
         self._share = 0.0
 
     def part(self, name: str, seconds: float) -> None:
-        """The part before is over, this one begins."""
+        """Start the next part."""
         self._over += self._seconds
         self._name, self._seconds = name, seconds
         self._steps = self._done = 0
         self._share = 0.0
 
     def expect(self, steps: int) -> None:
-        """So many more will be said in this part."""
+        """Announce ``steps`` more steps of this part."""
         if self._done >= self._steps:
             self._steps = self._done = 0
         self._steps += steps
 
     def say(self, text: str) -> None:
-        """A step begins."""
+        """Start the next step."""
         self._done += 1
         if self._steps:
-            # What is expected later makes the share smaller, and the bar must not go back.
+            # Steps announced later make the share smaller; the bar must not move back.
             self._share = min(1.0, max(self._share, (self._done - 1) / self._steps))
-        elapsed = self._clock() - self._begun
+        elapsed = self._clock() - self._started
         where = f"{self._name}: " if self._name else ""
         line = f"{elapsed:5.0f} s{self._estimate(elapsed)}  {self._bar()}{where}{text}"
         if self._terminal:
@@ -64,7 +64,7 @@ class Progress:
         self._out.flush()
 
     def note(self, text: str) -> None:
-        """Something that is to stay on the screen."""
+        """Print a line that stays on the screen."""
         print(f"\r\x1b[K{text}" if self._terminal else text, file=self._out, flush=True)
 
     def done(self) -> None:

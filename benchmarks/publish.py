@@ -1,8 +1,8 @@
-"""Writes what a run found into the documents: ``python -m benchmarks.publish [RESULTS]``.
+"""Write the results of a run into the documents: ``python -m benchmarks.publish [RESULTS]``.
 
 ``RESULTS`` is the directory that ``python -m benchmarks --results`` filled, by default ``benchmarks/results``. Tables
-and charts go into ``benchmarks/README.md``, the main ones into ``README.md``, each between two marks; nothing else
-changes. A run that was quick, not finished or doubtful is published only with ``--anyway``.
+and charts go into ``benchmarks/README.md``, the main chart into ``README.md``, each between two markers; nothing else
+changes. A quick, incomplete or doubtful run is published only with ``--anyway``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import plan
 from benchmarks.machine import sentence
-from benchmarks.report import WAYS, Check, promises, shown, table
+from benchmarks.report import MODES, Check, shown, table, targets
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- written by benchmarks.publish -->", "<!-- until here -->"
@@ -26,7 +26,7 @@ CHARTS = {
     "Many processes write": ("writers",),
     "The registry": ("registry",),
 }
-"""Beneath which heading of the tables each is shown."""
+"""The charts under each heading of the tables."""
 ALT = {
     "throughput": "Messages a second, durable to disk, by contestant",
     "throughput-unsynced": "Messages a second, not fsynced, by contestant",
@@ -40,48 +40,51 @@ MAIN = (
     "dbos", "redis", "nats", "asyncpg", "procrastinate", "raw",
 )  # fmt: skip
 CLEARLY = 1.05
-"""Who is faster by less is not called faster."""
+"""The minimum factor that counts as faster."""
 LIMIT = "raw"
+TARGETS = "benchmarks/README.md#targets"
 Found = dict[str, Any]
 
 
 def doubts(found: Found) -> list[str]:
-    """Why a run should not be published."""
-    said = [*found["doubts"], *(["it was quick"] if found["quick"] else [])]
+    """Return the reasons not to publish a run."""
+    reasons = [*found["doubts"], *(["it was quick"] if found["quick"] else [])]
     measured = {f"{name}.{part}" for name, suite in found["suites"].items() for part in suite["seconds"]}
     if missing := [part for part in plan.SECONDS if part not in measured or part in found["unmeasured"]]:
-        said.append(f"without {', '.join(missing)}")
+        reasons.append(f"without {', '.join(missing)}")
     if found["among"]:
-        said.append(f"only among {', '.join(found['among'])}")
-    return said + [f"{name} failed" for name, suite in found["suites"].items() if not suite["sound"]]
+        reasons.append(f"only among {', '.join(found['among'])}")
+    return reasons + [f"{name} failed" for name, suite in found["suites"].items() if not suite["sound"]]
 
 
 def main_table(found: Found) -> str:
-    """The most important contestants down, ways of working across."""
+    """Return the main contestants as rows and the modes as columns."""
     of = {(one["contestant"], one["workload"], one["unit"]): one for one in _results(found, "queue")}
     rows = []
     for key in MAIN:
-        cells = [_cell(of.get((key, way, "lifecycles/s"))) for way in WAYS]
+        cells = [_cell(of.get((key, way, "lifecycles/s"))) for way in MODES]
         about = next((one for (contestant, *_), one in of.items() if contestant == key), None)
         if about is not None:
             name = f"**{about['title']}**" if key.startswith("agentbus") else about["title"]
             rows.append((name, *cells, _cell(of.get((key, "idle", "ms, p50"))), about["durability"]))
-    return table(("messages a second", *WAYS.values(), "idle p50, ms", "what survives"), rows) if rows else ""
+    return table(("messages a second", *MODES.values(), "idle p50, ms", "what survives"), rows) if rows else ""
 
 
 def losses(found: Found) -> list[tuple[str, str, str]]:
-    """Where somebody who is as durable as we are is faster: what, our figure, and who with how many times ours."""
+    """Return where a contestant of the same durability is faster: the workload, our figure, the factors."""
     rows: list[tuple[str, str, str]] = []
     for suite in found["suites"]:
         results = _results(found, suite)
         for workload, unit in dict.fromkeys((one["workload"], one["unit"]) for one in results):
             if unit.endswith("/s") or unit == "ms, p50":
                 group = [one for one in results if (one["workload"], one["unit"]) == (workload, unit)]
-                rows += _beaten(_about(found, suite, workload, unit), group, better_is_more=unit.endswith("/s"))
+                rows += _faster_contestants(
+                    _about(found, suite, workload, unit), group, better_is_more=unit.endswith("/s")
+                )
     return rows
 
 
-def _beaten(what: str, group: Sequence[Found], *, better_is_more: bool) -> Iterator[tuple[str, str, str]]:
+def _faster_contestants(what: str, group: Sequence[Found], *, better_is_more: bool) -> Iterator[tuple[str, str, str]]:
     for durable in (True, False):
         alike = [one for one in group if one["durability"].startswith("disk") == durable]
         ours = [one["median"] for one in alike if one["contestant"] in {"agentbus", "agentbus-process"}]
@@ -92,10 +95,10 @@ def _beaten(what: str, group: Sequence[Found], *, better_is_more: bool) -> Itera
             for one in alike
             if not one["contestant"].startswith("agentbus") and one["contestant"] != LIMIT
         ]
-        told = [f"{title} {times:.2g}x" for times, title in sorted(faster, reverse=True) if times > CLEARLY]
-        if told:
+        factors = [f"{title} {times:.2g}x" for times, title in sorted(faster, reverse=True) if times > CLEARLY]
+        if factors:
             also = "" if durable or not any(one["durability"].startswith("disk") for one in group) else ", not fsynced"
-            yield f"{what}{also}", shown(ours[0]), ", ".join(told)
+            yield f"{what}{also}", shown(ours[0]), ", ".join(factors)
 
 
 def _about(found: Found, suite: str, workload: str, unit: str) -> str:
@@ -106,34 +109,30 @@ def _about(found: Found, suite: str, workload: str, unit: str) -> str:
 
 
 def for_readme(found: Found, charts: str) -> str:
-    """The main chart and table, and what is not held."""
+    """Return the main chart, the machine, and how many targets are held."""
     checks = _checks(found)
-    broken = [one for one in checks if one.passed is False]
-    parts = [f"![{ALT['throughput']}]({charts}/throughput.png)", main_table(found), _measured_on(found)]
-    kept = sum(one.passed is True for one in checks)
-    held = f"{kept} of {len(checks)} floors that we set ourselves are held in this run"
-    told = [f"- {name}: {value}, not {bound}" for name, value, bound, _ in (one.row() for one in broken)]
-    parts.append("\n".join([f"{held}. Not held:\n", *told]) if broken else f"{held}.")
-    return "\n\n".join(part for part in parts if part)
+    held = sum(one.passed is True for one in checks)
+    figures = f"{_measured_on(found)} {held} of {len(checks)} [performance targets]({TARGETS}) are held in this run."
+    return f"![{ALT['throughput']}]({charts}/throughput.png)\n\n{figures}"
 
 
 def for_benchmarks(found: Found, tables: str, charts: str) -> str:
-    """Everything: promises, where others are faster, and each suite's tables with its charts."""
+    """Return everything: the main table, targets, where others are faster, each suite's tables with its charts."""
     _, *sections = tables.split("\n## ")
-    parts = [_measured_on(found), "### Held, and not held\n\n" + promises(_checks(found))]
+    parts = [_measured_on(found), main_table(found), "### Targets\n\n" + targets(_checks(found))]
     if lost := losses(found):
         head = ("", "agentbus", "faster, at the same durability")
         parts.append("### Where others are faster\n\n" + table(head, lost))
     for section in sections:
         title, _, body = section.partition("\n")
-        if title != "What was promised":
+        if title != "Targets":
             pictures = [f"![{ALT[one]}]({charts}/{one}.png)" for one in CHARTS.get(title, ())]
             parts.append("\n\n".join([f"### {title}", *pictures, body.strip()]))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def write(file: Path, text: str) -> None:
-    """Between the two marks."""
+    """Replace the text between the two markers."""
     before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -144,13 +143,13 @@ def write(file: Path, text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=ROOT / "benchmarks" / "results")
-    parser.add_argument("--anyway", action="store_true", help="also a run that is doubtful")
+    parser.add_argument("--anyway", action="store_true", help="publish a doubtful run, too")
     given = parser.parse_args(arguments)
     if ROOT / "benchmarks" not in given.results.resolve().parents:
         parser.error(f"{given.results} is not below benchmarks/: the documents could not show its charts")
     found = json.loads((given.results / "results.json").read_text(encoding="utf-8"))
-    if (said := doubts(found)) and not given.anyway:
-        print(f"not published: {'; '.join(said)} (--anyway publishes it)", file=sys.stderr)
+    if (reasons := doubts(found)) and not given.anyway:
+        print(f"not published: {'; '.join(reasons)} (--anyway publishes it)", file=sys.stderr)
         return 1
     tables = (given.results / "results.md").read_text(encoding="utf-8")
     for file, text in (

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from benchmarks.command import Options, Suite
 from benchmarks.contestants.queues.base import Contestant
-from benchmarks.contestants.queues.everyone import left_out, present
-from benchmarks.measure import Case, Results, Series, afresh, interleave
+from benchmarks.contestants.queues.catalog import available, unavailable
+from benchmarks.measure import Case, Results, Series, in_new_directory, interleave
 from benchmarks.payload import SIZE
 from benchmarks.progress import Progress
 from benchmarks.report import RATE, Check, against
 from benchmarks.run import main
-from benchmarks.workloads import growth, processes, upkeep
+from benchmarks.workloads import growth, heartbeats, processes
 from benchmarks.workloads.lifecycles import BATCH, BATCHES, FUSED, MANY, ONE, TASKS, Workload
 
 T = TypeVar("T")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 IN_ONE = (ONE, MANY, FUSED, BATCHES)
 PROCESSES, IDLE, GROWTH, BEATS = "processes", "idle", "growth", "beats"
 P50, P99, CPU = "ms, p50", "ms, p99", "% of one core, waiting"
@@ -32,24 +32,23 @@ NOTES = (
     f"A lifecycle is send + receive + acknowledge of one message of {SIZE} bytes of JSON. Medians, and the range, of "
     "interleaved rounds, each on a new database.",
     f"Two processes: {TASKS} tasks of one send, the other receives and acknowledges up to {BATCH} at once, where the "
-    "contestant can; what is counted was received.",
-    "Idle: one message every 20 ms from another process, from the call of send until the receiver has it. Who cannot "
-    "wait looks every millisecond. CPU: of the receiver, and of the server, while nothing comes.",
+    "contestant supports it; the rate counts received messages.",
+    "Idle: one message every 20 ms from another process, from the call of send until the receiver has it. Contestants "
+    "that cannot wait poll every millisecond. CPU: of the receiver and the server while no message arrives.",
     "aiosqlite has the same tables, WAL and synchronous=FULL, and one connection for all tasks. Plainly: insert; select"
     " + update; update; each with a commit, an asyncio.Lock around each transaction. Autocommit: one statement per step"
-    " (UPDATE … RETURNING for the claim), no lock; the fewest thread hops there can be.",
-    f"Libraries are called plainly, on the loop's own thread; JSON files by {TASKS} tasks in threads.",
+    " (UPDATE … RETURNING for the claim), no lock; the minimum number of thread hops.",
+    f"Libraries are called directly, on the loop's own thread; JSON files by {TASKS} tasks in threads.",
     "raw sqlite3 runs our statements on our tables, without encoding, fencing, checks, lock file or wake-ups.",
-    "Beats: CPU of the whole process while nothing happens, after the first beat, which costs more and is told by "
-    "itself.",
-    "Servers run on loopback, and were started for this. NATS acknowledges without waiting for the server. PostgreSQL"
-    " by hand has our tables; another process notifies after it has inserted.",
+    "Heartbeats: CPU of the whole process while idle, after the first heartbeat, which costs more and has its own row.",
+    "Servers run on loopback and are started for the run. NATS acknowledges without waiting for the server. PostgreSQL"
+    " by hand uses our tables; the other process sends NOTIFY after its INSERT.",
 )
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to measure; ``slices`` are parts of a round, ``seconds`` is the length of one."""
+    """Durations and sizes; ``slices`` are parts of a round, ``seconds`` is the length of one."""
 
     seconds: float
     slices: int
@@ -58,34 +57,34 @@ class Pace:
     many: int
     growth_rounds: int
     agents: int
-    upkeep_seconds: float
+    heartbeat_seconds: float
 
 
 FULL = Pace(
     seconds=0.5, slices=1, messages=90, quiet=1.2, many=1_000_000, growth_rounds=25, agents=10_000,
-    upkeep_seconds=10.0,
+    heartbeat_seconds=10.0,
 )  # fmt: skip
 QUICK = Pace(
-    seconds=0.1, slices=1, messages=15, quiet=0.3, many=10_000, growth_rounds=4, agents=1000, upkeep_seconds=1.0
+    seconds=0.1, slices=1, messages=15, quiet=0.3, many=10_000, growth_rounds=4, agents=1000, heartbeat_seconds=1.0
 )
 QUICK_AMONG = frozenset({"agentbus", "agentbus-process", "files", "litequeue", "aiosqlite", "redis", "nats", "asyncpg"})
-"""Starting a process for everyone takes longer than a quick run may."""
+"""The contestants of a quick run that get their own process: starting one takes long."""
 SLOW_TO_START = frozenset({"dbos", "procrastinate"})
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
     pace = QUICK if options.quick else FULL
-    everyone = [one for one in present() if options.wants(one.key)]
+    contestants = [one for one in available() if options.wants(one.key)]
     if options.quick and not options.among:
-        everyone = [one for one in everyone if one.key not in SLOW_TO_START]
+        contestants = [one for one in contestants if one.key not in SLOW_TO_START]
     cases = [
         case
         for workload in IN_ONE
         if workload.key in options.chosen
-        for case in _cases(workload.key, everyone, partial(_with_loop, workload, pace.seconds), directory, results)
+        for case in _cases(workload.key, contestants, partial(_with_loop, workload, pace.seconds), directory, results)
     ]
     interleave(cases, options.rounds, pace.slices, progress)
-    apart = [one for one in everyone if not options.quick or options.among or one.key in QUICK_AMONG]
+    apart = [one for one in contestants if not options.quick or options.among or one.key in QUICK_AMONG]
     if PROCESSES in options.chosen:
         run = partial(_throughput, pace.seconds)
         interleave(_cases(PROCESSES, apart, run, directory, results), options.rounds, 1, progress)
@@ -96,8 +95,8 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         growth.measure(databases, pace.many, pace.growth_rounds, options, results, progress)
         shutil.rmtree(databases)
     if BEATS in options.chosen:
-        upkeep.measure(directory / "upkeep", pace.agents, pace.upkeep_seconds, results, progress)
-    return {"seconds": pace.seconds, "slices": pace.slices, "left_out": left_out()}
+        heartbeats.measure(directory / "heartbeats", pace.agents, pace.heartbeat_seconds, results, progress)
+    return {"seconds": pace.seconds, "slices": pace.slices, "left_out": unavailable()}
 
 
 def _cases(
@@ -110,10 +109,10 @@ def _cases(
     return [
         Case(
             results.add(Series(workload, about.key, RATE, title=about.title, durability=about.durability)),
-            partial(afresh, directory, partial(run, about)),
+            partial(in_new_directory, directory, partial(run, about)),
         )
         for about in contestants
-        if workload in about.takes
+        if workload in about.workloads
     ]
 
 
@@ -122,28 +121,28 @@ def _with_loop(workload: Workload, seconds: float, contestant: Contestant, direc
         async with contestant.open(directory, workload.boxes) as boxes:
             return await workload.run(boxes, seconds)
 
-    return _patiently(work())
+    return _with_timeout(work())
 
 
 def _throughput(seconds: float, contestant: Contestant, directory: Path) -> float:
-    return _patiently(processes.throughput(contestant, directory, seconds))
+    return _with_timeout(processes.throughput(contestant, directory, seconds))
 
 
-def _patiently(work: Coroutine[Any, Any, T]) -> T:
-    """One who hangs is one who failed."""
+def _with_timeout(work: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine; a contestant that hangs has failed."""
 
-    async def patient() -> T:
-        async with asyncio.timeout(PATIENCE):
+    async def limited() -> T:
+        async with asyncio.timeout(TIMEOUT):
             return await work
 
-    return asyncio.run(patient())
+    return asyncio.run(limited())
 
 
 def _idle(
     contestants: Sequence[Contestant], pace: Pace, rounds: int, directory: Path, results: Results, progress: Progress
 ) -> None:
-    """The messages of a run are shared out over the rounds."""
-    waiting = [one for one in contestants if IDLE in one.takes]
+    """Measure idle receivers; the messages of a run are split over the rounds."""
+    waiting = [one for one in contestants if IDLE in one.workloads]
     series = {
         (one.key, unit): results.add(Series(IDLE, one.key, unit, title=one.title, durability=one.durability))
         for unit in (P50, P99, CPU)
@@ -156,12 +155,12 @@ def _idle(
             progress.say(f"round {number} of {rounds}: {IDLE}, {one.key}")
 
             def run(fresh: Path, one: Contestant = one) -> processes.Idle:
-                return _patiently(processes.idle(one, fresh, pace.messages // rounds, pace.quiet / rounds))
+                return _with_timeout(processes.idle(one, fresh, pace.messages // rounds, pace.quiet / rounds))
 
             if series[one.key, P50].failure:
                 continue
             try:
-                found = afresh(directory, run)
+                found = in_new_directory(directory, run)
             except Exception as error:
                 for unit in (P50, P99, CPU):
                     series[one.key, unit].failed(error)
@@ -173,7 +172,7 @@ def _idle(
 
 
 def checks(results: Results) -> list[Check]:
-    """Every promise of which our side was measured in this run."""
+    """Return the targets of which agentbus was measured in this run."""
     ours, unsynced = "agentbus", "agentbus-process"
 
     def compared(name: str, workload: str, theirs: str, mine: str = ours, unit: str = RATE, **bounds: float) -> None:
@@ -196,7 +195,7 @@ def checks(results: Results) -> list[Check]:
     for key, name in ((ours, "disk"), (unsynced, "process")):
         if (waiting := results.find(IDLE, key, CPU)) is not None:
             found.append(Check(f'idle, durability="{name}": CPU of one core', waiting.median, " %", most=0.5))
-    return found + growth.checks(results) + upkeep.checks(results)
+    return found + growth.checks(results) + heartbeats.checks(results)
 
 
 SUITE = Suite(
@@ -206,14 +205,14 @@ SUITE = Suite(
     choices=[*(workload.key for workload in IN_ONE), PROCESSES, IDLE, GROWTH, BEATS],
     rate=RATE,
     titles={**{workload.key: workload.title for workload in IN_ONE}, PROCESSES: "two processes"},
-    notes=lambda: (*NOTES, *left_out()),
+    notes=lambda: (*NOTES, *unavailable()),
     measure=measure,
     checks=checks,
 )
 
 
 def run(arguments: Sequence[str]) -> int:
-    """``--engine postgres``: only those on a server."""
+    """Run the suite of the engine given by ``--engine``."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--engine", choices=["sqlite", "postgres"], default="sqlite")
     chosen, rest = parser.parse_known_args(arguments)

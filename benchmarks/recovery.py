@@ -21,10 +21,10 @@ SIZES = (100, 1_000, 10_000)
 CONTESTANTS: tuple[Contestant, ...] = (BUS, FILES, FAST_FILES)
 NOTES = (
     "Agents in sessions of ten. One session in ten is open, and half of those were interrupted; the others are "
-    "history, unless all sessions are open. Every answer is compared with what is known to be there.",
-    "A summary counts incomplete agents by status, type and session, and interrupted sessions; it knows the oldest "
-    "agent and the size. That of the bus also names dead holders, and tells the time to recovery from the audit trail.",
-    "The bus answers by what was cut off, files by all there ever was: the more history, the larger the ratio.",
+    "history, unless all sessions are open. Every answer is verified.",
+    "A summary counts incomplete agents by status, type and session, and interrupted sessions, with the oldest agent "
+    "and the size. That of the bus also has dead lease holders and the time to recovery, from the audit log.",
+    "The bus reads only what was interrupted, files are all read: the more history, the larger the ratio.",
     "The files are in the page cache. One that is opened by its name is read about as fast as the bus answers.",
     sweep.NOTE,
 )
@@ -47,7 +47,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
 
 
 def checks(results: Results) -> list[Check]:
-    """Every promise of which both sides were measured in this run."""
+    """Return the targets whose sides were both measured in this run."""
     found: list[Check] = []
     for workload in WORKLOADS:
         if workload.key in {"summary-1000", "interrupted-1000"}:
@@ -58,10 +58,10 @@ def checks(results: Results) -> list[Check]:
 
 SUITE = Suite(
     name="recovery",
-    title="What was cut off",
+    title="Recovery",
     about=__doc__ or "",
     choices=[*(workload.key for workload in WORKLOADS), *sweep.CHOICES],
-    together=registry.population_of,
+    part_of=registry.population_of,
     rate=RATE,
     titles={workload.key: workload.title for workload in WORKLOADS},
     notes=lambda: NOTES,

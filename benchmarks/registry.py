@@ -25,12 +25,11 @@ WORKLOADS = tuple(
     for size in SIZES
 )
 NOTES = (
-    "So many agents, with a message waiting for each of them, and one who asks and has none. Every answer is compared "
-    "with what is known to be there.",
-    "Files: whoever asks scans the directory and parses every file; or opens the right one by its name, and looks into "
-    "a directory of messages of their own. All files are in the page cache.",
-    "A file that is opened by its name is read about as fast as the bus answers; what files cannot do is answer across "
-    "agents.",
+    "Each of the agents has a message waiting; the agent that asks has none. Every answer is verified.",
+    "Files: the caller scans the directory and parses every file; or it opens the right file by its name, and looks "
+    "into its own directory of messages. All files are in the page cache.",
+    "A file that is opened by its name is read about as fast as the bus answers; files cannot answer questions "
+    "across agents.",
 )
 
 
@@ -45,7 +44,7 @@ SUITE = Suite(
     title="The registry",
     about=__doc__ or "",
     choices=[workload.key for workload in WORKLOADS],
-    together=registry.population_of,
+    part_of=registry.population_of,
     rate=RATE,
     titles={workload.key: workload.title for workload in WORKLOADS},
     notes=lambda: NOTES,

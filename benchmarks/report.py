@@ -1,4 +1,4 @@
-"""The report: tables in Markdown, the ratios that matter beside their floors, and everything as JSON."""
+"""Format results as Markdown tables, targets and JSON."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from benchmarks.machine import sentence
 from benchmarks.measure import Results, Series
 
 RATE = "lifecycles/s"
-WAYS = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
-"""In which messages are sent and received."""
-"""The unit of what contestants are compared by."""
+"""The unit of the comparison of contestants."""
+MODES = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64", "processes": "two processes"}
+"""The modes in which messages are sent and received."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A figure that was promised. ``least`` for a ratio that must be reached, ``most`` for one that must not be
-    passed, neither for one that is only aimed at."""
+    """A performance target: at least ``least``, at most ``most``, or only an ``aim``."""
 
     name: str
     value: float | None
-    """None if the other side could not be measured."""
+    """None if the other side was not measured."""
     unit: str
     least: float | None = None
     most: float | None = None
@@ -56,26 +55,26 @@ class Check:
 def against(
     results: Results, name: str, workload: str, ours: str, theirs: str, measured_in: str | None = None, **bounds: float
 ) -> list[Check]:
-    """How many times theirs ours is, if we were measured; the other side may not have been."""
+    """Return the ratio of ours to theirs as a target, or nothing if ours was not measured."""
     if results.find(workload, ours, measured_in) is None:
         return []
     return [Check(name, results.ratio(workload, ours, theirs, measured_in), "x", **bounds)]
 
 
-def promises(checks: Sequence[Check]) -> str:
-    """Each with what was measured, its floor, and whether it is held."""
+def targets(checks: Sequence[Check]) -> str:
+    """Return the table of targets with value, bound and outcome."""
     if not checks:
         return ""
-    return table(("promise", "measured", "floor", ""), [check.row() for check in checks])
+    return table(("target", "measured", "bound", ""), [check.row() for check in checks])
 
 
 def heading(machine: dict[str, Any], doubts: Iterable[str]) -> str:
-    """What it was measured on; ``doubts`` are reasons not to publish it."""
+    """Return the line about the machine; ``doubts`` are reasons not to publish the run."""
     return " ".join([f"Measured on {sentence(machine)}.", *(f"**Doubtful: {doubt}.**" for doubt in doubts)])
 
 
 def markdown(results: Results, titles: dict[str, str], notes: Iterable[str], rate: str = RATE) -> str:
-    """``titles`` are the headings of the workloads. What was measured in ``rate`` is one table."""
+    """Return the tables; ``titles`` are the headings of workloads, figures in ``rate`` form one table."""
     rates = [series for series in results.series if series.unit == rate and series.values]
     costs = [series for series in results.series if series.unit != rate and series.values]
     parts = []
@@ -86,15 +85,15 @@ def markdown(results: Results, titles: dict[str, str], notes: Iterable[str], rat
     return "\n\n".join(part for part in parts if part)
 
 
-def as_json(results: Results, kept: Sequence[Check]) -> dict[str, Any]:
+def as_json(results: Results, checks: Sequence[Check]) -> dict[str, Any]:
     return {
         "results": [series.as_json() for series in results.series if series.values],
-        "checks": [{**asdict(check), "passed": check.passed} for check in kept],
+        "checks": [{**asdict(check), "passed": check.passed} for check in checks],
     }
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, with columns as wide as they need to be."""
+    """Return a Markdown table with aligned columns."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = [_line(head, widths), "|" + "|".join("-" * (width + 2) for width in widths) + "|"]
     return "\n".join([*lines, *(_line(row, widths) for row in rows)])
@@ -105,7 +104,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
-    """Contestants down, workloads across."""
+    """Return the table with contestants as rows and workloads as columns."""
     workloads = list(dict.fromkeys(series.workload for series in rates))
     contestants = {series.contestant: series for series in rates}
     cells = {(series.contestant, series.workload): _spread(series) for series in rates}
@@ -117,7 +116,7 @@ def _rates(rates: Sequence[Series], titles: dict[str, str]) -> str:
 
 
 def _costs(costs: Sequence[Series]) -> list[str]:
-    """One table for what was measured in one unit each; others for what was measured in several, side by side."""
+    """Return one table of workloads with one unit, and one for each set of several units as columns."""
     units: dict[str, tuple[str, ...]] = {}
     for series in costs:
         units[series.workload] = tuple(dict.fromkeys((*units.get(series.workload, ()), series.unit)))
@@ -136,7 +135,7 @@ def _costs(costs: Sequence[Series]) -> list[str]:
 
 
 def _spread(series: Series) -> str:
-    """The median, and the range where there is one."""
+    """Format the median, and the range of several values."""
     median, low, high = (shown(value) for value in (series.median, series.low, series.high))
     return median if len(series.values) == 1 else f"{median} ({low}–{high})"
 

@@ -1,4 +1,4 @@
-"""Runs suites part by part, and keeps what was measured: whoever ends a run loses the part it was in, and no other."""
+"""Run suites part by part and save the results after each part; an interrupted run loses only its current part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks import plan, report
 from benchmarks.command import Measured, Options, Suite, parser, rounds
 from benchmarks.contestants import servers
 from benchmarks.contestants.versions import versions
-from benchmarks.machine import describe, doubts, place
+from benchmarks.machine import database_directory, describe, doubts
 from benchmarks.progress import Progress
 
 INTERRUPTED = 130
@@ -29,34 +29,34 @@ INTERRUPTED = 130
 
 @dataclass
 class Run:
-    """What was asked for, and what has been found."""
+    """A run: the requested suites and their results."""
 
     given: argparse.Namespace
-    asked: Sequence[tuple[Suite, Sequence[str]]]
+    requested: Sequence[tuple[Suite, Sequence[str]]]
     machine: dict[str, Any] = field(default_factory=dict)
     doubtful: list[str] = field(default_factory=list)
     measured: list[Measured] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
-    begun: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
     date: str = field(default_factory=lambda: f"{datetime.now(UTC):%Y-%m-%d}")
 
     def measure(self, directory: Path, progress: Progress) -> None:
-        parts = [(suite, name, chosen) for suite, all_of_it in self.asked
+        parts = [(suite, name, chosen) for suite, all_of_it in self.requested
                  for name, chosen in suite.parts(all_of_it).items()]  # fmt: skip
         self.unmeasured = [f"{suite.name}.{name}" for suite, name, _ in parts]
         for suite, name, chosen in parts:
             if not self.measured or self.measured[-1].suite is not suite:
                 self.measured.append(Measured(suite))
             one = self.measured[-1]
-            begun = time.monotonic()
+            started = time.monotonic()
             progress.part(f"{suite.name}.{name}", plan.seconds(suite.name, name, self.given.quick))
             fresh = directory / suite.name / name
             fresh.mkdir(parents=True)
             one.measure(name, self._options(chosen), fresh, progress)
             shutil.rmtree(fresh)
-            one.seconds[name] = round(time.monotonic() - begun, 1)
+            one.seconds[name] = round(time.monotonic() - started, 1)
             self.unmeasured.pop(0)
-            self.keep()
+            self.save()
 
     def _options(self, chosen: Sequence[str]) -> Options:
         return Options(self.given.quick, chosen, self.given.rounds or rounds(self.given.quick), self.given.among)
@@ -66,7 +66,7 @@ class Run:
             "date": self.date, "machine": self.machine, "versions": versions(), "doubts": self.doubtful,
             "quick": self.given.quick, "among": self.given.among,
             "rounds": self.given.rounds or rounds(self.given.quick),
-            "seconds": round(time.monotonic() - self.begun), "unmeasured": self.unmeasured,
+            "seconds": round(time.monotonic() - self.started), "unmeasured": self.unmeasured,
             "suites": {one.suite.name: one.as_json() for one in self.measured},
         }  # fmt: skip
 
@@ -75,19 +75,19 @@ class Run:
         if self.unmeasured:
             parts.append(f"**Not finished.** Without, or with part of: {', '.join(self.unmeasured)}.")
         parts += [f"## {one.suite.title}\n\n{one.markdown()}" for one in self.measured]
-        if promises := report.promises([check for one in self.measured for check in one.checks()]):
-            parts.append(f"## What was promised\n\n{promises}")
+        if targets := report.targets([check for one in self.measured for check in one.checks()]):
+            parts.append(f"## Targets\n\n{targets}")
         return "\n\n".join(parts) + "\n"
 
-    def keep(self) -> None:
-        """Everything so far, where it was asked for. Whoever reads it meanwhile sees a whole file."""
+    def save(self) -> None:
+        """Write the results so far. Files are replaced atomically, so that a reader never sees a partial one."""
         found = json.dumps(self.as_json(), indent=1) + "\n"
         if self.given.json is not None:
             _write(self.given.json, found)
         if self.given.results is not None:
             self.given.results.mkdir(parents=True, exist_ok=True)
             _write(self.given.results / "results.json", found)
-            _write(self.given.results / "results.md", f"# What was measured\n\n{self.markdown()}")
+            _write(self.given.results / "results.md", f"# Results\n\n{self.markdown()}")
 
     def draw(self) -> None:
         if self.given.results is None:
@@ -100,15 +100,15 @@ class Run:
             draw(self.as_json(), self.given.results)
 
 
-def run(given: argparse.Namespace, asked: Sequence[tuple[Suite, Sequence[str]]]) -> int:
-    """Tables in Markdown on stdout, progress on stderr. Not 0 if something of ours failed, or it was interrupted."""
+def run(given: argparse.Namespace, requested: Sequence[tuple[Suite, Sequence[str]]]) -> int:
+    """Measure, print and save; return 1 if agentbus failed, INTERRUPTED if the run was interrupted."""
     planned = sum(
-        plan.seconds(suite.name, part, given.quick) for suite, chosen in asked for part in suite.parts(chosen)
+        plan.seconds(suite.name, part, given.quick) for suite, chosen in requested for part in suite.parts(chosen)
     )
-    whole = Run(given, asked)
+    whole = Run(given, requested)
     code = 0
     progress = Progress(planned)
-    with _arena(given.directory) as directory, _ending_kindly():
+    with _working_directory(given.directory) as directory, _signals_as_interrupts():
         whole.machine, whole.doubtful = dict(describe(directory)), doubts(directory)
         for doubt in whole.doubtful:
             print(f"doubtful: {doubt}", file=sys.stderr)
@@ -118,11 +118,11 @@ def run(given: argparse.Namespace, asked: Sequence[tuple[Suite, Sequence[str]]])
             code = INTERRUPTED
         finally:
             progress.done()
-    whole.keep()
+    whole.save()
     whole.draw()
     print(whole.markdown())
     if code == INTERRUPTED:
-        print(f"interrupted, without {', '.join(whole.unmeasured)}", file=sys.stderr)
+        print(f"interrupted; not measured: {', '.join(whole.unmeasured)}", file=sys.stderr)
     elif not all(one.sound for one in whole.measured):
         code = 1
     for failure in (failure for one in whole.measured for failure in one.failures):
@@ -131,16 +131,16 @@ def run(given: argparse.Namespace, asked: Sequence[tuple[Suite, Sequence[str]]])
 
 
 def main(suite: Suite, arguments: Sequence[str] | None = None) -> int:
-    """One suite."""
+    """Run one suite."""
     given = parser(f"python -m benchmarks.{suite.name}", suite.about, suite.choices).parse_args(arguments)
     return run(given, [(suite, given.only or suite.choices)])
 
 
 @contextmanager
-def _arena(base: Path | None) -> Iterator[Path]:
-    """A directory for the databases; it, and all servers, are gone afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="agentbus-bench-", dir=base or place()))
-    # What was cut off is what is asked about, and not to be told anybody.
+def _working_directory(base: Path | None) -> Iterator[Path]:
+    """Create a directory for the databases; remove it and stop all servers afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="agentbus-bench-", dir=base or database_directory()))
+    # Interrupted sessions are part of the workload; their warnings would flood stderr.
     logging.getLogger("agentbus").setLevel(logging.ERROR)
     try:
         yield directory
@@ -150,8 +150,8 @@ def _arena(base: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _ending_kindly() -> Iterator[None]:
-    """Somebody who ends the run with a signal interrupts it: what was measured is kept, and servers are stopped."""
+def _signals_as_interrupts() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as an interrupt, so that results are saved and servers stopped."""
     before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
     for one, handler in before.items():
         if handler is not signal.SIG_IGN:  # as nohup has it
@@ -164,6 +164,6 @@ def _ending_kindly() -> Iterator[None]:
 
 
 def _write(file: Path, text: str) -> None:
-    aside = file.with_name(f"{file.name}.new")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(file)
+    temporary = file.with_name(f"{file.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)

@@ -12,9 +12,9 @@ from benchmarks.contestants.stores.base import Contestant
 from benchmarks.contestants.stores.bus import DISK, PROCESS
 from benchmarks.contestants.stores.cache import DISKCACHE
 from benchmarks.contestants.stores.files import FILES
-from benchmarks.contestants.stores.plain import HASTY, PLAIN
+from benchmarks.contestants.stores.plain import MINIMAL_HOPS, PLAIN
 from benchmarks.contestants.stores.raw import RAW
-from benchmarks.measure import Case, Results, Series, afresh, interleave
+from benchmarks.measure import Case, Results, Series, in_new_directory, interleave
 from benchmarks.payload import SIZE
 from benchmarks.progress import Progress
 from benchmarks.report import Check, against
@@ -24,16 +24,16 @@ from benchmarks.workloads.lifecycles import TASKS
 from benchmarks.workloads.state import KEYS, WORKLOADS, run
 
 RATE = "operations/s"
-CONTESTANTS: tuple[Contestant, ...] = (DISK, PROCESS, PLAIN, HASTY, FILES, DISKCACHE, RAW)
+CONTESTANTS: tuple[Contestant, ...] = (DISK, PROCESS, PLAIN, MINIMAL_HOPS, FILES, DISKCACHE, RAW)
 NOTES = (
-    f"{KEYS:,} entries of {SIZE} bytes of JSON; a compare-and-set knows the version from the one before. Medians, and "
+    f"{KEYS:,} entries of {SIZE} bytes of JSON; a compare-and-set uses the version of the previous one. Medians, and "
     "the range, of interleaved rounds, each on a new store.",
     "aiosqlite has the same tables, WAL and synchronous=FULL, and one connection for all tasks. Plainly: execute + "
     "fetchone in a block that closes the cursor; execute + commit, an asyncio.Lock around both. Fewest hops: cursors "
-    "are not closed, which pins the log; no lock, so that tasks happen to share commits, and failures.",
+    "are not closed, which pins the log; no lock, so tasks share commits and failures by chance.",
     f"A get by one of {TASKS} tasks has no floor: aiosqlite's hops overlap there, and raw sqlite3 itself is only 6 to "
     "11 times as fast.",
-    f"JSON files and diskcache are called plainly by one task, in threads by {TASKS}.",
+    f"JSON files and diskcache are called directly by one task, in threads by {TASKS}.",
     "raw sqlite3 runs our statements on our tables, without JSON, checks, lock file or wake-ups.",
 )
 
@@ -43,7 +43,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     cases = [
         Case(
             results.add(Series(workload.key, about.key, RATE, title=about.title, durability=about.durability)),
-            partial(afresh, directory, partial(run, about, workload, seconds)),
+            partial(in_new_directory, directory, partial(run, about, workload, seconds)),
         )
         for workload in WORKLOADS
         if workload.key in options.chosen
@@ -58,7 +58,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
 
 
 def checks(results: Results) -> list[Check]:
-    """Every promise of which our side was measured in this run."""
+    """Return the targets of which agentbus was measured in this run."""
     ours, plainly = "agentbus", "against aiosqlite used plainly"
     found = against(results, f"get, one task: {plainly}", "get", ours, "aiosqlite", least=10)
     if results.find("get", ours) is not None:

@@ -1,5 +1,4 @@
-"""Many processes write at once: ``python -m benchmarks.writers``. Throughput, the longest wait of all, and how fairly
-the disk is shared."""
+"""The benchmark of concurrent writers: ``python -m benchmarks.writers``. Throughput, longest wait and fairness."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from typing import Any
 import agentbus
 from benchmarks.command import Options, Suite
 from benchmarks.contestants.queues.plain import INSERT
-from benchmarks.contestants.tables import MAX_ATTEMPTS, PRAGMAS, PRIORITY, SENDER, TYPE, database, now, opened
-from benchmarks.measure import Results, Series, afresh
+from benchmarks.contestants.tables import MAX_ATTEMPTS, PRAGMAS, PRIORITY, SENDER, TYPE, create_database, database, now
+from benchmarks.measure import Results, Series, in_new_directory
 from benchmarks.payload import PAYLOAD, TEXT
 from benchmarks.progress import Progress
 from benchmarks.report import Check
@@ -29,14 +28,14 @@ from benchmarks.run import main
 RATE = "sends/s"
 WAIT, FAIRNESS, ERRORS = "s, longest wait", "Jain's index", "errors: database is locked"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-PATIENCE = 120.0
+TIMEOUT = 120.0
 NOTES = (
-    "Each process sends one message after another. The longest wait is that of the unluckiest send of all; Jain's index"
-    " is 1 if every process sent as many as every other, and 1/n if one did it all.",
-    "sqlite3 with its own busy handler: an INSERT, a commit that is fsynced, and five seconds of patience.",
+    "Each process sends one message after another. The longest wait is the maximum over all sends. Jain's index is "
+    "1 if all processes sent equally often, and 1/n if one sent everything.",
+    "sqlite3 with its own busy handler: an INSERT, a commit that is fsynced, and a busy timeout of five seconds.",
 )
-Told = tuple[int, float, int]
-"""How many were sent, the longest wait, and how often the database was locked."""
+RoundResult = tuple[int, float, int]
+"""The number of sends, the longest wait, and the number of "database is locked" errors."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Pace:
     seconds: float
 
 
-Writer = Callable[[Path, int, Pace, Any], Coroutine[Any, Any, list[Told]]]
+Writer = Callable[[Path, int, Pace, Any], Coroutine[Any, Any, list[RoundResult]]]
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ def _make_bus(directory: Path) -> None:
     asyncio.run(make())
 
 
-async def _write_bus(directory: Path, number: int, pace: Pace, barrier: Any) -> list[Told]:
+async def _write_bus(directory: Path, number: int, pace: Pace, barrier: Any) -> list[RoundResult]:
     async with (
-        agentbus.connect(directory / "bus", lock_timeout=PATIENCE) as bus,
+        agentbus.connect(directory / "bus", lock_timeout=TIMEOUT) as bus,
         bus.agent(f"writer-{number}", type="worker") as agent,
     ):
 
@@ -78,10 +77,10 @@ async def _write_bus(directory: Path, number: int, pace: Pace, barrier: Any) -> 
 
 
 def _make_tables(directory: Path) -> None:
-    opened(directory, 1).close()
+    create_database(directory, 1).close()
 
 
-async def _write_sqlite(directory: Path, number: int, pace: Pace, barrier: Any) -> list[Told]:
+async def _write_sqlite(directory: Path, number: int, pace: Pace, barrier: Any) -> list[RoundResult]:
     with closing(sqlite3.connect(database(directory), isolation_level=None, timeout=5)) as connection:
         for pragma in PRAGMAS:
             connection.execute(pragma)
@@ -92,25 +91,24 @@ async def _write_sqlite(directory: Path, number: int, pace: Pace, barrier: Any) 
         return await _repeat(send, pace, barrier)
 
 
-async def _repeat(send: Callable[[], Coroutine[Any, Any, None]], pace: Pace, barrier: Any) -> list[Told]:
-    """Several rounds by the same processes: to start them takes longer."""
+async def _repeat(send: Callable[[], Coroutine[Any, Any, None]], pace: Pace, barrier: Any) -> list[RoundResult]:
+    """Run several rounds in the same processes, which take longer to start than a round."""
     return [await _round(send, pace.seconds, barrier) for _ in range(pace.rounds)]
 
 
-async def _round(send: Callable[[], Coroutine[Any, Any, None]], seconds: float, barrier: Any) -> Told:
-    """How many were sent, the longest wait, and how often the database was locked."""
-    barrier.wait(PATIENCE)
+async def _round(send: Callable[[], Coroutine[Any, Any, None]], seconds: float, barrier: Any) -> RoundResult:
+    barrier.wait(TIMEOUT)
     sent, longest, errors = 0, 0.0, 0
     end = time.perf_counter() + seconds
-    while (begun := time.perf_counter()) < end:
+    while (started := time.perf_counter()) < end:
         try:
             await send()
             sent += 1
         except sqlite3.OperationalError:
             errors += 1
-        longest = max(longest, time.perf_counter() - begun)
-    # Nobody leaves while others are still being timed: leaving takes the lock, too.
-    barrier.wait(PATIENCE)
+        longest = max(longest, time.perf_counter() - started)
+    # No process leaves while others are being timed: leaving takes the lock, too.
+    barrier.wait(TIMEOUT)
     return sent, longest, errors
 
 
@@ -121,16 +119,16 @@ CONTESTANTS = (
 
 
 def _child(key: str, directory: Path, number: int, pace: Pace, barrier: Any, answers: Any) -> None:
-    # Whoever interrupts the run interrupts the one who waits for this process.
+    # An interrupt ends the run through the parent process, which waits for this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     (contestant,) = (one for one in CONTESTANTS if one.key == key)
     answers.put(asyncio.run(contestant.write(directory, number, pace, barrier)))
 
 
-def _together(contestant: Contestant, count: int, pace: Pace, directory: Path) -> list[list[Told]]:
-    """What each process tells of each round."""
+def _run_processes(contestant: Contestant, count: int, pace: Pace, directory: Path) -> list[list[RoundResult]]:
+    """Return the results of each process and round."""
     contestant.prepare(directory)
-    # A server that has everything imported already, and forks: sixty-four interpreters would take long to start.
+    # The fork server has the modules imported: starting 64 interpreters would take long.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.writers"])
     barrier, answers = context.Barrier(count), context.Queue()
@@ -141,10 +139,10 @@ def _together(contestant: Contestant, count: int, pace: Pace, directory: Path) -
     for child in children:
         child.start()
     try:
-        told = [answers.get(timeout=PATIENCE) for _ in children]
+        rounds = [answers.get(timeout=TIMEOUT) for _ in children]
         for child in children:
             child.join(5)
-        return told
+        return rounds
     finally:
         for child in children:
             child.kill()
@@ -173,12 +171,12 @@ def _measure(about: Contestant, count: int, pace: Pace, directory: Path, results
         for unit in (RATE, WAIT, FAIRNESS, ERRORS)
     }  # fmt: skip
     try:
-        told = afresh(directory, partial(_together, about, count, pace))
+        rounds = in_new_directory(directory, partial(_run_processes, about, count, pace))
     except Exception as error:
         for one in series.values():
             one.failed(error)
         return
-    for of_round in zip(*told, strict=True):
+    for of_round in zip(*rounds, strict=True):
         sent = [one for one, _, _ in of_round]
         jain = sum(sent) ** 2 / (len(sent) * sum(one * one for one in sent)) if any(sent) else 0.0
         series[RATE].values.append(sum(sent) / pace.seconds)

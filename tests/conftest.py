@@ -1,11 +1,18 @@
-"""Fixtures for every test: the engines, a fresh store on each, and a bus in fake time."""
+"""Fixtures for every test: the engines, a new store on each, and a bus in fake time."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import shutil
 import signal
 import sqlite3
+import sys
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,15 +20,20 @@ import asyncpg
 import pytest
 
 import agentbus
-from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import connect
+from agentbus.engine.postgres.server import parse
 from tests.support.clock import FakeClock
 from tests.support.postgres import Schemas, at_schema
+from tests.support.temporary import use_memory
 
 pytest_plugins = ["tests.support.figures"]
 
 
 def pytest_configure() -> None:
+    use_memory()
+    # The tests start hundreds of interpreters: each would compile the package.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # In the background of a shell SIGINT and SIGQUIT are ignored, under nohup SIGHUP; by what tests start too, since a
     # process inherits what is ignored.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
@@ -29,28 +41,45 @@ def pytest_configure() -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _is_repeated(item)]
+
+
+def _is_repeated(item: pytest.Item) -> bool:
+    """Tell whether a test that one engine is enough for is to run on another."""
+    case = getattr(item, "callspec", None)
+    on_postgres = case is not None and case.params.get("engine") == "postgres"
+    return on_postgres and item.get_closest_marker("one_engine") is not None
+
+
 class Engine(Protocol):
-    """One fresh store, on which any number of buses can be opened, at once or one after the other."""
+    """A new store, on which any number of buses can be opened, concurrently or one after the other."""
 
     @property
     def url(self) -> str: ...
 
     def connect(self, **options: Any) -> agentbus.Bus:
-        """A bus to be used with ``async with``; in the test's fake time unless another clock is given."""
+        """Return a bus to be used with ``async with``; in the test's fake time unless another clock is given."""
 
     async def tamper(self, statement: str) -> bool:
-        """Somebody writes with another program; whether the tables took it."""
+        """Write with another program; return False if the tables refuse it."""
 
 
 class SQLiteStore:
-    """A directory of its own."""
+    """A directory of its own.
 
-    def __init__(self, directory: Path, clock: FakeClock) -> None:
+    The first bus finds a copy of ``template`` there, the directory of an empty bus: making the tables takes longer.
+    """
+
+    def __init__(self, directory: Path, clock: FakeClock, template: Path | None = None) -> None:
         self.url = str(directory)
         self._directory = directory
         self._clock = clock
+        self._template = template
 
     def connect(self, **options: Any) -> agentbus.Bus:
+        if self._template is not None and options.get("create", True) and not self._directory.exists():
+            copy_bus(self._template, self._directory)
         clock = options.setdefault("clock", self._clock)
         bus = agentbus.connect(self._directory, **options)
         if isinstance(clock, FakeClock):
@@ -95,9 +124,45 @@ class PostgresStore:
         return True
 
 
+def copy_bus(template: Path, directory: Path) -> None:
+    """Copy the directory of a closed bus, and give the copy an identity of its own."""
+    shutil.copytree(template, directory)
+    with closing(sqlite3.connect(directory / "bus.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'bus'", [uuid.uuid4().hex[:16]])
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[None]:
+    """Restore the logger of the package: a command that a test runs in this process redirects it."""
+    logger = logging.getLogger("agentbus")
+    before = logger.handlers[:], logger.propagate, logger.level
+    yield
+    logger.handlers[:], logger.propagate, logger.level = before
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Path]:
+    """The directory of an empty bus that was closed."""
+    with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
+        bus = Path(directory) / "bus"
+        asyncio.run(_make(bus))
+        with closing(sqlite3.connect(bus / "bus.db", isolation_level=None)) as connection:
+            # As if no process had opened it.
+            connection.executescript(
+                "DELETE FROM processes; DELETE FROM sqlite_sequence WHERE name = 'processes';"
+                "DELETE FROM meta WHERE key <> 'bus'; UPDATE counters SET value = 0"
+            )
+        yield bus
+
+
+async def _make(directory: Path) -> None:
+    async with agentbus.connect(directory, clock=FakeClock()):
+        pass
 
 
 @pytest.fixture
@@ -120,7 +185,7 @@ def engine(request: pytest.FixtureRequest, clock: FakeClock, monkeypatch: pytest
     # Not tmp_path: a short path leaves room for the doorbells beside the database.
     with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
         if request.param == "sqlite":
-            yield SQLiteStore(Path(directory) / "bus", clock)
+            yield SQLiteStore(Path(directory) / "bus", clock, request.getfixturevalue("template"))
             return
         monkeypatch.setenv("XDG_STATE_HOME", directory)
         schemas: Schemas = request.getfixturevalue("schemas")

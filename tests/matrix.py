@@ -1,4 +1,4 @@
-"""Runs the conformance suite with the oldest and with the newest versions of the dependencies (``make test-matrix``).
+"""Run the conformance suite with the oldest and the newest versions of the dependencies (``make test-matrix``).
 
 Needs only the standard library. Each set of versions has a virtual environment of its own under ``build/matrix``. The
 oldest versions are the lower bounds in pyproject.toml, so that a bound has to name a version that exists and works.
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
         print(f"== Python {sys.version.split()[0]}, {name}: {versions(python)}", flush=True)
         # The tests that need what is installed beside the newest versions fail elsewhere, unless they are told.
         told = {} if name == "newest" else {"AGENTBUS_TEST_WITHOUT": " ".join(BESIDE)}
-        command = [str(python), "-m", "pytest", "tests/conformance", *arguments]
+        command = [str(python), "-m", "pytest", "tests/api", *arguments]
         if subprocess.run(command, cwd=ROOT, env={**os.environ, **told}, check=False).returncode:
             failed.append(name)
     print("== " + (f"failed with the {' and the '.join(failed)} versions" if failed else "passed with both"))

@@ -1,1 +1,1 @@
-"""How statements reach a database. An engine drives operations; it decides nothing about the bus itself."""
+"""Run operations on a database: batches, transactions, wake-ups, named SQL."""

@@ -1,76 +1,67 @@
-"""What the command line needs of a database, whichever it is: every call is done when it returns."""
+"""The interface of a blocking engine: every call is complete when it returns. Used by the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from agentbus.clock import Clock, Now
-from agentbus.operations import Op, Operation
+from agentbus.core.clock import Clock, Now
+from agentbus.operations.protocol import Op, Operation
+
+if TYPE_CHECKING:
+    from agentbus.engine.blocking_wait import WaitingProcess
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Attendance(Protocol):
-    """A process that waits: others ring it for what it listens to."""
-
-    process: int
-
-    def listen(self, channels: Sequence[str]) -> None:
-        """Be rung for these from now on, and for nothing else. Look after that, then wait."""
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep until something rings, or for so long; whether it is worth looking."""
-
-
 class BlockingEngine(Protocol):
-    """A store that is used without an event loop."""
+    """A store used without an event loop."""
 
     clock: Clock
 
     @property
     def read_only(self) -> bool:
-        """True if the bus can only be looked at: every write is refused."""
+        """Return True if every write is refused."""
 
     @property
     def shown(self) -> str:
-        """What people call it, and could open it by; without a password."""
+        """Return the path or URL by which users name it; without a password."""
 
     @property
     def home(self) -> str | None:
-        """The directory of a bus that is in one file; None if it is on a server."""
+        """Return the directory of a bus in one file; None if it is on a server."""
 
     def write(
-        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, lock_timeout: float | None = None
     ) -> T:
-        """Commit one request, or raise its error. ``patience``: wait no longer than that many seconds for a lock."""
+        """Commit one request, or raise its error. ``lock_timeout``: seconds to wait for a lock at most."""
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Answer a question without writing."""
+        """Run a read-only operation."""
 
-    def still(self) -> AbstractContextManager[None]:
-        """Nobody writes for the length of a block, this store included; whoever wants to waits."""
+    def pause_writes(self) -> AbstractContextManager[None]:
+        """Make every writer wait, this store included, for the length of a block."""
 
-    def attend(self) -> AbstractContextManager[Attendance]:
-        """Enter as a process that can be rung, for the length of a block."""
+    def wait_for_wakeups(self) -> AbstractContextManager[WaitingProcess]:
+        """Register a process that others can ring, for the length of a block."""
 
-    def entered(self, process: int) -> None:
-        """From now on this process has a number: it does not ring itself."""
+    def set_process(self, process: int) -> None:
+        """Set the number of this process, which its own commits do not ring."""
 
-    def waited(self) -> int:
-        """Milliseconds that writing waited for other processes since this was last asked; 0 where nobody waits for all
-        the others."""
+    def lock_wait_ms(self) -> int:
+        """Return the milliseconds that writes waited for other processes since the last call; 0 where no single lock
+        serializes writers."""
 
-    def holds(self, device: int, inode: int) -> bool:
-        """Whether this file is part of a store that is open in this process, and must not be opened by others in it."""
+    def owns_file(self, device: int, inode: int) -> bool:
+        """Return True if a store open in this process uses the file, so that other code must not open it here."""
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        """Forget the doorbells of processes that were struck off."""
+        """Remove the doorbells of processes that were marked dead."""
 
     def sizes(self) -> tuple[int, int]:
-        """Bytes of the store and of its log."""
+        """Return the bytes of the store and of its log."""
 
     def close(self) -> None:
-        """Let go of everything. Safe to call twice."""
+        """Release everything. Safe to call twice."""

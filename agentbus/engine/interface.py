@@ -1,4 +1,4 @@
-"""What the bus needs of a database, whichever it is."""
+"""The interface of an asynchronous engine."""
 
 from __future__ import annotations
 
@@ -6,41 +6,40 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    # Whoever only names the engine, the command line too, should start without the hub's asyncio.
     from pathlib import Path
 
-    from agentbus.clock import Clock, Now
+    from agentbus.core.clock import Clock, Now
     from agentbus.engine.blocking import BlockingEngine
-    from agentbus.engine.hub import Hub
-    from agentbus.operations import Op, Operation
-    from agentbus.operations.examining import OpenTransaction, Unseen
+    from agentbus.engine.waiters import Waiters
+    from agentbus.operations.health import OpenTransaction, SkippedCheck
     from agentbus.operations.processes import Entry
+    from agentbus.operations.protocol import Op, Operation
     from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 Progress = Callable[[int, int], object]
-"""Is told how much is done, and of how much; from whichever thread."""
+"""Called with the amount done and the total, from any thread."""
 
 
 class Engine(Protocol):
-    """What the bus needs of a database."""
+    """A store used through an event loop."""
 
     clock: Clock
-    hub: Hub
+    waiters: Waiters
     process: int
     beat_every: float
-    """Seconds between the beats of this process, as it tells the others when it enters."""
+    """Seconds between the heartbeats of this process, published when it registers."""
     directory: Path
-    """Where this bus keeps files of its own on this machine."""
+    """Directory for the files of this bus on this machine."""
     home: str | None
-    """The directory of a bus that is in one file; None if it is on a server."""
-    waited_in_vain: float
-    """When someone who leaves last gave up waiting (monotonic seconds)."""
+    """Directory of a bus in one file; None if it is on a server."""
+    last_lock_timeout: float
+    """Monotonic seconds of the last lock timeout while an agent left."""
 
     async def open(self) -> Entry:
-        """Open the store, bring its schema up to date, enter this process."""
+        """Open the store, migrate its schema, and register this process."""
 
     def write(
         self,
@@ -48,67 +47,63 @@ class Engine(Protocol):
         request: R,
         *,
         durable: bool | None = None,
-        orphaned: Callable[[T], None] | None = None,
+        on_abandoned: Callable[[T], None] | None = None,
     ) -> Awaitable[T]:
-        """Commit one request, or raise its error.
-
-        A result that nobody waits for any more, because the caller was cancelled, goes to ``orphaned``.
-        """
+        """Commit one request, or raise its error. If the caller is cancelled, the result goes to ``on_abandoned``."""
 
     def check(self) -> None:
-        """Raise the named error of a caller that is in another process or event loop than this engine, or in none."""
+        """Raise BusForked, WrongLoop or BusClosed if the caller cannot use this engine."""
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Answer a question without writing."""
+        """Run a read-only operation."""
 
-    async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """The same for a question of a few indexed look-ups, as fast as can be: it may hold the event loop up for
-        that long. What can scan must be read."""
+    async def read_inline(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Run a few indexed look-ups as fast as possible; may block the event loop. Use ``read`` for scans."""
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
-        """A verified copy of the store as it is now: where it keeps its own files, of which the newest ``keep`` stay,
-        or at a path where nothing is yet. A server has tools of its own for that, which UseServerTools names."""
+        """Make a verified copy of the store: in its own directory, of which the newest ``keep`` stay, or at a new path.
+        A server raises UseServerTools, which names its own tools."""
 
-    async def examine(self) -> list[Check | Unseen]:
-        """Look at the store and its surroundings, without holding anybody up; what could not be looked at, and why."""
+    async def check_health(self) -> list[Check | SkippedCheck]:
+        """Check the store and its environment without blocking writers. Report also what could not be checked."""
 
-    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Answer a question about what may be damaged: it takes as long as it takes, beside everything else."""
+    async def read_isolated(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+        """Run a read-only operation on data that may be damaged, without a time limit, on a separate connection."""
 
     async def sizes(self) -> tuple[int, int]:
-        """Bytes of the store and of its log."""
+        """Return the bytes of the store and of its log."""
 
     def free_space(self) -> int | None:
-        """Bytes that are left for the store; None if it cannot tell."""
+        """Return the bytes free for the store; None if unknown."""
 
     async def oldest_transaction(self) -> OpenTransaction | None:
-        """The one that has been open for longest on the server; None if none is, or if there is no server: a file has
-        its log to tell of somebody who reads for long."""
+        """Return the oldest open transaction on the server; None if there is none or no server. In a file, the size of
+        the log shows a long reader."""
 
-    def waited(self) -> int:
-        """Milliseconds that writing waited for other processes since this was last asked; 0 where nobody waits for all
-        the others."""
+    def lock_wait_ms(self) -> int:
+        """Return the milliseconds that writes waited for other processes since the last call; 0 where no single lock
+        serializes writers."""
 
     async def checkpoint(self) -> None:
-        """Move a log that has grown into the store, as far as nobody reads it any more."""
+        """Checkpoint a log that has grown, up to its oldest reader."""
 
     def blocking(self) -> BlockingEngine:
-        """Open the same store once more, for a thread that writes as this process while the event loop is blocked."""
+        """Open the same store again, for a thread that writes as this process while the event loop is blocked."""
 
-    def holds(self, device: int, inode: int) -> bool:
-        """Whether this file is part of a store that is open in this process, and must not be opened by others in it.
+    def owns_file(self, device: int, inode: int) -> bool:
+        """Return True if a store open in this process uses the file, so that other code must not open it here.
 
         May be called from another thread.
         """
 
-    def hurry(self) -> None:
-        """Do not wait for other processes any more: the bus is being closed."""
+    def stop_waiting(self) -> None:
+        """Stop waiting for other processes: the bus is being closed."""
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        """Forget the doorbells of processes that were struck off."""
+        """Remove the doorbells of processes that were marked dead."""
 
     async def close(self, *, left: bool = True) -> None:
-        """Write what waits, then let go of everything. Safe to call twice.
+        """Commit what is queued, then release everything. Safe to call twice.
 
-        Not ``left``: it could not be noted that this process has the bus no longer open, so others must see it.
+        ``left=False``: it could not be recorded that this process closed the bus, so others must detect it.
         """

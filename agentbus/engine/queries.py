@@ -1,41 +1,59 @@
-"""Named SQL, a file for each subject: ``sql/common`` overlaid by an engine's dialect.
+"""Load named SQL: one file for each subject, ``sql/common`` overlaid by the dialect of an engine.
 
 A query is a name, a sentence, then SQL. ``$1``, ``$2`` … are its parameters; one that may be NULL for "all" is cast
-there, because PostgreSQL must know its type. Lists arrive in SQLite as JSON text, and are opened with json_each.
+there, because PostgreSQL must know its type. A list is an array on PostgreSQL, and JSON text on SQLite. The loader
+expands these macros:
+
+- ``/* columns: message */``: the columns of a row of ``operations.rows``; ``/* columns: message m */`` as ``m.id, …``;
+- ``/* values: message */``: a parameter for each of these columns; ``/* nulls: message */``: NULL for each;
+- ``id /* in: $1 */``: the value is in a list;
+- ``FROM /* rows: agents.id $1 */``: the rows of a table whose key is in a list; ``AND`` adds further conditions;
+- ``SELECT /* list: $1 bigint */``: the values of a list;
+- ``/* sqlite: … */``, ``/* postgres: … */``: SQL of one dialect in a common query.
 """
 
 from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
 
-from agentbus.codec import plain
-from agentbus.operations import Query
+from agentbus.operations.rows import COLUMNS
 
 _FOLDER = f"{os.path.dirname(__file__)}/sql"
 _SUBJECTS = {
     "agent": "agents", "listener": "agents", "listeners": "agents",
     "bus": "bus", "counter": "bus", "meta": "bus", "wall": "bus",
-    "checkpoint": "checkpoints", "copy": "copying", "document": "documents", "event": "events",
+    "checkpoint": "checkpoints", "copy": "copy", "document": "documents", "event": "events",
     "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
     "topic": "mailboxes", "topology": "mailboxes",
     "message": "messages", "reply": "messages",
     "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
-    "state": "state", "type": "vocabulary",
+    "state": "state", "type": "types",
     "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals",
 }  # fmt: skip
-"""The file in which a query is, by the first word of its name."""
-
-
-_BESIDE = {"sqlite": ("common", "file", "foreign"), "postgres": ("common", "server", "foreign")}
-"""The folders that an engine uses besides that of its dialect."""
+"""The file of a query, by the first word of its name."""
+_ENGINE_FILES = frozenset({"foreign", "schema", "server"})
+"""Files whose queries no operation uses: they are read by ``named``, and may be templates."""
+_LISTS = {
+    "sqlite": {
+        "in": "IN (SELECT value FROM json_each({list}))",
+        # A join, because IN copies the list into a b-tree first.
+        "rows": "json_each({list}) AS wanted CROSS JOIN {table} ON {table}.{key} = wanted.value",
+        "list": "value FROM json_each({list})",
+    },
+    "postgres": {
+        "in": "= ANY ({list})",
+        "rows": "{table} WHERE {table}.{key} = ANY ({list})",
+        "list": "unnest({list}::{type}[])",
+    },
+}
+"""The SQL that reads a list, by dialect."""
 
 
 class Queries(dict[str, str]):
-    """The queries of an engine, by name. A file is parsed when the first of its queries is asked for: one call of the
-    command line needs few of them."""
+    """The queries of an engine, by name. A file is parsed when the first of its queries is used: a command needs few of
+    them."""
 
     def __init__(self, dialect: str) -> None:
         super().__init__()
@@ -47,44 +65,46 @@ class Queries(dict[str, str]):
         found = {} if subject is None else _subject(self._dialect, subject)
         if name not in found:
             raise KeyError(name)
-        sql = self[name] = _in_dialect(found[name], self._dialect)
+        sql = self[name] = _translate(found[name], self._dialect)
         return sql
 
 
 def parse(sql: str) -> dict[str, str]:
-    """The queries by name; a name that stands twice is an error."""
+    """Return the queries of a text by name. A name that occurs twice is an error."""
     queries: dict[str, str] = {}
     for part in f"\n{sql}".split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
         if name in queries:
-            raise ValueError(f"the query {name} stands twice")
-        queries[name] = _uncommented(body).strip().removesuffix(";")
+            raise ValueError(f"the query {name} is defined twice")
+        queries[name] = _without_comments(body).strip().removesuffix(";")
     return queries
 
 
 def read_all(dialect: str) -> None:
-    """Read all SQL that an engine may ever use. Once opened, a bus works with what it was opened with, also when the
-    package is replaced or removed under the running process."""
-    for folder in (dialect, *_BESIDE[dialect]):
+    """Read all SQL that an engine may use. An open bus keeps working if the package is replaced or removed while the
+    process runs."""
+    # Also that of SQLite: a bus on PostgreSQL imports databases of SQLite.
+    for folder in {"common", "sqlite", dialect}:
         _files(folder)
 
 
 def text(folder: str) -> str:
-    """All that is written in a dialect, or in the words that are common to all."""
-    return "\n".join(_files(folder).values())
+    """Return the SQL of the operations in a folder, as it is written."""
+    return "\n".join(sql for name, sql in _files(folder).items() if name not in _ENGINE_FILES)
 
 
 @cache
-def named(folder: str) -> dict[str, str]:
-    """The queries of one folder, as they are written."""
-    return parse(text(folder))
+def named(file: str) -> dict[str, str]:
+    """Return the queries of one file (``sqlite/schema``) as they are written."""
+    folder, _, name = file.partition("/")
+    return parse(_files(folder)[name])
 
 
 @cache
 def load(dialect: str) -> dict[str, str]:
-    """Every named query in an engine's words."""
+    """Return every named query of an engine."""
     queries = {**parse(text("common")), **parse(text(dialect))}
-    return {name: _in_dialect(sql, dialect) for name, sql in queries.items()}
+    return {name: _translate(sql, dialect) for name, sql in queries.items()}
 
 
 @cache
@@ -94,7 +114,7 @@ def _subject(dialect: str, subject: str) -> dict[str, str]:
 
 @cache
 def _files(folder: str) -> dict[str, str]:
-    """The texts of a folder by subject, read once in the life of a process."""
+    """Return the files of a folder by subject. Each is read once in a process."""
     texts: dict[str, str] = {}
     for name in sorted(os.listdir(f"{_FOLDER}/{folder}")):
         if name.endswith(".sql"):
@@ -103,21 +123,40 @@ def _files(folder: str) -> dict[str, str]:
     return texts
 
 
-def _in_dialect(sql: str, dialect: str) -> str:
-    """SQLite takes $1 for a named parameter; ?1 is its positional one."""
+def _translate(sql: str, dialect: str) -> str:
+    """Expand macros. SQLite reads $1 as a named parameter; ?1 is its positional one."""
+    if "/* " in sql:
+        first, *rest = sql.split("/* ")
+        for part in rest:
+            macro, _, after = part.partition(" */")
+            first += _expand(macro, dialect) + after
+        sql = first
     if dialect == "sqlite":
         for digit in "123456789":
             sql = sql.replace(f"${digit}", f"?{digit}")
     return sql
 
 
-def bound(query: Query) -> list[Any]:
-    """Parameters as SQLite takes them: a list as JSON text, which the query opens with json_each."""
-    return [plain(item) if type(item) is list else item for item in query.parameters]
+def _expand(macro: str, dialect: str) -> str:
+    name, _, rest = macro.partition(": ")
+    if name in _LISTS:
+        return rest if name == dialect else ""
+    first, _, second = rest.partition(" ")
+    if name == "columns":
+        prefix = f"{second}." if second else ""
+        return ", ".join(prefix + column for column in COLUMNS[first])
+    if name == "values":
+        return ", ".join(f"${number}" for number in range(1, len(COLUMNS[first]) + 1))
+    if name == "nulls":
+        return ", ".join(["NULL"] * len(COLUMNS[first]))
+    if name != "rows":
+        return _LISTS[dialect][name].format(list=first, type=second)
+    table, _, key = first.partition(".")
+    return _LISTS[dialect][name].format(table=table, key=key, list=second)
 
 
 def widened(sql: str, rows: int) -> str | None:
-    """An INSERT of one row as an INSERT of ``rows`` rows; None for any other query."""
+    """Return an INSERT of one row as an INSERT of ``rows`` rows; None for any other query."""
     import re
 
     match = re.fullmatch(r"(INSERT .*VALUES )\(\?1(?:, \?\d+)*\)", sql, re.DOTALL)
@@ -128,5 +167,5 @@ def widened(sql: str, rows: int) -> str | None:
     return match[1] + ", ".join(f"({group})" for group in groups)
 
 
-def _uncommented(body: str) -> str:
+def _without_comments(body: str) -> str:
     return "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))

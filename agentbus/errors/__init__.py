@@ -1,22 +1,22 @@
-"""Everything that can go wrong, as named errors with the facts in them.
+"""All errors of agentbus.
 
     AgentBusError
-    ├── InvalidInput (ValueError)     the call itself is wrong; nothing was written
+    ├── InvalidInput (ValueError)     the call is invalid; nothing was written
     │   ├── InvalidName               outside [A-Za-z0-9._:@/-]{1,128}
-    │   ├── InvalidPayload            not JSON as the bus understands it, or not what its type's schema asks for
-    │   ├── PayloadMismatch           what was stored does not fit the type it is read as
+    │   ├── InvalidPayload            not JSON, or does not match the schema of its type
+    │   ├── PayloadMismatch           the stored value does not match the type it is decoded as
     │   ├── PayloadTooLarge
-    │   ├── InvalidSchema             wrong, or with a keyword that the bus does not check
-    │   ├── BuiltInType               a built-in type stays as it is
-    │   ├── SnapshotTooLarge          over the limit of a checkpoint or document
-    │   ├── UnsafePath                not a plain file below the root
+    │   ├── InvalidSchema             invalid, or uses an unsupported keyword
+    │   ├── BuiltInType               a built-in type cannot be changed
+    │   ├── SnapshotTooLarge          a checkpoint or document over the limit
+    │   ├── UnsafePath                not a regular file below the root
     │   ├── OutOfRange                priority, progress, ttl, delay …
-    │   ├── UnknownType               an agent or message type that is not in the vocabulary
-    │   ├── WrongArguments            of a task; they do not fit its workflow
-    │   ├── NotAnOperator             agents cannot approve
-    │   └── InvalidUrl                connect() was given something that is not a bus
-    │       └── NoDriver              it is on a server, and the package that talks to it is not installed
-    ├── NotFound (LookupError)        it names something that is not there
+    │   ├── UnknownType               the agent or message type is not defined
+    │   ├── WrongArguments            the workflow does not accept the arguments of the task
+    │   ├── NotAnOperator             agents cannot approve or reject
+    │   └── InvalidUrl                the URL does not name a bus
+    │       └── NoDriver              the driver for the server is not installed
+    ├── NotFound (LookupError)        the call names something that does not exist
     │   ├── UnknownRecipient
     │   ├── UnknownAgent
     │   ├── UnknownMessage
@@ -24,99 +24,99 @@
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
-    │   ├── UnknownFile               a checkpoint shall refer to it
+    │   ├── UnknownFile               a checkpoint refers to it
     │   ├── UnknownTask
     │   ├── UnknownStep
     │   ├── UnknownApproval
     │   └── NoSuchFile                a backup or an archive
-    ├── Conflict                      right call, wrong moment
-    │   ├── AgentExists               the id is alive elsewhere
+    ├── Conflict                      the call is valid, but not in the present state
+    │   ├── AgentExists               the agent is running elsewhere
     │   ├── AgentEnded                the recipient completed or stopped
-    │   ├── AgentFenced               this agent was taken over, failed or ended
-    │   ├── LeaseLost                 the message is no longer ours
-    │   │   └── AlreadySettled        we settled it before
-    │   ├── MessageIdConflict         the same message_id with other content
+    │   ├── AgentFenced               the agent was taken over, marked failed, or ended
+    │   ├── LeaseLost                 the lease expired or was released
+    │   │   └── AlreadySettled        the same caller settled it before
+    │   ├── MessageIdConflict         the message_id was used with different content
     │   ├── SessionExists             the process that owns it is alive
-    │   ├── SessionIdTaken            a new session cannot have the id of another
-    │   ├── SessionDiffers            the id belongs to another operation or milestone
-    │   ├── SessionLost               another process went on with it
-    │   ├── VersionConflict           a state entry was changed by somebody else meanwhile
-    │   ├── TypeChanging              its schema was changed again and again while a payload was checked
-    │   ├── ArchiveDiffers            another row has the id of an archived one
-    │   ├── Outdated                  an import is older than what the bus has, and would do harm
-    │   ├── ForeignCheckpoint         it belongs to somebody else
-    │   ├── QuotaExceeded             transient: more than the bus allows
-    │   │   ├── QueueFull             as many wait in the mailbox as may
-    │   │   ├── SendingTooFast        more messages a second than one agent may send
-    │   │   └── BusFull               the bus is as large as it may be
-    │   ├── PlanOutdated              the session changed since its recovery was planned
-    │   ├── TaskExists                another task has this id
-    │   ├── TaskLost                  the task is no longer in these hands
-    │   ├── StepAbandoned             the workflow ended while a step of it was running
-    │   ├── WorkflowChanged           it no longer comes to the steps that are recorded
-    │   ├── UnreadableFile            no permission, or it changed while it was read
-    │   └── WrongState                this transition is not allowed
+    │   ├── SessionIdTaken            a session with the id of the new one exists
+    │   ├── SessionDiffers            the id has another operation or milestone
+    │   ├── SessionLost               another process resumed it
+    │   ├── VersionConflict           a state entry was changed concurrently
+    │   ├── TypeChanging              the schema kept changing while a payload was checked
+    │   ├── ArchiveDiffers            a different row has the id of an imported one
+    │   ├── Outdated                  the imported data is older than the data on the bus
+    │   ├── ForeignCheckpoint         it belongs to another owner
+    │   ├── QuotaExceeded             transient: a quota of the bus rejected the message
+    │   │   ├── QueueFull             the mailbox is full
+    │   │   ├── SendingTooFast        the agent exceeds its rate
+    │   │   └── BusFull               the bus has reached its size quota
+    │   ├── PlanOutdated              the session changed after its recovery was planned
+    │   ├── TaskExists                a different task has this id
+    │   ├── TaskLost                  the worker no longer holds the task
+    │   ├── StepAbandoned             the workflow ended while a step was running
+    │   ├── WorkflowChanged           the workflow no longer matches the recorded steps
+    │   ├── UnreadableFile            no permission, or changed while it was read
+    │   └── WrongState                the transition is not allowed
     │       └── SessionEnded          it completed or failed
-    ├── RequestFailed                 request() got no answer
+    ├── RequestFailed                 a request got no reply
     │   ├── RequestTimedOut (TimeoutError)
     │   └── RequestDied               the request became a dead letter
-    ├── TaskFailure                   what was asked for was tried, and failed
+    ├── TaskFailure                   the work was attempted and failed
     │   ├── StepFailed
-    │   ├── WorkersLost               too many workers died or lost their lease in a row
-    │   ├── TaskFailed                or was stopped
+    │   ├── WorkersLost               too many workers died or lost their lease
+    │   ├── TaskFailed                the awaited task failed or was stopped
     │   └── TaskTimedOut (TimeoutError)
-    ├── Misuse (RuntimeError)         the bus object was used in a way that cannot work
+    ├── Misuse (RuntimeError)         the bus object was used in an unsupported way
     │   ├── BusClosed
     │   ├── BusForked
-    │   ├── NoEventLoop               no asyncio event loop runs here
-    │   ├── NotPicklable              it cannot be passed to another process
+    │   ├── NoEventLoop               no asyncio event loop is running
+    │   ├── NotPicklable              cannot be copied or passed to another process
     │   └── WrongLoop
-    └── StoreError                    the database or its surroundings
-        ├── NoBus                     there is none at this place
+    └── StoreError                    the database, its files, or its server
+        ├── NoBus                     there is no bus at this location
         ├── NotADatabase
         │   ├── DamagedPayload        the stored bytes do not match their checksum
-        │   └── DamagedBackup         not a backup of a bus, or a damaged one
+        │   └── DamagedBackup         damaged, or not a backup of a bus
         ├── DamagedArchive
-        ├── NotImportable             it is not there, or it is a bus
+        ├── NotImportable             the source does not exist, or is a bus
         ├── BackupFailed
-        │   └── UseServerTools        pg_dump, pg_restore; ``command`` is the one
-        ├── BusInUse                  a bus that is open cannot be replaced
+        │   └── UseServerTools        ``command`` is the pg_dump or pg_restore command
+        ├── BusInUse                  an open bus cannot be replaced
         ├── CopyFailed
-        │   ├── NotEmpty              what it shall be copied into
+        │   ├── NotEmpty              the target of a copy has data
         │   ├── SameBus
-        │   ├── NotAtRest             somebody has it open that shall be copied
-        │   ├── CopyOvertaken         somebody else copies into the same bus
-        │   └── CopyDiffers           the source was changed meanwhile
-        ├── CopyUnfinished            it is only part of a copy
+        │   ├── NotAtRest             the bus to be copied is open
+        │   ├── CopyOvertaken         another process is copying into the same bus
+        │   └── CopyDiffers           the copy differs from its source
+        ├── CopyUnfinished            the bus is an incomplete copy
         ├── SchemaTooNew
-        ├── MigrationFailed           the old schema stays
+        ├── MigrationFailed           the old schema remains
         ├── ForeignObjects            triggers or views that agentbus did not create
         ├── SQLiteTooOld
         ├── ServerTooOld
         ├── ServerUnreachable         transient: no connection to the server
-        │   └── TooManyConnections    transient: it has none left
-        ├── UnsupportedPooler         a pooler does not keep a session together
-        ├── AccessDenied              the server does not let this user in, or not do this
-        │   └── UntrustedServer       a file names it, and the user has not accepted it
+        │   └── TooManyConnections    transient: the server has no connection left
+        ├── UnsupportedPooler         a pooler does not preserve sessions
+        ├── AccessDenied              the server denies the connection or the operation
+        │   └── UntrustedServer       a file names the server, and the user has not trusted it
         ├── UnknownDatabase           the server has no such database
-        ├── StatementTimeout          transient: the server cut a statement off
+        ├── StatementTimeout          transient: the server cancelled a statement
         ├── UnsupportedFileSystem
         ├── NotWritable
-        │   ├── ReadOnlyBus           this user can look at the bus, and not write
-        │   └── UnreadableBus         this user cannot even look at it
+        │   ├── ReadOnlyBus           this user can read the bus, but not write it
+        │   └── UnreadableBus         this user cannot read the bus
         ├── TooManyFiles              transient: no file descriptor is left
-        ├── UntrustedHome             another user owns the bus, or can write to its directory
-        ├── UnsafeFile                a link, or a file of another user, in the place of a file of the bus
-        ├── DatabaseGone              unlinked or replaced while open
+        ├── UntrustedHome             another user owns the directory, or can write to it
+        ├── UnsafeFile                a file of the bus is a link, or belongs to another user
+        ├── DatabaseGone              deleted or replaced while open
         ├── LockTimeout               transient: another process holds the write lock
-        │   └── LockedElsewhere       a program that is not agentbus does
+        │   └── LockedElsewhere       a program other than agentbus holds it
         ├── DiskFull
-        ├── LogNotSynced              transient: what an I/O error undid is not on the disk yet
-        ├── FormatRefused             a CHECK constraint or a trigger refused the row
-        └── OutcomeUnknown            an I/O error or a lost connection at commit: call again with the same message_id
+        ├── LogNotSynced              transient: the log is not synced after an I/O error
+        ├── FormatRefused             a constraint rejected the row
+        └── OutcomeUnknown            an error during a commit: repeat the call with the same message_id
 
-Each class has a stable ``code`` (used by the command line and by wire formats), each error its ``facts`` and,
-where there is one, a ``fix``. Facts can be read as attributes:
+Each class has a stable ``code``. Each error has its ``facts`` and, where there is one, a ``fix`` for callers of the API
+and a ``shell_fix`` for the command line. Facts are attributes:
 
     >>> error = LeaseLost(message_id="m-7", holder="executor-2")
     >>> error.code, error.holder
@@ -135,6 +135,7 @@ from agentbus.errors.calls import (
     BuiltInType,
     BusClosed,
     BusForked,
+    BusFull,
     Conflict,
     ForeignCheckpoint,
     InvalidInput,
@@ -154,9 +155,12 @@ from agentbus.errors.calls import (
     PayloadMismatch,
     PayloadTooLarge,
     PlanOutdated,
+    QueueFull,
+    QuotaExceeded,
     RequestDied,
     RequestFailed,
     RequestTimedOut,
+    SendingTooFast,
     SessionDiffers,
     SessionEnded,
     SessionExists,
@@ -179,7 +183,6 @@ from agentbus.errors.calls import (
     WrongLoop,
     WrongState,
 )
-from agentbus.errors.quotas import BusFull, QueueFull, QuotaExceeded, SendingTooFast
 from agentbus.errors.store import (
     AccessDenied,
     BackupFailed,

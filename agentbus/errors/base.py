@@ -1,4 +1,4 @@
-"""What all errors of agentbus have in common: a code, facts, and where there is one a fix."""
+"""The base class of all errors: a stable code, the facts, and a fix where there is one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import Any, ClassVar
 class AgentBusError(Exception):
     """The root of all errors of agentbus.
 
-    ``text`` and ``fix`` are templates that the facts are put into.
+    ``text``, ``fix_text`` and ``shell_fix_text`` are templates that are filled with the facts. A class states
+    ``shell_fix_text`` where the fix for a command differs from the fix for a caller of the API.
     """
 
     code: ClassVar[str] = "error"
     text: ClassVar[str] = "{reason}"
     fix_text: ClassVar[str | None] = None
+    shell_fix_text: ClassVar[str | None] = None
     transient: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        # A subclass with a fix of its own does not inherit the words for the shell.
+        if "fix_text" in cls.__dict__ and "shell_fix_text" not in cls.__dict__:
+            cls.shell_fix_text = None
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
@@ -23,15 +30,27 @@ class AgentBusError(Exception):
 
     @property
     def fix(self) -> str | None:
-        """What to do about it, where there is something.
+        """The remedy in terms of the API, or None.
 
         >>> AgentExists(agent="a", status="running", pid=41).fix
         'end it first, choose another id, or pass takeover=True'
         """
+        return self._fix(self.fix_text)
+
+    @property
+    def shell_fix(self) -> str | None:
+        """The remedy in terms of the command line, or None.
+
+        >>> AgentExists(agent="a", status="running", pid=41).shell_fix
+        'end it first (agentbus stop --agent a), choose another id, or pass --takeover'
+        """
+        return self._fix(self.shell_fix_text) or self.fix
+
+    def _fix(self, template: str | None) -> str | None:
         try:
-            return None if self.fix_text is None else _filled(self.fix_text, self.facts)
+            return None if template is None else _filled(template, self.facts)
         except KeyError:
-            # Advice with a gap in it is none.
+            # A fix with a missing fact is left out.
             return None
 
     def __str__(self) -> str:
@@ -61,16 +80,16 @@ def shown(value: object, show: Callable[[Any], str], what: str = "it") -> str:
 
 
 def _filled(template: str, facts: dict[str, Any]) -> str:
-    """Put facts into a template. Foreign ones that cannot be shown do not hide what the error is about."""
+    """Fill a template with facts. A foreign object that cannot be shown does not hide the rest of the message."""
     try:
         return template.format_map(facts)
     except BaseException:
-        # With facts that are always shown, only a KeyError is left: one that is missing.
+        # With facts that can always be shown, only KeyError is left: a missing fact.
         return template.format_map(type(facts)({name: _Fact(value) for name, value in facts.items()}))
 
 
 class _Fact:
-    """A fact that is shown whatever its own methods do."""
+    """A fact that can be shown even if its own methods raise."""
 
     def __init__(self, value: object) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""Errors of a call: its arguments, what it names, the moment it came at."""
+"""Errors of a call: invalid arguments, missing entities, conflicts with the present state, and quotas."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from agentbus.errors.base import AgentBusError
 
 
 class InvalidInput(AgentBusError, ValueError):
-    """The call itself is wrong; nothing was written."""
+    """The call is invalid. Nothing was written."""
 
     code = "invalid_input"
 
 
 class InvalidName(InvalidInput):
-    """A name with characters or a length that the bus does not take."""
+    """The name has characters or a length that are not allowed."""
 
     code = "invalid_name"
-    text = "{what} {name!r} is not a name"
+    text = "invalid {what} {name!r}"
     fix_text = "{rule}"
 
     def __init__(self, **facts: Any) -> None:
@@ -25,90 +25,95 @@ class InvalidName(InvalidInput):
 
 
 class InvalidPayload(InvalidInput):
-    """A payload that is not JSON as the bus understands it, or not what the schema of its type asks for."""
+    """The payload is not JSON, or does not match the schema of its type."""
 
     code = "invalid_payload"
-    text = "the bus does not take this value: {reason}"
+    text = "invalid payload: {reason}"
     fix_text = "{rule}"
 
     def __init__(self, **facts: Any) -> None:
-        rule = "give what JSON has: None, True, False, finite numbers, texts, lists, and dicts with texts as keys"
+        rule = "use JSON values: None, True, False, finite numbers, strings, lists, and dicts with string keys"
         super().__init__(**{"rule": rule, **facts})
 
 
 class PayloadTooLarge(InvalidInput):
-    """A payload over the limit of the bus."""
+    """The payload exceeds the limit of the bus."""
 
     code = "payload_too_large"
-    text = "the payload has {size} bytes, the limit is {limit}"
+    text = "payload too large: {size} bytes, the limit is {limit}"
     fix_text = "send a reference to a file instead, or raise max_payload in connect()"
+    shell_fix_text = "send a reference to a file instead, or raise max_payload in agentbus.toml"
 
 
 class PayloadMismatch(InvalidInput):
-    """A value that was stored does not fit the type it is read as."""
+    """The stored value does not match the type that it is decoded as."""
 
     code = "payload_mismatch"
-    text = "{what} does not fit {type}: {reason}"
-    fix_text = "decode it as plain JSON, or give the type a form that still reads it"
+    text = "{what} does not match {type}: {reason}"
+    fix_text = "decode it as plain JSON, or make the type accept the stored value"
 
 
 class InvalidSchema(InvalidInput):
-    """A JSON Schema that is wrong, or has something that the bus does not check."""
+    """The JSON Schema is invalid, or uses a keyword that is not supported."""
 
     code = "invalid_schema"
-    text = "the schema of {type!r} cannot be used: at {path}, {reason}"
-    fix_text = "agentbus.schema lists what a schema may have"
+    text = "invalid schema of {type!r}: at {path}, {reason}"
+    fix_text = "agentbus.core.jsonschema lists the supported keywords"
+    shell_fix_text = "see the supported keywords: agentbus types add --help"
 
 
 class BuiltInType(InvalidInput):
-    """A type of the built-in vocabulary stays as it is: it takes any payload, and has its own description."""
+    """A built-in type accepts any payload and has a fixed description. It cannot be changed."""
 
     code = "built_in_type"
-    text = "{kind} type {name!r} is built in: it cannot be given another description or a schema"
+    text = "{kind} type {name!r} is built in and cannot have another description or a schema"
     fix_text = "choose another name; a Struct takes its name from its tag: class Plan(Struct, tag='my_plan')"
+    shell_fix_text = "choose another name"
 
 
 class SnapshotTooLarge(InvalidInput):
-    """A checkpoint or a document over the limit of the bus."""
+    """The checkpoint or document exceeds the limit of the bus."""
 
     code = "snapshot_too_large"
-    text = "the snapshot has {size} bytes, the limit is {limit}"
-    fix_text = "keep large things in files, or raise max_snapshot in connect()"
+    text = "snapshot too large: {size} bytes, the limit is {limit}"
+    fix_text = "store large data in files, or raise max_snapshot in connect()"
+    shell_fix_text = "store large data in files, or raise max_snapshot in agentbus.toml"
 
 
 class UnsafePath(InvalidInput):
-    """A path that does not name a plain file below the root."""
+    """The path does not name a regular file below the root."""
 
     code = "unsafe_path"
-    text = "the path {path!r} is refused: {reason}"
-    fix_text = "name plain files by their paths relative to the root, without '..' and symbolic links"
+    text = "unsafe path {path!r}: {reason}"
+    fix_text = "name regular files by their paths relative to the root, without '..' and symbolic links"
 
 
 class OutOfRange(InvalidInput):
-    """A number outside its range."""
+    """A value is outside its range."""
 
     code = "out_of_range"
-    text = "{what} is {value!r}, it must be {allowed}"
+    text = "{what} is {value!r}, must be {allowed}"
 
 
 class UnknownType(InvalidInput):
-    """An agent or message type that is not in the vocabulary."""
+    """The agent or message type is not defined."""
 
     code = "unknown_type"
-    text = "{kind} type {name!r} is not in the vocabulary{hint}"
-    fix_text = "use a known type, or add this one with bus.define({name!r}, kind={kind!r})"
+    text = "unknown {kind} type {name!r}{hint}"
+    fix_text = "use a defined type, or define this one: bus.define({name!r}, kind={kind!r})"
+    shell_fix_text = "use a defined type (agentbus types list), or add it: agentbus types add {name} --kind {kind}"
 
 
 class InvalidUrl(InvalidInput):
-    """connect() was given something that does not name a bus."""
+    """The URL passed to connect() does not name a bus."""
 
     code = "invalid_url"
     text = "{url!r} does not name a bus: {reason}"
-    fix_text = "give the path of a directory, postgresql://user@host/database, or nothing to use .agentbus/"
+    fix_text = "pass the path of a directory, postgresql://user@host/database, or nothing for .agentbus/"
 
 
 class NotFound(AgentBusError, LookupError):
-    """Something that is not there."""
+    """The call names something that does not exist."""
 
     code = "not_found"
 
@@ -117,40 +122,45 @@ class UnknownRecipient(NotFound):
     """No agent, pool or topic has this name."""
 
     code = "unknown_recipient"
-    text = "there is no {kind} {name!r}{hint}"
-    fix_text = "register it first, or announce it: bus.expect() for an agent, bus.declare() for a pool or topic"
+    text = "no {kind} {name!r}{hint}"
+    fix_text = "register it, or announce it: bus.expect() for an agent, bus.declare() for a pool or topic"
+    shell_fix_text = "agentbus agents list shows the agents; register it, or name an existing pool or topic"
 
 
 class UnknownAgent(NotFound):
     """No agent has this id."""
 
     code = "unknown_agent"
-    text = "there is no agent {agent!r}"
-    fix_text = "bus.agents.list() shows those there are; bus.agent(…) registers one"
+    text = "no agent {agent!r}"
+    fix_text = "bus.agents.list() returns the agents; bus.agent(…) registers one"
+    shell_fix_text = "agentbus agents list shows the agents; agentbus register adds one"
 
 
 class UnknownMessage(NotFound):
     """No message has this id."""
 
     code = "unknown_message"
-    text = "there is no message {message_id!r}"
-    fix_text = "bus.messages.list() shows those there are; what is done may have been purged"
+    text = "no message {message_id!r}"
+    fix_text = "bus.messages.list() returns the messages; settled ones may have been purged"
+    shell_fix_text = "agentbus messages list shows the messages; settled ones may have been purged"
 
 
 class UnknownSession(NotFound):
     """No session has this id."""
 
     code = "unknown_session"
-    text = "there is no session {session!r}"
-    fix_text = "bus.sessions.list() shows those there are; bus.session(…) begins one"
+    text = "no session {session!r}"
+    fix_text = "bus.sessions.list() returns the sessions; bus.session(…) starts one"
+    shell_fix_text = "agentbus session list shows the sessions; agentbus session start starts one"
 
 
 class UnknownParticipant(NotFound):
-    """Nobody of this name takes part."""
+    """The meeting has no participant of this name."""
 
     code = "unknown_participant"
-    text = "{member!r} is not one of the {meeting} of session {session!r}"
+    text = "{member!r} is not in the {meeting} of session {session!r}"
     fix_text = "add it first: session.participants([…, {member!r}], name={meeting!r})"
+    shell_fix_text = "agentbus session participants {session} shows the participants"
 
 
 class UnknownDocument(NotFound):
@@ -159,44 +169,48 @@ class UnknownDocument(NotFound):
     code = "unknown_document"
     text = "session {session!r} has no document {name!r}"
     fix_text = "save it first"
+    shell_fix_text = "save it first: agentbus document save"
 
 
 class UnknownCheckpoint(NotFound):
     """No checkpoint has this id."""
 
     code = "unknown_checkpoint"
-    text = "there is no checkpoint {id}"
-    fix_text = "bus.checkpoints.list() shows those there are; older ones may have been pruned"
+    text = "no checkpoint {id}"
+    fix_text = "bus.checkpoints.list() returns the checkpoints; older ones may have been pruned"
+    shell_fix_text = "agentbus checkpoint list shows the checkpoints; older ones may have been pruned"
 
 
 class UnknownFile(NotFound):
-    """A file that a checkpoint shall refer to is not there."""
+    """A file that a checkpoint refers to does not exist."""
 
     code = "unknown_file"
-    text = "there is no file {path!r} in {root}"
-    fix_text = "write it first, or say with root= where it is"
+    text = "no file {path!r} in {root}"
+    fix_text = "write it first, or pass its directory as root="
+    shell_fix_text = "write it first, or pass its directory with --root"
 
 
 class NoSuchFile(NotFound):
-    """A backup or an archive is not where it should be."""
+    """The backup or archive does not exist."""
 
     code = "no_such_file"
     text = "{path}: {reason}"
-    fix_text = "give the path of a file: a bus has its backups in backups/, its archives in archive/"
+    fix_text = "pass the path of a file: the backups of a bus are in backups/, its archives in archive/"
 
 
 class Conflict(AgentBusError):
-    """The right call at the wrong moment."""
+    """The call is valid, but not in the present state."""
 
     code = "conflict"
 
 
 class AgentExists(Conflict):
-    """The id is alive elsewhere."""
+    """The agent is running elsewhere."""
 
     code = "agent_exists"
     text = "agent {agent!r} is {status}{where}"
     fix_text = "end it first, choose another id, or pass takeover=True"
+    shell_fix_text = "end it first (agentbus stop --agent {agent}), choose another id, or pass --takeover"
 
     def __init__(self, **facts: Any) -> None:
         pid = facts.get("pid")
@@ -204,43 +218,45 @@ class AgentExists(Conflict):
 
 
 class AgentEnded(Conflict):
-    """The recipient completed or stopped; nobody would read the message."""
+    """The recipient has completed or stopped and would not read the message."""
 
     code = "agent_ended"
     text = "agent {agent!r} has {status}"
-    fix_text = "send to another agent or to a pool, or announce with bus.expect() that it comes back"
+    fix_text = "send to another agent or to a pool, or announce its return: bus.expect()"
+    shell_fix_text = "send to another agent or to a pool, or register the agent again"
 
 
 class AgentFenced(Conflict):
-    """This agent was taken over, declared failed, or ended: nothing it does counts any more."""
+    """The agent was taken over, marked failed, or ended. Its writes are rejected."""
 
     code = "agent_fenced"
-    text = "agent {agent!r} (epoch {epoch}) may not act any more: {reason}"
-    fix_text = "register again to go on with its state and mailbox"
+    text = "agent {agent!r} (epoch {epoch}) is fenced: {reason}"
+    fix_text = "register again to resume with its state and mailbox"
+    shell_fix_text = "register again to resume with its state and mailbox: agentbus register {agent} --type …"
 
 
 class LeaseLost(Conflict):
-    """The message is no longer ours: its lease ran out or was given up."""
+    """The lease on the message expired or was released."""
 
     code = "lease_lost"
-    text = "the lease on message {message_id} is lost; it is now {status}, held by {holder}"
-    fix_text = "drop the result: the message is someone else's, or done"
+    text = "lease on message {message_id} lost: it is {status}, held by {holder}"
+    fix_text = "the lease expired; discard the result"
 
 
 class AlreadySettled(LeaseLost):
-    """It was settled before, by the one who tries it again."""
+    """The same caller settled the message before."""
 
     code = "already_settled"
-    text = "message {message_id} was {what} before"
+    text = "message {message_id} was already {what}"
     fix_text = "{advice}"
 
 
 class MessageIdConflict(Conflict):
-    """The same message_id was used before, with other content."""
+    """The message_id was used before with different content."""
 
     code = "message_id_conflict"
     text = "message_id {message_id!r} was used before with another {differs}"
-    fix_text = "a message_id names one message: use a new one"
+    fix_text = "use a new message_id: each names one message"
 
 
 class SessionExists(Conflict):
@@ -248,114 +264,123 @@ class SessionExists(Conflict):
 
     code = "session_exists"
     text = "session {session!r} is {status} in process {pid}"
-    fix_text = "bus.sessions.open({session!r}) joins it; or choose another id"
+    fix_text = "join it with bus.sessions.open({session!r}), or choose another id"
+    shell_fix_text = "join it by registering agents with --session {session}, or choose another id"
 
 
 class SessionIdTaken(Conflict):
-    """A new session cannot have this id: there is one."""
+    """A session with the id of the new session exists."""
 
     code = "session_id_taken"
-    text = "there is a session {session!r} already: {operation}, {status}"
-    fix_text = "go on with it by bus.session({operation!r}, id={session!r}), or give the new one another id"
+    text = "session {session!r} already exists: {operation}, {status}"
+    fix_text = "resume it with bus.session({operation!r}, id={session!r}), or choose another id"
+    shell_fix_text = "join it by registering agents with --session {session}, or choose another id"
 
 
 class SessionDiffers(Conflict):
-    """The session that is there under this id is another one."""
+    """The session with this id has another operation or milestone."""
 
     code = "session_differs"
     text = "session {session!r} has the {differs} {found!r}, not {given!r}"
-    fix_text = "name the same {differs} to go on with it, or choose another id"
+    fix_text = "pass the same {differs} to resume it, or choose another id"
 
 
 class SessionLost(Conflict):
-    """The session is no longer ours: it counted as interrupted, and another process went on with it."""
+    """The session was interrupted, and another process resumed it."""
 
     code = "session_lost"
-    text = "session {session!r} is no longer ours, {holder} owns it now"
-    fix_text = "leave its end to others; bus.sessions.open({session!r}) takes part in it"
+    text = "session {session!r} is now owned by {holder}"
+    fix_text = "leave ending it to the owner; bus.sessions.open({session!r}) joins it"
+    shell_fix_text = "leave ending it to the owner"
 
 
 class VersionConflict(Conflict):
-    """A state entry was changed, made or deleted by somebody else meanwhile."""
+    """The state entry was changed, created or deleted concurrently."""
 
     code = "version_conflict"
     text = "state {key!r} of {scope} has version {found}, not {expected}"
-    fix_text = "read it again and decide anew; version 0 means that it is not there"
+    fix_text = "re-read the entry and retry; version 0 means that it does not exist"
 
 
 class WrongState(Conflict):
-    """This transition is not allowed from the present state."""
+    """The transition is not allowed from the present state."""
 
     code = "wrong_state"
     text = "{what} {name!r} is {status}: cannot {action}"
     fix_text = "{advice}"
+    shell_fix_text = "{shell_advice}"
 
 
 class SessionEnded(WrongState):
-    """The session has completed or failed; nothing of it changes any more."""
+    """The session has completed or failed and does not change any more."""
 
     code = "session_ended"
-    fix_text = "begin another session, under another id"
+    fix_text = "start another session with another id"
 
 
 class TypeChanging(Conflict):
-    """The schema of a message type was changed again and again while a payload was checked; nothing was sent."""
+    """The schema of the message type kept changing while a payload was checked. Nothing was sent."""
 
     code = "type_changing"
-    text = "message type {type!r} had another schema each of the {rounds} times that this was checked and sent"
-    fix_text = "let one program define it; bus.events(kind='type_changed') shows who does"
+    text = "the schema of message type {type!r} changed during each of {rounds} attempts to check and send"
+    fix_text = "define it in one program only; bus.events(kind='type_changed') shows which ones do"
+    shell_fix_text = "define it in one program only; agentbus events --kind type_changed shows which ones do"
 
 
 class ArchiveDiffers(Conflict):
-    """What shall be imported has an id under which the bus has something else."""
+    """An imported row has the id of a different row on the bus."""
 
     code = "archive_differs"
-    text = "there is another {what} {id} on this bus"
-    fix_text = "import it into an empty bus"
+    text = "this bus has a different {what} {id}"
+    fix_text = "import into an empty bus"
 
 
 class Outdated(Conflict):
-    """What shall be imported is older than what the bus has, and would do harm."""
+    """The imported data is older than the data on the bus and would damage it."""
 
     code = "outdated"
-    text = "{what} {id} is older than what this bus has: {reason}"
+    text = "{what} {id} is older than the data on this bus: {reason}"
 
 
 class ForeignCheckpoint(Conflict):
-    """The checkpoint is somebody else's."""
+    """The checkpoint belongs to another owner."""
 
     code = "foreign_checkpoint"
     text = "checkpoint {id} belongs to {owner_kind} {owner!r}, not to {wanted}"
     fix_text = "read it with bus.checkpoints.get({id})"
+    shell_fix_text = "read it with agentbus checkpoint show {id}"
 
 
 class PlanOutdated(Conflict):
-    """The session changed since its recovery was planned."""
+    """The session changed after its recovery was planned."""
 
     code = "plan_outdated"
-    text = "session {session!r} has changed since this plan was made: {reason}"
-    fix_text = "look again what can be done: bus.recovery.plan({session!r})"
+    text = "session {session!r} changed after this plan was made: {reason}"
+    fix_text = "plan again: bus.recovery.plan({session!r})"
+    shell_fix_text = "plan again: agentbus session recover {session}"
 
 
 class UnreadableFile(Conflict):
-    """A file cannot be read now, or changed while it was."""
+    """The file cannot be read, or changed while it was read."""
 
     code = "unreadable_file"
-    text = "{path!r} in {root} could not be read: {reason}"
+    text = "cannot read {path!r} in {root}: {reason}"
     fix_text = "{rule}"
+    shell_fix_text = "{shell_rule}"
 
     def __init__(self, **facts: Any) -> None:
-        super().__init__(**{"rule": "let this process read it, at a moment when nobody writes to it", **facts})
+        rule = "check permissions and make sure no other process is writing it"
+        super().__init__(**{"rule": rule, **facts})
 
 
 class RequestFailed(AgentBusError):
-    """request() got no answer."""
+    """A request got no reply."""
 
     code = "request_failed"
 
 
 class RequestTimedOut(RequestFailed, TimeoutError):
-    """No reply came in time. The request may still be answered; nobody will read that."""
+    """No reply arrived within the timeout. A later reply is discarded."""
 
     code = "request_timed_out"
     text = "{recipient} did not reply to {type!r} within {timeout} s"
@@ -369,7 +394,7 @@ class RequestDied(RequestFailed):
 
 
 class Misuse(AgentBusError, RuntimeError):
-    """The bus object was used in a way that cannot work."""
+    """The bus object was used in a way that is not supported."""
 
     code = "misuse"
 
@@ -380,16 +405,17 @@ class BusClosed(Misuse):
     code = "bus_closed"
     text = "the bus is closed"
     fix_text = "use it inside `async with agentbus.connect()`"
+    shell_fix_text = "run the command again"
 
 
 class BusForked(Misuse):
-    """The bus was opened before a fork; the child cannot use it."""
+    """The bus was opened before a fork. The child process cannot use it."""
 
     code = "bus_forked"
-    text = "this bus was open in process {parent} when it forked"
+    text = "this bus was opened in process {parent} before the fork"
     fix_text = (
-        "pass its URL to the child and connect() there: start the child before the bus is opened, or with the start "
-        "method spawn or forkserver"
+        "pass the URL to the child and call connect() there: start the child before the bus is opened, or with the "
+        "start method spawn or forkserver"
     )
 
 
@@ -398,25 +424,59 @@ class WrongLoop(Misuse):
 
     code = "wrong_loop"
     text = "this bus belongs to another event loop"
-    fix_text = "open one bus for each event loop, and close it in the loop that opened it"
+    fix_text = "open one bus per event loop, and close it in the loop that opened it"
 
 
 class NoEventLoop(Misuse):
-    """No asyncio event loop runs here: another library such as trio does, or none."""
+    """No asyncio event loop is running: there is none, or one of another library such as trio."""
 
     code = "no_event_loop"
-    text = "agentbus runs on asyncio, and {found}"
+    text = "agentbus requires asyncio: {found}"
     fix_text = "run it with asyncio.run(main()) or anyio.run(main, backend='asyncio')"
 
     def __init__(self, **facts: Any) -> None:
         library = facts.get("library")
-        found = "no event loop runs here" if library is None else f"the event loop that runs here is that of {library}"
+        found = "no event loop is running" if library is None else f"the running event loop is one of {library}"
         super().__init__(**{"found": found, **facts})
 
 
 class NotPicklable(Misuse):
-    """A bus, or something that belongs to one, cannot be copied or passed to another process."""
+    """A bus, and the objects that belong to it, cannot be copied or passed to another process."""
 
     code = "not_picklable"
     text = "an open bus and its agents, messages and sessions cannot be copied or passed to another process"
-    fix_text = "pass the URL of the bus and the ids, and connect() there"
+    fix_text = "pass the URL of the bus and the ids, and call connect() there"
+
+
+class QuotaExceeded(Conflict):
+    """A quota of the bus rejected the message. Nothing was written."""
+
+    code = "quota_exceeded"
+    transient = True
+
+
+class QueueFull(QuotaExceeded):
+    """The mailbox holds as many messages as its quota allows."""
+
+    code = "queue_full"
+    text = "queue {kind}:{name} is full ({waiting}/{most})"
+    fix_text = "wait until messages are consumed, or raise the quota: bus.quotas.change(depth=…)"
+    shell_fix_text = "wait until messages are consumed, or raise the quota: agentbus quotas --depth N"
+
+
+class SendingTooFast(QuotaExceeded):
+    """The agent exceeds the rate of messages that its quota allows."""
+
+    code = "sending_too_fast"
+    text = "agent {agent!r} exceeds {rate} messages per second"
+    fix_text = "wait {wait} s, or raise the quota: bus.quotas.change(rate=…)"
+    shell_fix_text = "wait {wait} s, or raise the quota: agentbus quotas --rate N"
+
+
+class BusFull(QuotaExceeded):
+    """The bus has reached its size quota. New messages are rejected; other writes are not."""
+
+    code = "bus_full"
+    text = "the bus is full ({size}/{most} bytes)"
+    fix_text = "delete old data: bus.retention.apply(), or raise the quota: bus.quotas.change(size=…)"
+    shell_fix_text = "delete old data: agentbus cleanup --keep-days N, or raise the quota: agentbus quotas --size BYTES"

@@ -1,4 +1,4 @@
-"""Errors of the database and its surroundings."""
+"""Errors of the database, its files, and its server."""
 
 from __future__ import annotations
 
@@ -9,168 +9,187 @@ from agentbus.errors.calls import InvalidUrl
 
 
 class StoreError(AgentBusError):
-    """The database or its surroundings."""
+    """The database, its files, or its server."""
 
     code = "store_error"
     text = "{path}: {reason}"
 
 
 class NoBus(StoreError):
-    """There is no bus at this place."""
+    """There is no bus at this location."""
 
     code = "no_bus"
-    text = "there is no bus in {path}"
-    fix_text = "make one here: agentbus init"
+    text = "no bus in {path}"
+    fix_text = "create one: agentbus init"
+
+    @property
+    def shell_fix(self) -> str | None:
+        """The command that creates the bus, as seen from the working directory."""
+        import os
+        from shlex import quote
+
+        path = str(self.facts.get("path", ""))
+        if "://" in path:
+            return "create one: agentbus init, with the same --url or AGENTBUS_URL"
+        below = os.path.join(path, ".agentbus")
+        if os.path.isdir(below):
+            return f"there is one in {quote(below)}"
+        try:
+            here = os.path.dirname(path) == os.getcwd()
+        except OSError:
+            here = False
+        return "create one: agentbus init" if here else f"create one: agentbus init --url {quote(path)}"
 
 
 class NotADatabase(StoreError):
-    """The file is not a database, or it is damaged."""
+    """The file is not a database, or is damaged."""
 
     code = "not_a_database"
     text = "{path} is not a usable database: {reason}"
-    fix_text = "await agentbus.doctor({path!r}) says more, and names the newest backup for agentbus.restore_backup(…)"
+    fix_text = "await agentbus.doctor({path!r}) reports details and the newest backup for agentbus.restore_backup(…)"
+    shell_fix_text = "agentbus doctor reports details and the newest backup for agentbus backup restore"
 
 
 class DamagedPayload(NotADatabase):
-    """The stored bytes of one payload do not match their checksum."""
+    """The stored bytes of a payload do not match their checksum."""
 
     code = "damaged_payload"
     text = "the stored bytes of {what} do not match their checksum"
-    fix_text = "check the disk, and restore what is missing from a backup"
+    fix_text = "check the disk, and restore the missing data from a backup"
 
 
 class DamagedBackup(NotADatabase):
-    """A backup that is damaged, or is not a backup of a bus. Nothing was replaced."""
+    """The file is damaged, or is not a backup of a bus. Nothing was replaced."""
 
     code = "damaged_backup"
     text = "{path} is not a usable backup: {reason}"
-    fix_text = "take another backup"
+    fix_text = "use another backup"
 
 
 class DamagedArchive(StoreError):
-    """A file that is not an archive of a bus, or of which nothing can be read. Nothing was imported."""
+    """The file is not an archive of a bus, or cannot be read. Nothing was imported."""
 
     code = "damaged_archive"
     text = "{path} is not a usable archive: {reason}"
 
 
 class NotImportable(StoreError):
-    """What shall be imported is not there, or is a bus itself. Nothing was imported."""
+    """The source of an import does not exist, or is a bus. Nothing was imported."""
 
     code = "not_importable"
-    text = "{path} cannot be imported: {reason}"
+    text = "cannot import {path}: {reason}"
     fix_text = "{advice}"
 
     def __init__(self, **facts: Any) -> None:
-        super().__init__(**{"advice": "name a folder, a file, a database or an archive", **facts})
+        super().__init__(**{"advice": "name a directory, a file, a database or an archive", **facts})
 
 
 class BackupFailed(StoreError):
-    """There is no new backup. Nothing else was changed."""
+    """The backup was not made. Nothing else was changed."""
 
     code = "backup_failed"
-    text = "no backup in {path}: {reason}"
+    text = "cannot back up {path}: {reason}"
 
 
 class UseServerTools(BackupFailed):
-    """The bus is on a server, which is backed up and restored with its own tools. Nothing was changed."""
+    """A bus on a server is backed up and restored with the tools of the server. Nothing was changed."""
 
     code = "use_server_tools"
-    text = "{path} is on a server, which has tools of its own for that"
+    text = "{path} is on a server: use the tools of the server"
     fix_text = "{command}"
 
 
 class BusInUse(StoreError):
-    """The bus that shall be replaced is open somewhere. Nothing was replaced."""
+    """The bus to be replaced is open. Nothing was replaced."""
 
     code = "bus_in_use"
     text = "{path} is in use: {reason}"
-    fix_text = "close it everywhere, then restore"
+    fix_text = "close the bus in all processes, then restore"
 
 
 class CopyFailed(StoreError):
-    """A bus was not copied, or not to the end. What there is of the copy is opened by nobody."""
+    """The bus was not copied completely. An incomplete copy cannot be opened."""
 
     code = "copy_failed"
     text = "{path}: {reason}"
 
 
 class NotEmpty(CopyFailed):
-    """Only an empty bus can become a copy. Nothing was copied."""
+    """The target of a copy is not empty. Nothing was copied."""
 
     code = "not_empty"
     text = "{path} is not empty: it has {what}"
-    fix_text = "name a directory, or a schema of a database, in which no bus is yet"
+    fix_text = "name a directory, or a schema of a database, without a bus"
 
 
 class SameBus(CopyFailed):
-    """A bus cannot become a copy of itself, nor a copy that is finished be made again."""
+    """The target of a copy is the source itself, or a finished copy of it."""
 
     code = "same_bus"
-    text = "{path} is that bus itself, or a copy of it that was finished"
-    fix_text = "name a directory, or a schema of a database, in which no bus is yet"
+    text = "{path} is the same bus, or a finished copy of it"
+    fix_text = "name a directory, or a schema of a database, without a bus"
 
 
 class NotAtRest(CopyFailed):
-    """Somebody has the bus open that shall be copied. Nothing was copied."""
+    """The bus to be copied is open. Nothing was copied."""
 
     code = "not_at_rest"
     text = "{path} is in use: {who}"
-    fix_text = "end them, or close the bus in them; then copy it"
+    fix_text = "end these processes or close the bus in them, then copy it"
 
 
 class CopyOvertaken(CopyFailed):
-    """Somebody else copies into the same bus at this moment."""
+    """Another process is copying into the same bus."""
 
     code = "copy_overtaken"
-    text = "{path}: somebody else is copying into it"
-    fix_text = "leave it to them; the same command goes on if they do not"
+    text = "{path}: another process is copying into it"
+    fix_text = "wait for the other copy to finish, or rerun to resume it"
 
 
 class CopyDiffers(CopyFailed):
-    """What was copied is not what the source has."""
+    """The copy differs from its source."""
 
     code = "copy_differs"
-    text = "{path} is not the same as {source}: {what}"
+    text = "{path} differs from {source}: {what}"
     fix_text = (
-        "if {source} was used meanwhile: remove the copy (its directory, or its schema), and copy it again at rest"
+        "if {source} was used during the copy: delete the copy (its directory or schema), and copy {source} while it "
+        "is not in use"
     )
 
 
 class CopyUnfinished(StoreError):
-    """The bus is only part of a copy: whoever copied it was cut off."""
+    """The bus is an incomplete copy: copying it was interrupted."""
 
     code = "copy_unfinished"
-    text = "{path} is only part of a copy of {source}"
+    text = "{path} is an incomplete copy of {source}"
     fix_text = "finish it: {command}"
 
 
 class SchemaTooNew(StoreError):
-    """The bus was made by a newer agentbus."""
+    """The bus was made by a newer version of agentbus."""
 
     code = "schema_too_new"
-    text = "{path} has schema {found}, this agentbus knows schemas up to {known}"
+    text = "{path} has schema {found}, this agentbus supports schemas up to {known}"
     fix_text = "upgrade agentbus"
 
 
 class MigrationFailed(StoreError):
-    """The bus could not be brought to the schema of this agentbus. Nothing was changed."""
+    """The bus could not be upgraded to the schema of this agentbus. Nothing was changed."""
 
     code = "migration_failed"
-    text = "{path} has schema {found} and cannot be brought to {wanted}: {reason}"
-    fix_text = (
-        "await agentbus.doctor({path!r}) names the rows and the newest sound backup; or open it with an older agentbus"
-    )
+    text = "{path} has schema {found} and cannot be upgraded to {wanted}: {reason}"
+    fix_text = "await agentbus.doctor({path!r}) reports the rows and the newest backup; or use an older agentbus"
+    shell_fix_text = "agentbus doctor --url {path!r} reports the rows and the newest backup; or use an older agentbus"
 
 
 class ForeignObjects(StoreError):
     """The database has triggers, views or virtual tables that agentbus did not create. It was not opened."""
 
     code = "foreign_objects"
-    text = "{path} has what agentbus did not create, and what would act on every write: {objects}"
+    text = "{path} has objects that agentbus did not create and that would act on every write: {objects}"
     fix_text = (
-        "if you created it, remove it with the sqlite3 shell (DROP TRIGGER, DROP VIEW, DROP TABLE); if not, do not use"
-        " this bus: restore a backup"
+        "if you created them, remove them with the sqlite3 shell (DROP TRIGGER, DROP VIEW, DROP TABLE); if not, do not "
+        "use this bus: restore a backup"
     )
 
 
@@ -178,23 +197,23 @@ class SQLiteTooOld(StoreError):
     """The SQLite library that Python was built with is too old."""
 
     code = "sqlite_too_old"
-    text = "SQLite {found} is too old, {needed} is needed"
+    text = "SQLite {found} is too old, {needed} is required"
     fix_text = "use a Python built with a newer SQLite"
 
 
 class ServerTooOld(StoreError):
-    """The PostgreSQL server is too old, or set up in a way that does not do."""
+    """The PostgreSQL server is too old, or its configuration is not supported."""
 
     code = "server_too_old"
-    text = "{path}: PostgreSQL {found} does not do, {needed} is needed"
+    text = "{path}: PostgreSQL {found} is not supported, {needed} is required"
     fix_text = "name another server; or another database: createdb --encoding=UTF8 --template=template0"
 
 
 class NoDriver(InvalidUrl):
-    """The URL names a server, and the package that talks to it is not installed."""
+    """The URL names a server, and its driver is not installed."""
 
     code = "no_driver"
-    text = "{url!r} needs {package}, which is not installed"
+    text = "{url!r} requires {package}, which is not installed"
     fix_text = "python -m pip install '{requirement}'"
 
 
@@ -202,8 +221,8 @@ class ServerUnreachable(StoreError):
     """There is no connection to the server. Nothing was written."""
 
     code = "server_unreachable"
-    text = "{path} cannot be reached: {reason}"
-    fix_text = "see that the server runs and that host and port are right, then try again"
+    text = "cannot reach {path}: {reason}"
+    fix_text = "check that the server is running and that host and port are correct, then try again"
     transient = True
 
 
@@ -213,39 +232,39 @@ class TooManyConnections(ServerUnreachable):
     code = "too_many_connections"
     text = "{path} has no connection left: {reason}"
     fix_text = (
-        "close buses that are not needed, or raise max_connections, or CONNECTION LIMIT of the user or the database;"
-        " a bus takes three connections, and up to six while it reads a lot"
+        "close unused buses, or raise max_connections, or CONNECTION LIMIT of the user or the database; a bus uses "
+        "three connections, and up to six during large reads"
     )
     transient = True
 
 
 class UnsupportedPooler(StoreError):
-    """A connection pooler is between agentbus and the server, and does not keep a session together."""
+    """A connection pooler between agentbus and the server does not preserve sessions."""
 
     code = "unsupported_pooler"
     text = "{path}: {reason}"
     fix_text = (
-        "name the server itself, not a pooler such as PgBouncer; one that is in session mode can be used with"
-        " the option pooler=session in the URL"
+        "connect to the server directly, not to a pooler such as PgBouncer; a pooler in session mode works with the "
+        "option pooler=session in the URL"
     )
 
 
 class AccessDenied(StoreError):
-    """The server does not let this user in, or not do this. Nothing was written."""
+    """The server denies this user the connection or the operation. Nothing was written."""
 
     code = "access_denied"
-    text = "{path} refuses: {reason}"
+    text = "{path}: access denied: {reason}"
     fix_text = (
-        "check user and password; to make a bus, a user needs CREATE on the database, or a schema of its own; to use"
-        " one, USAGE on its schema, and ALL on the tables and sequences in it"
+        "check user and password; creating a bus requires CREATE on the database, or a schema that the user owns; "
+        "using one requires USAGE on its schema, and ALL on its tables and sequences"
     )
 
 
 class UntrustedServer(AccessDenied):
-    """A file names the server, and the user has not accepted it: it gets no credentials but those in its URL."""
+    """A file names the server, and the user has not trusted it: only the credentials in its URL are sent."""
 
     code = "untrusted_server"
-    text = "{path}: {reason}; agentbus.toml names it, so that it gets only the credentials in the URL there"
+    text = "{path}: {reason}; agentbus.toml names this server, so that only the credentials in that URL are sent"
     fix_text = "if you trust this server: agentbus trust {server}"
 
 
@@ -254,138 +273,137 @@ class UnknownDatabase(StoreError):
 
     code = "unknown_database"
     text = "{path}: {reason}"
-    fix_text = "make it with createdb, or name another one"
+    fix_text = "create it with createdb, or name another one"
 
 
 class StatementTimeout(StoreError):
-    """The server cut a statement off that took longer than the server or its user allows. Nothing was written."""
+    """The server cancelled a statement that exceeded its statement_timeout. Nothing was written."""
 
     code = "statement_timeout"
     text = "{path}: {reason}"
-    fix_text = "try again; statement_timeout of the server or the user should be some seconds at least"
+    fix_text = "try again; statement_timeout of the server or the user should be at least several seconds"
     transient = True
 
 
 class UnsupportedFileSystem(StoreError):
-    """SQLite's shared memory does not work on this file system."""
+    """The shared memory of SQLite does not work on this file system."""
 
     code = "unsupported_file_system"
-    text = "{path} is on {filesystem}, where several processes cannot share a database"
+    text = "{path} is on {filesystem}, where processes cannot share a database"
     fix_text = "put the bus on a local disk"
 
 
 class NotWritable(StoreError):
-    """The directory or the database cannot be written."""
+    """The directory or the database is not writable."""
 
     code = "not_writable"
-    text = "{path} cannot be written: {reason}"
+    text = "cannot write {path}: {reason}"
 
 
 class ReadOnlyBus(NotWritable):
-    """The bus can be looked at by this user, and not be written. Nothing was written."""
+    """This user can read the bus, but not write it. Nothing was written."""
 
     code = "read_only_bus"
-    text = "{path} can only be read here: {reason}"
-    fix_text = "call as the user who owns it, on a file system that is not read-only; or copy a backup of it"
+    text = "{path} is read-only here: {reason}"
+    fix_text = "run as the user who owns it, on a file system that is not read-only; or copy a backup of it"
 
 
 class UnreadableBus(NotWritable):
-    """The bus cannot even be read by this user. Nothing was written."""
+    """This user cannot read the bus. Nothing was written."""
 
     code = "unreadable_bus"
-    text = "{path} cannot be read: {reason}"
+    text = "cannot read {path}: {reason}"
     fix_text = (
-        "call as the user who owns it; or let others read it, as that user: "
-        "chmod -R go=rX {path}, then agentbus trust {path} as the one who reads"
+        "run as the user who owns it; or let others read it, as that user: chmod -R go=rX {path}, then "
+        "agentbus trust {path} as the reader"
     )
 
 
 class TooManyFiles(StoreError):
-    """This process, or the system, has no file descriptor left. Nothing was written."""
+    """The process or the system has no file descriptor left. Nothing was written."""
 
     code = "too_many_files"
-    text = "{path} cannot be opened: {reason}"
-    fix_text = "close what is open and not needed, or allow more: ulimit -n"
+    text = "cannot open {path}: {reason}"
+    fix_text = "close unused files, or raise the limit: ulimit -n"
     transient = True
 
 
 class UntrustedHome(StoreError):
-    """The directory of the bus belongs to another user, or other users can write to it. Nothing in it was used."""
+    """Another user owns the directory of the bus, or can write to it. The directory was not used."""
 
     code = "untrusted_home"
-    text = "{path} is not used: {reason}"
+    text = "{path} is not trusted: {reason}"
     fix_text = "{command}"
 
 
 class UnsafeFile(StoreError):
-    """The file or directory in the place of one of a bus leads elsewhere, or belongs to another user. It was not
-    used."""
+    """A file or directory of the bus is a link, or belongs to another user. It was not used."""
 
     code = "unsafe_file"
     text = "{path} is not used: {reason}"
     fix_text = "{advice}"
 
     def __init__(self, **facts: Any) -> None:
-        advice = "look where it comes from, and move it away: a bus makes its own files, and follows no links"
+        advice = "check where it comes from, and move it away: a bus creates its own files and follows no links"
         super().__init__(**{"advice": advice, **facts})
 
 
 class DatabaseGone(StoreError):
-    """The database file was unlinked or replaced while it was open."""
+    """The database file was deleted or replaced while it was open."""
 
     code = "database_gone"
-    text = "{path} was removed or replaced while the bus was open"
-    fix_text = "close the bus and open it again; what was written since is in the old file"
+    text = "{path} was deleted or replaced while the bus was open"
+    fix_text = "close the bus and open it again; later writes are in the old file"
 
 
 class LockTimeout(StoreError):
-    """Another process held the write lock for too long. Nothing was written."""
+    """Another process held the write lock until the timeout. Nothing was written."""
 
     code = "lock_timeout"
-    text = "{path}: the write lock was not to be had within {waited} s, process {pid} holds it"
+    text = "{path}: could not get the write lock within {waited} s, process {pid} holds it"
     fix_text = "try again; if process {pid} hangs, end it"
     transient = True
 
 
 class LockedElsewhere(LockTimeout):
-    """A program that is not agentbus has locked the database. Nothing was written."""
+    """A program other than agentbus has locked the database. Nothing was written."""
 
     code = "locked_elsewhere"
     text = "{path} is locked by another program"
-    fix_text = "wait until that program is done with it, or end it"
+    fix_text = "wait until that program releases it, or end it"
     transient = True
 
 
 class DiskFull(StoreError):
-    """There is no room on the disk. Nothing was written."""
+    """The disk is full. Nothing was written."""
 
     code = "disk_full"
     text = "{path}: the disk is full"
-    fix_text = "make room and try again"
+    fix_text = "free disk space and try again"
     transient = True
 
 
 class LogNotSynced(StoreError):
-    """After an I/O error the log is written again before anything is promised, and that failed too. Nothing was
-    written."""
+    """After an I/O error the log must be written again before any commit, and that failed. Nothing was written."""
 
     code = "log_not_synced"
-    text = "{path}: after an I/O error the log could not be synced again yet"
-    fix_text = "try again; if that does not help, see what is wrong with the disk"
+    text = "{path}: the log could not be synced after an I/O error"
+    fix_text = "try again; if the error remains, check the disk"
     transient = True
 
 
 class FormatRefused(StoreError):
-    """A constraint of the tables refused the row. Nothing was written."""
+    """A constraint of the tables rejected the row. Nothing was written."""
 
     code = "format_refused"
-    text = "the database refused the row: {reason}"
+    text = "the database rejected the row: {reason}"
 
 
 class OutcomeUnknown(StoreError):
-    """An I/O error at commit, or a connection that was lost at it: it may or may not be written."""
+    """An I/O error or a lost connection during a commit: the write may or may not have happened."""
 
     code = "outcome_unknown"
     text = "{path}: {reason}; the outcome is unknown"
-    fix_text = "call again with the same message_id"
+    fix_text = "repeat the call with the same message_id"
+    shell_fix_text = "run the command again; with the same --id a message is sent only once"
     transient = True

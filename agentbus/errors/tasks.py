@@ -10,110 +10,120 @@ class UnknownTask(NotFound):
     """No task has this id."""
 
     code = "unknown_task"
-    text = "there is no task {task!r}"
-    fix_text = "bus.tasks.list() shows those there are; what ended long ago may have been archived"
+    text = "no task {task!r}"
+    fix_text = "bus.tasks.list() returns the tasks; old ones may have been archived"
+    shell_fix_text = "agentbus task list shows the tasks; old ones may have been archived"
 
 
 class UnknownStep(NotFound):
-    """The task has no such step, or it was not come to yet."""
+    """The task has no such step, or has not reached it."""
 
     code = "unknown_step"
     text = "task {task!r} has no step {step!r}{hint}"
-    fix_text = "bus.tasks.steps({task!r}) shows those there are"
+    fix_text = "bus.tasks.steps({task!r}) returns its steps"
+    shell_fix_text = "agentbus task show {task} shows its steps"
 
 
 class UnknownApproval(NotFound):
-    """The task has not asked for this approval."""
+    """The task has not requested this approval."""
 
     code = "unknown_approval"
-    text = "task {task!r} has not asked for the approval {name!r}"
-    fix_text = "bus.tasks.approvals({task!r}, status=None) shows those that it has asked for"
+    text = "task {task!r} has not requested the approval {name!r}"
+    fix_text = "bus.tasks.approvals({task!r}, status=None) returns its approvals"
+    shell_fix_text = "agentbus task show {task} shows its approvals"
 
 
 class WrongArguments(InvalidInput):
-    """A workflow does not take the arguments that a task is given."""
+    """The workflow does not accept the arguments of the task."""
 
     code = "wrong_arguments"
-    text = "workflow {workflow!r} does not take these arguments: {reason}"
-    fix_text = "it takes {signature}"
+    text = "workflow {workflow!r} does not accept these arguments: {reason}"
+    fix_text = "its signature is {signature}"
 
 
 class NotAnOperator(InvalidInput):
-    """Agents cannot approve: a decision needs the name of a person."""
+    """An agent cannot approve or reject: a decision needs the name of a person."""
 
     code = "not_an_operator"
     text = "{by!r} is an agent: agents cannot approve or reject"
-    fix_text = "let a person decide, and give that person's name"
+    fix_text = "pass the name of a person"
+    shell_fix_text = "pass the name of a person: --by NAME"
 
 
 class TaskExists(Conflict):
-    """Another task has this id."""
+    """A different task has this id."""
 
     code = "task_exists"
-    text = "there is a task {task!r} already, with {differs}"
-    fix_text = "choose another id; the same id with the same workflow and arguments gives the same task again"
+    text = "task {task!r} already exists, with {differs}"
+    fix_text = "choose another id; the same id with the same workflow and arguments returns the existing task"
 
 
 class TaskLost(Conflict):
-    """The task is no longer in these hands: its lease ran out, or it was stopped, redone or restarted."""
+    """The worker no longer holds the task: its lease expired, or the task was stopped, redone or restarted."""
 
     code = "task_lost"
-    text = "task {task!r} is no longer held by {agent} (hand-out {lease}): {reason}"
-    fix_text = "drop the result: nothing of it was written; another worker goes on with the task, or nobody shall"
+    text = "task {task!r} is no longer held by {agent} (lease {lease}): {reason}"
+    fix_text = "the task was reassigned or stopped; discard the result"
 
 
 class WorkflowChanged(Conflict):
-    """The workflow no longer comes to the steps that the task has recorded."""
+    """The workflow no longer matches the steps that the task has recorded."""
 
     code = "workflow_changed"
-    text = "task {task!r} does not fit its workflow any more: step {step!r} {reason}"
+    text = "task {task!r} does not match its workflow: step {step!r} {reason}"
     fix_text = (
-        "redo this step: bus.tasks.redo({task!r}, {step!r}); or bring the workflow back to what it was, then "
-        "bus.tasks.resume({task!r}); "
-        "arguments must be the same each time: what is random or read from a clock belongs into a step"
+        "redo the step: bus.tasks.redo({task!r}, {step!r}); or restore the workflow, then bus.tasks.resume({task!r}); "
+        "a workflow must be deterministic: take random values and times in a step"
+    )
+    shell_fix_text = (
+        "redo the step: agentbus task redo {task} {step}; or restore the workflow, then agentbus task resume {task}; "
+        "a workflow must be deterministic: take random values and times in a step"
     )
 
 
 class StepAbandoned(Conflict):
-    """The workflow returned while a step of it was still being executed."""
+    """The workflow returned while one of its steps was running."""
 
     code = "step_abandoned"
-    text = "the workflow of task {task!r} ended while step {step!r} was still running"
-    fix_text = "let the workflow wait for each of its steps, or cancel those it gives up"
+    text = "the workflow of task {task!r} ended while step {step!r} was running"
+    fix_text = "wait for every step in the workflow, or cancel the ones that it does not need"
 
 
 class TaskFailure(AgentBusError):
-    """What was asked for was tried, and failed."""
+    """The work was attempted and failed."""
 
     code = "task_failure"
 
 
 class StepFailed(TaskFailure):
-    """A step failed for good: it raised, timed out or was found invalid, and no attempt is left."""
+    """The step raised, timed out or was invalid, and has no attempt left."""
 
     code = "step_failed"
     text = "step {step!r} of task {task!r} failed (attempts: {failures}): {type}: {message}"
-    fix_text = "bus.tasks.resume({task!r}) tries it again; redo({task!r}, {step!r}) also all that follows it"
+    fix_text = "retry it: bus.tasks.resume({task!r}); with all later steps: bus.tasks.redo({task!r}, {step!r})"
+    shell_fix_text = "retry it: agentbus task resume {task}; with all later steps: agentbus task redo {task} {step}"
 
 
 class WorkersLost(TaskFailure):
-    """A task has lost as many workers as it may without making progress: they died, or lost their lease."""
+    """Too many workers died or lost their lease while they ran the task, without progress."""
 
     code = "workers_lost"
     text = "{lost} while running task {task!r}, {where}: {reason}"
-    fix_text = "mend the step, then bus.tasks.resume({task!r}) runs it again and starts counting at 0"
+    fix_text = "correct the step, then bus.tasks.resume({task!r}) runs it again and resets the count"
+    shell_fix_text = "correct the step, then agentbus task resume {task} runs it again and resets the count"
 
 
 class TaskFailed(TaskFailure):
-    """A task that somebody waits for has failed or was stopped."""
+    """The awaited task failed or was stopped."""
 
     code = "task_failed"
     text = "task {task!r} has {status}: {message}"
-    fix_text = "bus.tasks.resume({task!r}) goes on with it"
+    fix_text = "resume it: bus.tasks.resume({task!r})"
+    shell_fix_text = "resume it: agentbus task resume {task}"
 
 
 class TaskTimedOut(TaskFailure, TimeoutError):
-    """A task has not ended within the time that somebody was ready to wait. It goes on."""
+    """The task did not end within the timeout. It continues to run."""
 
     code = "task_timed_out"
     text = "task {task!r} has not ended within {timeout} s"

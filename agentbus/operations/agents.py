@@ -1,4 +1,4 @@
-"""The registry: who is there, in which life, reading which mailboxes."""
+"""Registration of agents, their profile, progress, pools and topics."""
 
 from __future__ import annotations
 
@@ -7,36 +7,39 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from agentbus.clock import Now
-from agentbus.codec import plain
+from agentbus.core.clock import Now
+from agentbus.core.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
-from agentbus.operations import (
+from agentbus.operations.agent_identity import Registration, current_registration
+from agentbus.operations.agent_status import end, resume
+from agentbus.operations.checkpoints import restored
+from agentbus.operations.common import LIVE, fence
+from agentbus.operations.events import event, record
+from agentbus.operations.processes import PeerProcess, add_listeners
+from agentbus.operations.protocol import (
     Actor,
-    Each,
+    CannotBatch,
+    ExecuteMany,
     Op,
     Outcome,
     Query,
     Row,
-    Separately,
     Wake,
     mailbox_channel,
-    one_by_one,
     operation,
+    single_operation,
 )
-from agentbus.operations.checkpoints import restored
-from agentbus.operations.closed import ENDED, not_open
-from agentbus.operations.endings import end
-from agentbus.operations.events import event, record
-from agentbus.operations.fencing import LIVE, fence
-from agentbus.operations.holding import free_held_by
-from agentbus.operations.interruptions import resume
-from agentbus.operations.leases import Held, take_back
-from agentbus.operations.lives import Registration, life_of
-from agentbus.operations.processes import Neighbour, add_listeners
+from agentbus.operations.receive import take_back
+from agentbus.operations.rows import Held
+from agentbus.operations.session_status import ENDED, closed_session_error
+from agentbus.operations.task_ownership import release_tasks_of
+
+DEFAULT_PATIENCE = 30 * 60 * 1000
+"""Milliseconds that a visiting agent may be silent by default."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What an agent says of itself. None leaves what is there."""
+    """The attributes that an agent declares. None leaves the present value."""
 
     name: str | None = None
     milestone: str | None = None
@@ -57,13 +60,9 @@ class Profile(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
-PATIENCE = 30 * 60 * 1000
-"""Milliseconds that a visiting agent may be silent, unless it says otherwise."""
-
-
 class RegisterRequest(msgspec.Struct, frozen=True):
-    """An agent that comes to life: in ``process``, or visiting. Any other is only expected, and stays pending; or
-    spawning, if it must come ``within`` so many milliseconds."""
+    """Register an agent: in ``process``, or visiting. Otherwise it is only expected: pending, or spawning if it must
+    register ``within`` this many milliseconds."""
 
     agent: str
     type: str
@@ -86,8 +85,8 @@ class RegisterRequest(msgspec.Struct, frozen=True):
 
 
 class EndRequest(msgspec.Struct, frozen=True):
-    """An agent that ends its life: completed, failed or stopped. ``on_purpose``: it was not cut off, and nobody shall
-    expect it again."""
+    """End an agent as completed, failed or stopped. ``on_purpose``: it was not interrupted, and is not expected
+    again."""
 
     actor: Actor
     status: str
@@ -96,31 +95,31 @@ class EndRequest(msgspec.Struct, frozen=True):
 
 
 class ProgressRequest(msgspec.Struct, frozen=True):
-    """How far an agent is; None leaves the note as it is."""
+    """Set the progress of an agent; None leaves the note."""
 
-    touches: ClassVar[int] = 1
+    row_estimate: ClassVar[int] = 1
     actor: Actor
     percent: int
     note: str | None = None
 
 
 class BusyRequest(msgspec.Struct, frozen=True):
-    """The agent will be silent for so many milliseconds, and that is all right; 0 takes it back."""
+    """Declare that an agent will be silent for ``duration`` milliseconds; 0 cancels it."""
 
-    touches: ClassVar[int] = 1
+    row_estimate: ClassVar[int] = 1
     actor: Actor
     duration: int
 
 
 class UpdateRequest(msgspec.Struct, frozen=True):
-    """Changes to what an agent says of itself, by whomever."""
+    """Change the profile of an agent, on behalf of any caller."""
 
     agent: str
     profile: Profile
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
-    """Pools and topics that an agent joins, or leaves."""
+    """Join or leave pools and topics."""
 
     actor: Actor
     process: int
@@ -130,25 +129,26 @@ class MembershipRequest(msgspec.Struct, frozen=True):
 
 
 class DeclareRequest(msgspec.Struct, frozen=True):
-    """Pools and topics that shall exist though nobody has joined yet."""
+    """Create pools and topics that have no members yet."""
 
     pools: tuple[str, ...]
     topics: tuple[str, ...]
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def register(request: RegisterRequest, now: Now) -> Op[Outcome[Registration]]:
-    """Start a life of each agent, or announce it. State, checkpoints and mailbox of earlier lives are kept."""
+    """Start an incarnation of each agent, or announce it. State, checkpoints and mailbox of earlier ones are
+    retained."""
     error = yield from _cannot_register(request)
     return error or (yield from _register(request, now))
 
 
 @operation(durable=True)
 def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """End agents at their own word."""
+    """End agents on their own request."""
     if len({request.actor for request in requests}) < len(requests):
-        # Of two endings of one life, the second must hear that it is over.
-        raise Separately
+        # Of two requests to end one incarnation, the second is fenced.
+        raise CannotBatch
     refused = yield from fence(request.actor for request in requests)
     for request in requests:
         if request.actor not in refused:
@@ -159,11 +159,11 @@ def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     return [refused.get(request.actor) for request in requests]
 
 
-@operation(durable=False, beside=True)
+@operation(durable=False, concurrent=True)
 def progress(requests: Sequence[ProgressRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Note how far agents are."""
+    """Record the progress of agents."""
     refused = yield from fence(request.actor for request in requests)
-    yield Each(
+    yield ExecuteMany(
         "agent_progress",
         [
             (request.percent, request.note, now.wall, now.awake, request.actor.agent)
@@ -174,11 +174,11 @@ def progress(requests: Sequence[ProgressRequest], now: Now) -> Op[list[Outcome[N
     return [refused.get(request.actor) for request in requests]
 
 
-@operation(durable=False, beside=True)
+@operation(durable=False, concurrent=True)
 def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Note that agents will be silent for a while."""
+    """Record that agents will be silent for a while."""
     refused = yield from fence(request.actor for request in requests)
-    yield Each(
+    yield ExecuteMany(
         "agent_busy",
         [
             (
@@ -194,16 +194,16 @@ def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
     return [refused.get(request.actor) for request in requests]
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def update(request: UpdateRequest, now: Now) -> Op[Outcome[None]]:
-    """Change what agents say of themselves."""
+    """Change the profiles of agents."""
     rows = yield Query("agent_update", (*request.profile.row(), now.wall, request.agent))
     return None if rows else UnknownAgent(agent=request.agent)
 
 
 @operation(durable=True)
 def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[list[Outcome[Registration]]]:
-    """Let agents join or leave pools and topics; the outcome is what they read from now on."""
+    """Join or leave pools and topics; the outcome is the registration afterwards."""
     refused = yield from fence(request.actor for request in requests)
     outcomes: list[Outcome[Registration]] = []
     for request in requests:
@@ -222,7 +222,7 @@ def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[lis
 
 @operation(durable=True)
 def declare(requests: Sequence[DeclareRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Make pools and topics exist."""
+    """Create pools and topics."""
     for request in requests:
         wanted = [("pool", name, "") for name in request.pools] + [("topic", name, "") for name in request.topics]
         for kind, name, owner in dict.fromkeys(wanted):
@@ -237,14 +237,14 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
     if not known:
         return UnknownType(kind="agent", name=request.type)
     if request.session is not None:
-        error = yield from not_open(request.session, "join it")
+        error = yield from closed_session_error(request.session, "join it")
         if error is not None:
             return error
     rows = yield Query("agent_status", (request.agent,))
     if rows:
         _, status, _, *place = rows[0]
         if status in LIVE and request.alive and not request.takeover:
-            home = None if place[0] is None else msgspec.structs.asdict(Neighbour(*place))
+            home = None if place[0] is None else msgspec.structs.asdict(PeerProcess(*place))
             return AgentExists(agent=request.agent, status=status, pid=home and home["pid"], process=home)
     return None
 
@@ -253,16 +253,16 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     before = yield Query("agent_status", (request.agent,))
     was, old = (before[0][1], before[0][2]) if before else (None, None)
     if was in LIVE and not request.alive:
-        # Whom we expect is here already.
+        # The expected agent is registered already.
         return (yield from _registration(request.agent, now))
     if was in LIVE:
-        # Nobody is told of the old life's end: its successor is here.
+        # The end of the old incarnation is not reported: its successor is here.
         held = yield Query("message_held_by", ([request.agent],))
         yield from take_back([Held(*row) for row in held], "it was taken over", now)
-        yield from free_held_by([request.agent], "it was taken over", now)
+        yield from release_tasks_of([request.agent], "it was taken over", now)
         yield Query("workflow_forget", ([request.agent],))
-        # Whoever still waits for a message in the old life must hear that it is over.
-        ((_, mailbox, *_),) = yield Query("agent_life", (request.agent,))
+        # Wake receivers of the old incarnation: they are fenced now.
+        ((_, mailbox, *_),) = yield Query("agent_incarnation", (request.agent,))
         yield Wake([mailbox_channel(mailbox)])
     boxes = yield from _mailboxes(
         [("agent", request.agent, request.agent), ("replies", request.agent, request.agent)], now
@@ -277,7 +277,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
             request.status, now.wall, now.wall if request.alive else None, now.awake, *boxes,
             int(request.alive), *request.profile.row(),
             None if request.within is None else now.awake + request.within,
-            PATIENCE if request.kind == "visiting" else None,
+            DEFAULT_PATIENCE if request.kind == "visiting" else None,
         ),
     )  # fmt: skip
     if request.alive and session is not None:
@@ -295,14 +295,14 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
 
 
 def _open_session(session: str | None) -> Op[str | None]:
-    """The session of an earlier life, as long as it goes on."""
+    """Return the session of the previous incarnation while it is open."""
     if session is None:
         return None
-    return None if (yield from not_open(session, "go on with it")) else session
+    return None if (yield from closed_session_error(session, "continue it")) else session
 
 
 def _leaving(session: str | None, was: str | None) -> Op[tuple[str, str] | None]:
-    """The session of an earlier life, and its status, if it goes on without an agent that had not completed in it."""
+    """Return the open session, and its status, that an agent leaves without having completed."""
     if session is None or was == "completed":
         return None
     rows = yield Query("session_status", (session,))
@@ -310,7 +310,7 @@ def _leaving(session: str | None, was: str | None) -> Op[tuple[str, str] | None]
 
 
 def _registration(agent: str, now: Now) -> Op[Registration]:
-    registration = yield from life_of(agent, now)
+    registration = yield from current_registration(agent, now)
     assert registration is not None  # noqa: S101 - it was registered before
     return registration
 
@@ -326,8 +326,8 @@ def _listen(registration: Registration, process: int) -> Op[None]:
 
 
 def _mailboxes(wanted: Sequence[tuple[str, str, str]], now: Now) -> Op[list[int]]:
-    """The ids of these (kind, name, owner) mailboxes, made where they do not exist."""
-    yield Each("mailbox_ensure", [(*box, now.wall) for box in wanted])
+    """Return the ids of the (kind, name, owner) mailboxes, creating missing ones."""
+    yield ExecuteMany("mailbox_ensure", [(*box, now.wall) for box in wanted])
     ids: list[int] = []
     for box in wanted:
         ((id,),) = yield Query("mailbox_find", box)
@@ -337,10 +337,12 @@ def _mailboxes(wanted: Sequence[tuple[str, str, str]], now: Now) -> Op[list[int]
 
 def _join(agent: str, pools: Sequence[str], topics: Sequence[str], now: Now) -> Op[None]:
     boxes = yield from _mailboxes([("pool", name, "") for name in pools], now)
-    yield Each("pool_join", [(box, agent, now.wall) for box in boxes])
+    yield ExecuteMany("pool_join", [(box, agent, now.wall) for box in boxes])
     boxes = yield from _mailboxes([("topic", name, "") for name in topics], now)
     own = yield from _mailboxes([("subscription", name, agent) for name in topics], now)
-    yield Each("subscription_insert", [(box, agent, mine, now.wall) for box, mine in zip(boxes, own, strict=True)])
+    yield ExecuteMany(
+        "subscription_insert", [(box, agent, mine, now.wall) for box, mine in zip(boxes, own, strict=True)]
+    )
 
 
 def _leave(request: MembershipRequest, now: Now) -> Op[None]:

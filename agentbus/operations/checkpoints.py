@@ -1,6 +1,6 @@
-"""Checkpoints: saving them, reading them, and letting old ones go.
+"""Checkpoints: saving, reading and pruning.
 
-What is read here is as it is stored: checking and decoding a large snapshot takes a while, and is left to the caller.
+Snapshots are returned as stored: verifying and decoding a large one takes time, and is left to the caller.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agentbus.clock import Now
+from agentbus.core.clock import Now
+from agentbus.core.validation import MAX_ID, PAGE_SIZE
 from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint, UnknownTask
-from agentbus.limits import MAX_ID
-from agentbus.operations import Actor, Each, Op, Outcome, Query, one_by_one, operation
-from agentbus.operations.budget import Budget
-from agentbus.operations.closed import not_open
+from agentbus.operations.common import LIVE, Budget, fence, page
 from agentbus.operations.events import event, record
-from agentbus.operations.fencing import LIVE, fence
-from agentbus.operations.paging import page
+from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, operation, single_operation
+from agentbus.operations.session_status import closed_session_error
 from agentbus.records import CheckpointSummary, Page
 
 _STEP = 100
-"""Checkpoints that are looked at together, and that one save removes at most."""
+"""Checkpoints that are read together, and that one save removes at most."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose checkpoint it is: an agent's, a session's, a task's, or (composite) a session's with all that belongs to
+    """The owner of a checkpoint: an agent, a session, a task, or (composite) a session with everything that belongs to
     it."""
 
     kind: str
@@ -33,11 +31,8 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class SaveRequest(msgspec.Struct, frozen=True):
-    """A checkpoint to be kept.
-
-    ``session`` is the one of an agent that saves its own; what others save is looked up. With ``keep``, older ones of
-    its name go until so many are left; of very many, some with each save.
-    """
+    """A checkpoint to save. ``session`` is that of an agent saving its own; otherwise it is looked up. With ``keep``,
+    older ones of its name are removed until this many are left, a bounded number with each save."""
 
     actor: Actor | None
     owner: Owner
@@ -52,12 +47,12 @@ class SaveRequest(msgspec.Struct, frozen=True):
     keep: int | None = None
 
     @property
-    def weight(self) -> int:
+    def data_size(self) -> int:
         return self.size + len(self.files) + len(self.notes)
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What only the bus knows of a checkpoint that was just saved."""
+    """The columns of a saved checkpoint that the bus assigned."""
 
     id: int
     session: str | None
@@ -65,8 +60,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class PruneRequest(msgspec.Struct, frozen=True):
-    """All but the newest so many checkpoints of each of these names shall go; ``name`` is the one that was asked for,
-    if it was one."""
+    """Delete all but the newest ``keep`` checkpoints of each name; ``name`` is the requested one, if any."""
 
     owner: Owner
     names: tuple[str, ...]
@@ -74,29 +68,29 @@ class PruneRequest(msgspec.Struct, frozen=True):
     name: str | None = None
 
     @property
-    def weight(self) -> int:
+    def data_size(self) -> int:
         return Budget().left
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """How many went, and the names that are left for another step."""
+    """The number deleted, and the names left for another step."""
 
     count: int
     names: tuple[str, ...] = ()
 
 
 class HistoryFilter(msgspec.Struct, frozen=True):
-    """Which checkpoints to list; None takes all. An ``owner`` needs its ``kind``."""
+    """Selects checkpoints; None matches all. An ``owner`` needs its ``kind``."""
 
     kind: str | None = None
     owner: str | None = None
     name: str | None = None
     cursor: int = MAX_ID
-    limit: int = 100
+    limit: int = PAGE_SIZE
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A checkpoint as the database has it."""
+    """A checkpoint as it is stored."""
 
     id: int
     owner_kind: str
@@ -110,9 +104,9 @@ class Stored(msgspec.Struct, frozen=True):
     snapshot: str
 
 
-@operation(durable=True, beside=True, grows=True)
+@operation(durable=True, concurrent=True, stores_data=True)
 def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcome[Saved]]]:
-    """Keep checkpoints."""
+    """Save checkpoints."""
     refused = yield from fence(request.actor for request in requests)
     outcomes: list[Outcome[Saved]] = []
     for request in requests:
@@ -134,7 +128,7 @@ def save_checkpoint(requests: Sequence[SaveRequest], now: Now) -> Op[list[Outcom
     return outcomes
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def delete_checkpoint(id: int, now: Now) -> Op[Outcome[None]]:
     """Delete checkpoints by their ids."""
     rows = yield Query("checkpoint_delete", (id,))
@@ -145,9 +139,9 @@ def delete_checkpoint(id: int, now: Now) -> Op[Outcome[None]]:
     return None if rows else UnknownCheckpoint(id=id)
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def prune_checkpoints(request: PruneRequest, now: Now) -> Op[Outcome[Pruned]]:
-    """Delete old checkpoints, as many as go at once; ask again with the names that are left."""
+    """Delete old checkpoints in bounded steps; repeat with the names that are left."""
     owner = request.owner
     budget = Budget()
     gone = 0
@@ -168,7 +162,8 @@ def prune_checkpoints(request: PruneRequest, now: Now) -> Op[Outcome[Pruned]]:
 
 
 def forget(owner: Owner, budget: Budget) -> Op[int]:
-    """Delete all checkpoints of one that is being deleted, or the oldest until the budget is spent; says how many."""
+    """Delete the checkpoints of an owner that is being deleted, oldest first, until the budget is spent; return their
+    number."""
     gone = 0
     more = not budget.spent
     while more:
@@ -181,23 +176,24 @@ def forget(owner: Owner, budget: Budget) -> Op[int]:
 
 
 def trim(owner: Owner, name: str, keep: int) -> Op[None]:
-    """Make room for one that was just saved. Not a deletion that anybody asked for: the trail would be full of them."""
+    """Remove checkpoints in excess of ``keep`` after a save. No event is recorded: the audit log would fill with
+    them."""
     rows = yield Query("checkpoint_surplus", (owner.kind, owner.id, name, keep, _STEP))
     budget = Budget()
-    # At least two, so that they become fewer however large they are.
+    # At least two, so that their number decreases whatever their size.
     yield from _remove([id for index, (id, size) in enumerate(rows) if budget.spend(size) or index < 2])
 
 
 def _remove(ids: list[int]) -> Op[None]:
     if ids:
-        yield Each("checkpoint_remove", [(id,) for id in ids])
+        yield ExecuteMany("checkpoint_remove", [(id,) for id in ids])
 
 
 def restored(agent: str, before: str | None, session: str | None) -> Op[CheckpointSummary | None]:
-    """What an agent that begins a life in this session (or in none) goes on from: its newest checkpoint of there, if
-    the last life that it began did not complete.
+    """Return the checkpoint from which an agent that registers in this session (or in none) resumes: its newest one
+    there, if its previous incarnation did not complete.
 
-    To be asked before the new life begins. What it saved for another session says nothing of how far it is in this one.
+    Call it before the new incarnation starts. Checkpoints of another session do not count.
     """
     if before is None:
         return None
@@ -209,16 +205,13 @@ def restored(agent: str, before: str | None, session: str | None) -> Op[Checkpoi
     return CheckpointSummary(*rows[0]) if rows else None
 
 
-# Questions
-
-
 def get_checkpoint(id: int, now: Now) -> Op[Stored | None]:
     rows = yield Query("checkpoint_get", (id,))
     return Stored(*rows[0]) if rows else None
 
 
 def latest_checkpoint(wanted: tuple[Owner, str | None], now: Now) -> Op[Stored | None]:
-    """The newest checkpoint of an owner, of one name or of all."""
+    """Return the newest checkpoint of an owner, of one name or of all."""
     owner, name = wanted
     if name is None:
         rows = yield Query("checkpoint_latest", (owner.kind, owner.id))
@@ -228,7 +221,7 @@ def latest_checkpoint(wanted: tuple[Owner, str | None], now: Now) -> Op[Stored |
 
 
 def names_of(owner: Owner, now: Now) -> Op[tuple[str, ...]]:
-    """The names under which somebody has checkpoints."""
+    """Return the names of an owner's checkpoints."""
     rows = yield Query("checkpoint_names", (owner.kind, owner.id))
     return tuple(name for (name,) in rows)
 
@@ -250,10 +243,10 @@ def list_checkpoints(wanted: HistoryFilter, now: Now) -> Op[Page[CheckpointSumma
 
 
 def _session_of(request: SaveRequest) -> Op[AgentBusError | str | None]:
-    """The session that a checkpoint belongs to, or why its owner cannot have one."""
+    """Return the session that a checkpoint belongs to, or the error if its owner cannot have one."""
     owner = request.owner
     if owner.kind == "session":
-        return (yield from not_open(owner.id, "save a checkpoint of it")) or owner.id
+        return (yield from closed_session_error(owner.id, "save a checkpoint of it")) or owner.id
     if owner.kind == "task":
         rows = yield Query("task_standing", ([owner.id],))
         return rows[0][4] if rows else UnknownTask(task=owner.id)

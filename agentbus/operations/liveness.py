@@ -1,8 +1,8 @@
-"""Who is suspect and who has failed: verdicts on evidence, each kept with what it rests on.
+"""Suspicion and failure of agents: verdicts, each stored with its evidence.
 
-Whoever judges gathers evidence before (which processes are gone, which are there but silent); what may have changed
-since is looked at again here, inside the transaction. A verdict that is only about silence takes two sweeps, the first
-of which makes suspect: after a standstill of everybody, the judge included, the others can beat before anyone fails.
+The caller gathers evidence first (processes that are gone, processes that are silent); here, inside the transaction, it
+is checked again. A verdict based only on silence takes two sweeps, the first of which makes an agent suspect: after a
+pause of the whole machine, the monitor included, processes can send a heartbeat before any agent fails.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agentbus.clock import Now
-from agentbus.codec import plain
-from agentbus.limits import MAX_SECONDS
-from agentbus.operations import Each, Op, Outcome, Query, Row, one_by_one
-from agentbus.operations.endings import end
+from agentbus.core.clock import Now
+from agentbus.core.codec import plain
+from agentbus.core.validation import MAX_SECONDS
+from agentbus.operations.agent_status import end, interrupt
+from agentbus.operations.common import Evidence, Silence, age
 from agentbus.operations.events import event, record
-from agentbus.operations.evidence import Evidence, Silence, age
-from agentbus.operations.interruptions import interrupt
-from agentbus.operations.processes import strike
+from agentbus.operations.processes import mark_processes_dead
+from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row, single_operation
 
 STEP = 500
-"""Agents of a kind that one call judges at most, so that nobody waits long for the lock."""
+"""Agents of a kind that one call judges at most, so that other writers do not wait long for the lock."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """After how many milliseconds of silence an agent is suspect; has failed, where its process cannot be seen; has
-    failed, though its process can be seen (None: never). ``host`` is where the judge is: it sees no process of
-    another."""
+    """Milliseconds of silence after which an agent is suspect; has failed, if its process cannot be observed; has
+    failed although its process exists (None: never). ``host`` is the host of the caller, which observes only processes
+    of the same host."""
 
     suspect_after: int
     fail_after: int
@@ -37,12 +36,12 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 LENIENT = Rules(MAX_SECONDS * 1000, MAX_SECONDS * 1000)
-"""By these nobody fails for silence, but only who did not come in time."""
+"""Rules by which no agent fails for silence, only for not registering in time."""
 
 
-class JudgeRequest(msgspec.Struct, frozen=True):
-    """Evidence: processes that are ``gone``; that are there, and ``stalled``; that are silent, and cannot be seen
-    (``unseen``). ``sessions`` are those that nobody seems to be at work in."""
+class CheckLiveness(msgspec.Struct, frozen=True):
+    """Evidence: processes that are ``gone``; that exist but are silent (``stalled``); that are silent and cannot be
+    observed (``unseen``). ``sessions`` are candidates for interruption."""
 
     rules: Rules
     gone: tuple[int, ...] = ()
@@ -52,9 +51,8 @@ class JudgeRequest(msgspec.Struct, frozen=True):
     limit: int = STEP
 
 
-class Convicted(msgspec.Struct):
-    """Processes that were struck off, agents that failed, sessions that were interrupted. ``more``: there are more to
-    judge."""
+class Failed(msgspec.Struct):
+    """Processes marked dead, agents that failed, sessions that were interrupted. ``more``: there are more to judge."""
 
     processes: list[int]
     agents: list[str]
@@ -74,39 +72,39 @@ class _Process(msgspec.Struct, frozen=True):
     pid: int
     beat: int
     silent: int
-    """When an earlier sweep found it so; 0 if none did."""
+    """Awake time at which an earlier sweep found it silent; 0 if none did."""
     every: int
 
     def noted(self, now: Now) -> bool:
-        """Whether a sweep has found it silent; a note from the future is of a clock that was set back since."""
+        """Return whether a sweep has found it silent; a time in the future is from before the clock was set back."""
         return 0 < self.silent <= now.awake
 
 
-@one_by_one(durable=True)
-def convict(request: JudgeRequest, now: Now) -> Op[Outcome[Convicted]]:
-    """Fail those that the evidence is enough for. Whatever was judged already is left alone, so that any number of
-    judges do no harm."""
-    struck = yield from strike(request.gone, "its process died", "dead", now, alive=False)
-    convicted = Convicted(struck.processes, struck.agents, struck.sessions)
-    yield from _convict_processes(request, convicted, now)
-    yield from _convict_agents(request, convicted, now)
+@single_operation(durable=True)
+def mark_failed(request: CheckLiveness, now: Now) -> Op[Outcome[Failed]]:
+    """Fail the agents that the evidence suffices for. Already judged ones are skipped, so concurrent monitors do no
+    harm."""
+    marked = yield from mark_processes_dead(request.gone, "its process died", "dead", now, alive=False)
+    failed = Failed(marked.processes, marked.agents, marked.sessions)
+    yield from _fail_processes(request, failed, now)
+    yield from _fail_agents(request, failed, now)
     if request.sessions:
-        convicted.sessions += yield from interrupt((), (), None, now, request.sessions)
-    return convicted
+        failed.sessions += yield from interrupt((), (), None, now, request.sessions)
+    return failed
 
 
-@one_by_one(durable=True)
-def suspect(request: JudgeRequest, now: Now) -> Op[Outcome[Suspected]]:
-    """Make those suspect that something speaks against."""
+@single_operation(durable=True)
+def suspect(request: CheckLiveness, now: Now) -> Op[Outcome[Suspected]]:
+    """Mark agents suspect."""
     silent = yield from _silent(request, now)
-    yield Each("process_silent", [
+    yield ExecuteMany("process_silent", [
         (now.awake, id) for id in request.unseen if id in silent and not silent[id].noted(now)
     ])  # fmt: skip
     running = (yield Query("agent_of_status", (list(silent), "running"))) if silent else []
     stuck = yield from silent_agents("running", request.rules, request.limit, now)
     overdue = yield from overdue_agents("running", request.rules, request.limit, now)
-    found = {**stuck, **overdue, **_in_processes(running, request, silent, now)}
-    yield Each("agent_suspect", [(plain(evidence), now.wall, agent) for agent, evidence in found.items()])
+    found = {**stuck, **overdue, **_evidence_in_processes(running, request, silent, now)}
+    yield ExecuteMany("agent_suspect", [(plain(evidence), now.wall, agent) for agent, evidence in found.items()])
     yield from record([
         event(now.wall, "agent_suspected", ("agent", agent), None, evidence=evidence)
         for agent, evidence in found.items()
@@ -114,74 +112,74 @@ def suspect(request: JudgeRequest, now: Now) -> Op[Outcome[Suspected]]:
     return Suspected(list(found), request.limit in {len(stuck), len(overdue)})
 
 
-def _convict_processes(request: JudgeRequest, convicted: Convicted, now: Now) -> Op[None]:
-    """Processes that do not beat. One that can be seen is not dead: a debugger may have stopped it, or its loop is
-    blocked. Then its suspect agents fail, if that was asked for, and it may go on with others."""
+def _fail_processes(request: CheckLiveness, failed: Failed, now: Now) -> Op[None]:
+    """Mark silent processes dead that cannot be observed. One that exists may be stopped by a debugger, or its loop is
+    blocked: only its suspect agents fail, if the rules say so."""
     rules = request.rules
     silent = yield from _silent(request, now)
     lost = [
         id for id in request.unseen
-        if id in silent and _had_its_chance(silent[id], now) and _exceeds(silent[id], rules.fail_after, now)
+        if id in silent and _had_grace_period(silent[id], now) and _exceeds(silent[id], rules.fail_after, now)
     ]  # fmt: skip
     if lost:
-        # Not as long as one of its agents is running: it has yet to become suspect, or said that it would be busy.
+        # Not while one of its agents is running: it is not suspect yet, or declared itself busy.
         running = yield Query("agent_of_status", (lost, "running"))
         lost = sorted(set(lost) - {row[1] for row in running})
         reason = f"its process, which cannot be seen from here, was silent for longer than {_seconds(rules.fail_after)}"
-        struck = yield from strike(lost, reason, "unreachable", now, alive=None)
-        convicted.processes += struck.processes
-        convicted.agents += struck.agents
-        convicted.sessions += struck.sessions
+        marked = yield from mark_processes_dead(lost, reason, "unreachable", now, alive=None)
+        failed.processes += marked.processes
+        failed.agents += marked.agents
+        failed.sessions += marked.sessions
     limit = rules.fail_stuck_after
     stuck = [id for id in request.stalled if id in silent and limit is not None and _exceeds(silent[id], limit, now)]
     if stuck and limit is not None:
         rows = yield Query("agent_of_status", (stuck, "suspect"))
         reason = f"its process is there, but was silent for longer than {_seconds(limit)}"
-        yield from _fail(_in_processes(rows, request, silent, now), reason, convicted, now)
+        yield from _fail(_evidence_in_processes(rows, request, silent, now), reason, failed, now)
 
 
-def _convict_agents(request: JudgeRequest, convicted: Convicted, now: Now) -> Op[None]:
+def _fail_agents(request: CheckLiveness, failed: Failed, now: Now) -> Op[None]:
     rules = request.rules
     stuck = yield from silent_agents("suspect", rules, request.limit, now)
     reason = f"it was silent for longer than {_seconds(rules.fail_stuck_after or 0)}, though its process is there"
-    yield from _fail(stuck, reason, convicted, now)
+    yield from _fail(stuck, reason, failed, now)
     overdue = yield from overdue_agents("suspect", rules, request.limit, now)
-    yield from _fail(overdue, "it was silent for much longer than its patience", convicted, now)
+    yield from _fail(overdue, "it was silent for much longer than its patience", failed, now)
     absent = yield from absent_agents(request.limit, now)
     reasons = dict[str, dict[str, Evidence]]()
     for agent, evidence in absent.items():
-        reasons.setdefault(_absence(evidence), {})[agent] = evidence
+        reasons.setdefault(_absence_reason(evidence), {})[agent] = evidence
     for reason, agents in reasons.items():
-        yield from _fail(agents, reason, convicted, now)
-    convicted.more = request.limit in {len(stuck), len(overdue), len(absent)}
+        yield from _fail(agents, reason, failed, now)
+    failed.more = request.limit in {len(stuck), len(overdue), len(absent)}
 
 
-def _silent(request: JudgeRequest, now: Now) -> Op[dict[int, _Process]]:
-    """Those of the silent processes that are so still: one may have beaten meanwhile."""
+def _silent(request: CheckLiveness, now: Now) -> Op[dict[int, _Process]]:
+    """Return the silent processes that have sent no heartbeat meanwhile."""
     processes = [*request.stalled, *request.unseen]
     rows = (yield Query("process_beats", (processes,))) if processes else []
     found = [_Process(*row) for row in rows]
     return {process.id: process for process in found if _exceeds(process, request.rules.suspect_after, now)}
 
 
-def patience(limit: int, every: int) -> int:
-    """How long a process may be silent: the limit, but at least two of its own beats."""
+def silence_limit(limit: int, every: int) -> int:
+    """Return the milliseconds that a process may be silent: the limit, but at least two heartbeat intervals."""
     return max(limit, 2 * every)
 
 
 def _exceeds(process: _Process, limit: int, now: Now) -> bool:
-    return now.awake - process.beat > patience(limit, process.every)
+    return now.awake - process.beat > silence_limit(limit, process.every)
 
 
-def _had_its_chance(process: _Process, now: Now) -> bool:
-    """Whether it could have beaten twice since it was found silent: if the clock jumped, it has."""
+def _had_grace_period(process: _Process, now: Now) -> bool:
+    """Return whether it had time for two heartbeats since it was found silent: the clock may have jumped."""
     return process.noted(now) and now.awake - process.silent >= 2 * process.every
 
 
-def _in_processes(
-    rows: Sequence[Row], request: JudgeRequest, silent: dict[int, _Process], now: Now
+def _evidence_in_processes(
+    rows: Sequence[Row], request: CheckLiveness, silent: dict[int, _Process], now: Now
 ) -> dict[str, Evidence]:
-    """What speaks against these agents of silent processes. Those that said they would be busy are believed."""
+    """Return the evidence against agents of silent processes, except those that declared themselves busy."""
     found: dict[str, Evidence] = {}
     for silence in (Silence(*row) for row in rows):
         process = silent[silence.process or 0]
@@ -198,8 +196,8 @@ def _in_processes(
 
 
 def silent_agents(status: str, rules: Rules, limit: int, now: Now) -> Op[dict[str, Evidence]]:
-    """Agents of this status that do nothing, for longer than such a one may, in a process that beats. How long they
-    have been silent is known as of its last beat."""
+    """Return agents of this status that exceeded the limit of silence in a process that sends heartbeats. Their
+    activity is known as of its last heartbeat."""
     longest = rules.suspect_after if status == "running" else rules.fail_stuck_after
     if longest is None:
         return {}
@@ -211,8 +209,8 @@ def silent_agents(status: str, rules: Rules, limit: int, now: Now) -> Op[dict[st
 
 
 def overdue_agents(status: str, rules: Rules, limit: int, now: Now) -> Op[dict[str, Evidence]]:
-    """Visiting agents of this status whose patience is over. One that is suspect has failed ``fail_after`` later; but
-    if its process can be watched from here, and is there, it is only stuck."""
+    """Return visiting agents of this status that exceeded their patience. A suspect one fails ``fail_after`` later; if
+    its process is observed and exists, it is only stuck."""
     alone = with_process = now.awake
     if status == "suspect":
         alone = now.awake - rules.fail_after
@@ -225,7 +223,7 @@ def overdue_agents(status: str, rules: Rules, limit: int, now: Now) -> Op[dict[s
 
 
 def absent_agents(limit: int, now: Now) -> Op[dict[str, Evidence]]:
-    """Agents that were expected by now, and never came."""
+    """Return agents that did not register in time."""
     rows = yield Query("agent_absent", (now.awake, limit))
     return {
         agent: Evidence("absent", call_age=age(last_call, now), busy_age=age(busy_until, now))
@@ -233,24 +231,24 @@ def absent_agents(limit: int, now: Now) -> Op[dict[str, Evidence]]:
     }
 
 
-def _absence(evidence: Evidence) -> str:
-    """After a reboot nobody knows any more when it was expected."""
+def _absence_reason(evidence: Evidence) -> str:
+    """Return the reason of failure. After a reboot the deadline is unknown."""
     if evidence.call_age is None or evidence.busy_age is None:
         return "expected, never registered"
     return f"expected within {evidence.call_age - evidence.busy_age:g} s, never registered"
 
 
-def overstayed(_: None, now: Now) -> Op[JudgeRequest | None]:
-    """What there is to judge when a bus is opened and nobody sweeps it: agents and sessions that nobody came for."""
+def find_overdue(_: None, now: Now) -> Op[CheckLiveness | None]:
+    """Return the agents and sessions to judge when a bus is opened and no monitor runs: those whose deadline passed."""
     absent = yield from absent_agents(1, now)
     rows = yield Query("session_overdue", (now.awake,))
     sessions = tuple(session for (session,) in rows)
-    return JudgeRequest(LENIENT, sessions=sessions) if absent or sessions else None
+    return CheckLiveness(LENIENT, sessions=sessions) if absent or sessions else None
 
 
-def _fail(evidence: dict[str, Evidence], reason: str, convicted: Convicted, now: Now) -> Op[None]:
-    convicted.sessions += yield from end(list(evidence), "failed", reason, None, now, evidence)
-    convicted.agents += evidence
+def _fail(evidence: dict[str, Evidence], reason: str, failed: Failed, now: Now) -> Op[None]:
+    failed.sessions += yield from end(list(evidence), "failed", reason, None, now, evidence)
+    failed.agents += evidence
 
 
 def _seconds(milliseconds: int) -> str:

@@ -1,33 +1,113 @@
-"""Processes that have the bus open: entering, beating, listening, leaving, and being found dead."""
+"""Processes that have the bus open: entering, heartbeats, listening, leaving, being marked dead; lock waits of writers;
+and the position of an unfinished copy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
-from agentbus.clock import Now
-from agentbus.codec import decode
-from agentbus.operations import Each, Op, Outcome, Query, one_by_one, operation
-from agentbus.operations.endings import end
+from agentbus.core.clock import Now
+from agentbus.core.codec import decode, plain
+from agentbus.core.validation import HEARTBEAT_INTERVAL
+from agentbus.errors import CopyUnfinished, StoreError
+from agentbus.operations.agent_identity import clear_suspicion
+from agentbus.operations.agent_status import end
+from agentbus.operations.common import PROCESS_WIDE, Evidence, Silence, age
 from agentbus.operations.events import event, record
-from agentbus.operations.evidence import PROCESS_WIDE, Evidence, Silence, age
-from agentbus.operations.holding import free_all
-from agentbus.operations.leases import Held, take_back
-from agentbus.operations.outgrowing import note_waits
-from agentbus.operations.returning import acquit
-from agentbus.operations.unfinished import refuse_unfinished
+from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, operation, single_operation
+from agentbus.operations.receive import take_back
+from agentbus.operations.rows import Held
+from agentbus.operations.task_ownership import release_all_tasks
 
+_WAITS = "lock_waits"
+_MINUTES = 10
+"""Minutes for which lock waits are remembered."""
+COPY_POSITION = "copying"
+"""The meta key that exists while a copy is unfinished."""
 CREATED = "created"
-"""The fact that says when a bus was first opened."""
+"""The meta key with the time at which a bus was first opened."""
+
+
+class WriterLoad(msgspec.Struct, frozen=True):
+    """Seconds per minute that all writers together waited for the lock recently, and the number of processes that have
+    the bus open."""
+
+    waits: float
+    writers: int
+
+
+def record_lock_waits(waited: int, now: Now) -> Op[None]:
+    """Record milliseconds of waiting for the lock since the last heartbeat. Nothing is written without waits."""
+    minutes = yield from _recent_lock_waits(now)
+    minute = now.wall // 60_000
+    yield Query("meta_set", (_WAITS, plain({**minutes, minute: minutes.get(minute, 0) + waited})))
+
+
+def read_writer_load(_: None, now: Now) -> Op[WriterLoad]:
+    minutes = yield from _recent_lock_waits(now)
+    ((writers,),) = yield Query("process_writers")
+    return WriterLoad(sum(minutes.values()) / 1000 / _MINUTES, writers)
+
+
+def _recent_lock_waits(now: Now) -> Op[dict[int, int]]:
+    """Return milliseconds by minute. Minutes in the future, left by a clock that was set back, are ignored."""
+    rows = yield Query("meta_get", (_WAITS,))
+    if not rows:
+        return {}
+    last = now.wall // 60_000
+    try:
+        found = msgspec.json.decode(rows[0][0], type=dict[int, int])
+    except msgspec.DecodeError:
+        # Written by a foreign program; the next wait replaces it.
+        return {}
+    return {minute: waited for minute, waited in found.items() if last - _MINUTES < minute <= last}
+
+
+class CopyPosition(msgspec.Struct, frozen=True):
+    """The position of a copy of ``bus``: the tables before ``table`` are complete, and ``table`` up to the key
+    ``after``; an empty ``table`` means all are. ``source`` and ``target`` are URLs for display."""
+
+    bus: str
+    source: str
+    target: str
+    table: str
+    after: tuple[Any, ...] = ()
+    rows: int = 0
+
+    @property
+    def command(self) -> str:
+        """Return the command that resumes the copy."""
+        # Imported only here: every command loads this module.
+        from shlex import quote
+
+        return f"agentbus copy {quote(self.source)} {quote(self.target)}"
+
+
+def read_copy_position(_: None, now: Now) -> Op[CopyPosition | None]:
+    """Return the position of an unfinished copy into this bus, or None."""
+    rows = yield Query("copy_position")
+    if not rows:
+        return None
+    try:
+        return msgspec.json.decode(rows[0][0], type=CopyPosition)
+    except msgspec.DecodeError as error:
+        raise StoreError(path="an unfinished copy", reason=f"its position cannot be read: {error}") from None
+
+
+def require_complete_copy(now: Now) -> Op[None]:
+    """Refuse to open a bus whose copy is unfinished."""
+    position = yield from read_copy_position(None, now)
+    if position is not None:
+        raise CopyUnfinished(path=position.target, source=position.source, command=position.command)
 
 
 class EnterRequest(msgspec.Struct, frozen=True):
     """A process that opens the bus. ``started`` tells it from a later process with the same pid.
 
-    ``watched``: it does not open the bus; a visiting agent lives and dies with it. ``every``: how many milliseconds are
-    between its beats.
+    ``watched``: it does not open the bus itself; a visiting agent ends with it. ``every``: milliseconds between its
+    heartbeats.
     """
 
     host: str
@@ -35,18 +115,18 @@ class EnterRequest(msgspec.Struct, frozen=True):
     started: str
     bell: str | None
     watched: bool = False
-    every: int = 5000
+    every: int = round(HEARTBEAT_INTERVAL * 1000)
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """The process's own number, and the other processes of its host that count as live."""
+    """The number of the process, and the other live processes of its host."""
 
     process: int
-    neighbours: Sequence[Neighbour]
+    peers: Sequence[PeerProcess]
 
 
-class Neighbour(msgspec.Struct, frozen=True):
-    """Another process: enough to find out whether it is still there."""
+class PeerProcess(msgspec.Struct, frozen=True):
+    """The identity of another process, to find out whether it exists."""
 
     process: int
     host: str
@@ -55,9 +135,9 @@ class Neighbour(msgspec.Struct, frozen=True):
     bell: str | None
 
 
-class BeatRequest(msgspec.Struct, frozen=True):
-    """A process is alive; ``calls`` are its agents that did something since the last beat, and when (awake).
-    ``waited``: for so many milliseconds since then it waited to write."""
+class HeartbeatRequest(msgspec.Struct, frozen=True):
+    """A heartbeat; ``calls`` are the agents that made calls since the last one, with epoch and awake time. ``waited``:
+    milliseconds of waiting for the lock since then."""
 
     process: int
     calls: tuple[tuple[str, int, int], ...]
@@ -65,40 +145,40 @@ class BeatRequest(msgspec.Struct, frozen=True):
 
 
 class LeaveRequest(msgspec.Struct, frozen=True):
-    """Processes that no longer have the bus open; ``dead`` if they were found so, not if they left by themselves."""
+    """Processes that no longer have the bus open; ``dead``: they were found dead, rather than leaving."""
 
     processes: tuple[int, ...]
     dead: bool
     reason: str
 
 
-class DisownRequest(msgspec.Struct, frozen=True):
-    """The bus was made from a backup of this name."""
+class ReleaseProcessesRequest(msgspec.Struct, frozen=True):
+    """The bus was restored from the backup of this name."""
 
     backup: str
     reason: str
 
 
 class ListenRequest(msgspec.Struct, frozen=True):
-    """A process wants to be rung for a channel by other processes, or no longer wants to."""
+    """Start or stop notifying a process of a channel."""
 
-    touches: ClassVar[int] = 1
+    row_estimate: ClassVar[int] = 1
     process: int
     channel: str
     listening: bool
 
 
 @operation(durable=False)
-def notice_boot(requests: Sequence[None], now: Now) -> Op[list[Outcome[None]]]:
-    """Somebody who does not enter finds that the machine was restarted."""
-    yield from _new_boot(now)
+def detect_reboot(requests: Sequence[None], now: Now) -> Op[list[Outcome[None]]]:
+    """Detect a reboot on behalf of a caller that does not enter."""
+    yield from _check_boot(now)
     return [None] * len(requests)
 
 
-@one_by_one(durable=False)
+@single_operation(durable=False)
 def enter(request: EnterRequest, now: Now) -> Op[Outcome[Entry]]:
-    """Take a number. The first to open the bus after a reboot voids what the last boot left behind."""
-    yield from _new_boot(now)
+    """Register a process. The first one after a reboot invalidates the previous boot."""
+    yield from _check_boot(now)
     ((process,),) = yield Query(
         "process_insert",
         (
@@ -106,13 +186,13 @@ def enter(request: EnterRequest, now: Now) -> Op[Outcome[Entry]]:
             now.wall, request.every,
         ),
     )  # fmt: skip
-    rows = yield Query("process_neighbours", (process,))
-    return Entry(process, [Neighbour(*row) for row in rows])
+    rows = yield Query("process_peers", (process,))
+    return Entry(process, [PeerProcess(*row) for row in rows])
 
 
-@one_by_one(durable=True)
-def disown(request: DisownRequest, now: Now) -> Op[Outcome[int]]:
-    """Strike off every process: what is live in a backup is a process of another time. The outcome says how many."""
+@single_operation(durable=True)
+def release_processes(request: ReleaseProcessesRequest, now: Now) -> Op[Outcome[int]]:
+    """Mark every process dead after a restore: those in a backup are not running. The outcome is their number."""
     rows = yield Query("process_live")
     yield from leave.run([LeaveRequest(tuple(process for (process,) in rows), True, request.reason)], now)
     facts = {"backup": request.backup, "processes": len(rows)}
@@ -120,28 +200,28 @@ def disown(request: DisownRequest, now: Now) -> Op[Outcome[int]]:
     return len(rows)
 
 
-@operation(durable=False, beside=True)
-def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
-    """One beat for all agents of a process. A suspect agent that did something is running again, and so is every one
-    that was suspect only because its process did not beat. The outcome says whether the process counted as dead."""
-    yield Each("process_beat", [(now.awake, request.process) for request in requests])
+@operation(durable=False, concurrent=True)
+def heartbeat(requests: Sequence[HeartbeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
+    """Record one heartbeat for all agents of a process. A suspect agent that made a call is running again, as is one
+    that was suspect only because its process was silent. The outcome is True if the process was marked dead."""
+    yield ExecuteMany("process_beat", [(now.awake, request.process) for request in requests])
     calls = [(awake, agent, epoch) for request in requests for agent, epoch, awake in request.calls]
     if calls:
-        yield Each("agent_called", calls)
+        yield ExecuteMany("agent_called", calls)
     waited = sum(request.waited for request in requests)
     if waited:
-        yield from note_waits(waited, now)
+        yield from record_lock_waits(waited, now)
     outcomes: list[Outcome[bool]] = []
     for request in requests:
         revived = yield Query("process_revive", (now.awake, request.process))
         if revived:
             yield from record([event(now.wall, "process_back", ("process", str(request.process)), None)])
-            yield from _own_again(request.process, now)
+            yield from _reclaim_sessions(request.process, now)
         suspects = yield Query("agent_suspects", (request.process,))
         if suspects:
             active = {(agent, epoch) for agent, epoch, _ in request.calls}
             known = {(agent, epoch): decode(evidence) for agent, epoch, evidence in suspects}
-            yield from acquit(
+            yield from clear_suspicion(
                 {
                     agent: evidence
                     for (agent, epoch), evidence in known.items()
@@ -153,59 +233,60 @@ def beat(requests: Sequence[BeatRequest], now: Now) -> Op[list[Outcome[bool]]]:
     return outcomes
 
 
-def _own_again(process: int, now: Now) -> Op[None]:
-    """Sessions that were interrupted only because their owner counted as dead, and that nobody went on with."""
-    rows = yield Query("session_own_again", (now.wall, process))
+def _reclaim_sessions(process: int, now: Now) -> Op[None]:
+    """Continue sessions that were interrupted only because their owner was marked dead, unless another process has."""
+    rows = yield Query("session_reclaim", (now.wall, process))
     yield from record([
         event(now.wall, "session_continued", ("session", session), None, before="interrupted", process=process)
         for (session,) in rows
     ])  # fmt: skip
 
 
-@operation(durable=False, beside=True)
+@operation(durable=False, concurrent=True)
 def listen(requests: Sequence[ListenRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """Begin or cease to listen. One operation for both: of several requests of a process the last one counts."""
+    """Start or stop listening. A single operation for both: of several requests of a process the last one counts."""
     last = {(request.channel, request.process): request.listening for request in requests}
     yield from add_listeners([listener for listener, listening in last.items() if listening])
     gone = [listener for listener, listening in last.items() if not listening]
     if gone:
-        yield Each("listener_delete", gone)
+        yield ExecuteMany("listener_delete", gone)
         yield Query("counter_take", ("topology", 1))
     return [None] * len(requests)
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def leave(request: LeaveRequest, now: Now) -> Op[Outcome[list[str]]]:
-    """Strike processes off; their live agents are stopped, or failed if the process was found dead. Sessions that they
-    own and nobody else is at work in are interrupted.
+    """Remove processes. Their live agents are stopped, or failed if the process was found dead; sessions that they own
+    are interrupted unless other agents are live in them.
 
-    The outcome names those agents.
+    The outcome is the list of agents.
     """
     if request.dead:
-        struck = yield from strike(request.processes, request.reason, "dead", now, alive=False)
-        return struck.agents
+        marked = yield from mark_processes_dead(request.processes, request.reason, "dead", now, alive=False)
+        return marked.agents
     still = yield Query("process_end", ("ended", now.wall, list(request.processes)))
     ended = [process for process, *_ in still]
     rows = yield Query("agent_of_processes", (ended,))
     agents = [agent for agent, *_ in rows]
     yield from end(agents, "stopped", request.reason, None, now, processes=ended)
-    yield from _forget(ended)
+    yield from _remove_listeners(ended)
     return agents
 
 
-class Struck(msgspec.Struct, frozen=True):
-    """Processes that were struck off, the agents that failed with them, and the sessions that this interrupts."""
+class MarkedDead(msgspec.Struct, frozen=True):
+    """Processes marked dead, the agents that failed with them, and the sessions interrupted by it."""
 
     processes: list[int]
     agents: list[str]
     sessions: list[str]
 
 
-def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, alive: bool | None) -> Op[Struck]:
-    """Strike off processes that were found dead: their live agents fail, with the evidence. Of those that somebody else
-    has struck off already, nothing is left to do."""
+def mark_processes_dead(
+    processes: Sequence[int], reason: str, verdict: str, now: Now, *, alive: bool | None
+) -> Op[MarkedDead]:
+    """Mark processes dead and fail their live agents, with the evidence. Those marked by another caller are skipped."""
     if not processes:
-        return Struck([], [], [])
+        return MarkedDead([], [], [])
     rows = yield Query("process_end", ("dead", now.wall, list(processes)))
     evidence = {
         id: Evidence(verdict, process=id, pid=pid, alive=alive, beat_age=age(beat, now))
@@ -219,57 +300,57 @@ def strike(processes: Sequence[int], reason: str, verdict: str, now: Now, *, ali
     for silence in silences:
         known = evidence[silence.process or 0]
         if known.verdict == "rebooted":
-            # What the agent's row counts in awake time means nothing any more.
+            # The awake times in the agent's row belong to the previous boot.
             judged[silence.agent] = msgspec.structs.replace(known, progress=silence.progress)
         else:
             judged[silence.agent] = silence.evidence(verdict, now, pid=known.pid, alive=alive, beat_age=known.beat_age)
     sessions = yield from end(list(judged), "failed", reason, None, now, judged, list(evidence))
-    yield from _forget(list(evidence))
+    yield from _remove_listeners(list(evidence))
     dead = [id for id, status, *_ in rows if status == "dead"]
     yield from record([
         event(now.wall, "process_dead", ("process", str(id)), None, reason=reason, evidence=evidence[id]) for id in dead
     ])  # fmt: skip
-    return Struck(dead, list(judged), sessions)
+    return MarkedDead(dead, list(judged), sessions)
 
 
-def _forget(processes: list[int]) -> Op[None]:
+def _remove_listeners(processes: list[int]) -> Op[None]:
     yield Query("listener_clear", (processes,))
     yield Query("counter_take", ("topology", 1))
 
 
 def add_listeners(rows: Sequence[tuple[str, int]]) -> Op[None]:
     if rows:
-        yield Each("listener_insert", rows)
+        yield ExecuteMany("listener_insert", rows)
         yield Query("counter_take", ("topology", 1))
 
 
-def _new_boot(now: Now) -> Op[None]:
-    """Awake time starts again with each boot, so nothing that counts in it may outlive the boot it belongs to."""
+def _check_boot(now: Now) -> Op[None]:
+    """Detect a new boot. Awake time restarts with each boot, so no value measured in it may outlive its boot."""
     rows = yield Query("meta_get", ("boot",))
     if rows and rows[0][0] == now.boot:
         return
-    yield from refuse_unfinished(now)
-    yield from begin_boot(now)
+    yield from require_complete_copy(now)
+    yield from record_boot(now)
     if not rows:
         yield Query("meta_set", (CREATED, str(now.wall)))
         return
     dead = yield Query("process_of_other_boots", (now.boot,))
-    yield from void([process for (process,) in dead], "the machine was restarted", 0, now)
+    yield from invalidate_boot([process for (process,) in dead], "the machine was restarted", 0, now)
 
 
-def begin_boot(now: Now) -> Op[None]:
-    """From now on, awake time is that of this boot."""
+def record_boot(now: Now) -> Op[None]:
+    """Record that awake time is that of this boot."""
     yield Query("meta_set", ("boot", now.boot))
 
 
-def void(processes: Sequence[int], reason: str, called: int, now: Now) -> Op[None]:
-    """Awake time is another one from now on: forget what was counted in it, strike off processes that counted as live,
-    and take back every lease. Agents without a process are given their patience anew, from when they ``called``."""
+def invalidate_boot(processes: Sequence[int], reason: str, called: int, now: Now) -> Op[None]:
+    """Invalidate everything measured in the awake time of the previous boot: mark its live processes dead, and release
+    every lease. The patience of agents without a process starts again from ``called``."""
     yield Query("agent_forget_calls", (called,))
     yield Query("session_forget_deadlines")
     if processes:
         yield from leave.run([LeaveRequest(tuple(processes), True, reason)], now)
-    # Leases of visiting agents have no process that could be struck off.
+    # Leases of visiting agents have no process that could be marked dead.
     rows = yield Query("message_leased")
     yield from take_back([Held(*row) for row in rows], reason, now)
-    yield from free_all(reason, now)
+    yield from release_all_tasks(reason, now)

@@ -1,7 +1,7 @@
-"""Quotas: how many messages may wait in a mailbox, how fast an agent may send, how large the bus may be.
+"""Quotas: mailbox depth, send rate of an agent, size of the bus.
 
-They belong to the bus, as its retention does. Without any, a send costs one look-up more than it would. On an engine
-where several transactions send at once, they hold approximately: each counts what was there when it looked.
+Without quotas a send costs one lookup more. On an engine with concurrent transactions they hold approximately: each
+transaction counts what it sees.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentbus.clock import Now
-from agentbus.codec import decode, plain
+from agentbus.core.clock import Now
+from agentbus.core.codec import decode, plain
+from agentbus.core.validation import MAX_BATCH
 from agentbus.errors import AgentBusError, BusFull, QueueFull, SendingTooFast, StoreError
-from agentbus.limits import MAX_BATCH
-from agentbus.operations import Op, Outcome, Query, Rows, one_by_one
 from agentbus.operations.events import event, record
+from agentbus.operations.protocol import Op, Outcome, Query, Rows, single_operation
 
 if TYPE_CHECKING:
     from agentbus.records import QuotaPolicy
 
 _POLICY = "quotas"
-_AT_ONCE = 10_000_000
-"""Microseconds: what is allowed in them may come at once."""
+_BURST = 10_000_000
+"""Microseconds whose allowance may be used at once."""
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What one request would add: an agent's new messages, and how many rows go to which mailbox (kind, name, id).
-    Replies are not in it: they always queue."""
+    """The additions of one request: new messages of an agent, and rows by mailbox (kind, name, id). Replies are
+    exempt."""
 
     agent: str
     messages: int
@@ -37,13 +37,13 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class ChangeQuotasRequest(msgspec.Struct, frozen=True):
-    """Quotas that shall be others than before; what is not named stays as it is."""
+    """Change the named quotas; the others stay."""
 
     changes: dict[str, Any]
 
 
 def read_quotas(_: None, now: Now) -> Op[QuotaPolicy]:
-    """The quotas that hold."""
+    """Return the current quotas."""
     from agentbus.records import QuotaPolicy
 
     rows = yield Query("bus_quotas")
@@ -53,9 +53,9 @@ def read_quotas(_: None, now: Now) -> Op[QuotaPolicy]:
         raise _unreadable(error) from None
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def change_quotas(request: ChangeQuotasRequest, now: Now) -> Op[Outcome[QuotaPolicy]]:
-    """Set quotas; the outcome are those that hold then."""
+    """Change quotas; the outcome is the new policy."""
     from agentbus.records import QuotaPolicy
 
     try:
@@ -72,29 +72,29 @@ def change_quotas(request: ChangeQuotasRequest, now: Now) -> Op[Outcome[QuotaPol
 
 
 def admit(loads: Sequence[Load | None], found: Rows, now: Now) -> Op[list[AgentBusError | None]]:
-    """For each of these requests, in their order, the quota that refuses it; what is refused counts for nobody.
-    ``found``: what ``bus_quotas`` says."""
+    """Return, for each request in order, the quota error that refuses it. Refused requests do not count. ``found``: the
+    rows of ``bus_quotas``."""
     if not found or not any(loads):
         return [None] * len(loads)
     quotas = _decoded(found[0][0])
     gate = _Gate(quotas.get("depth"), quotas.get("rate"), now.wall * 1000)
-    full = yield from _full(quotas.get("size"))
-    yield from gate.look(load for load in loads if load is not None)
+    full = yield from _bus_full(quotas.get("size"))
+    yield from gate.read(load for load in loads if load is not None)
     refused = [None if load is None or not load.messages else full or gate.refusal(load) for load in loads]
-    # In one order: two transactions that meet here wait for each other, and not in a circle.
+    # In a fixed order, so that concurrent transactions cannot deadlock.
     for agent, debt in sorted(gate.debts.items()):
         yield Query("counter_set", (_counter(agent), debt))
     return refused
 
 
-def forget(agents: Iterable[str]) -> Op[None]:
-    """Agents that are gone have sent nothing."""
+def delete_send_counters(agents: Iterable[str]) -> Op[None]:
+    """Delete the send counters of deleted agents."""
     for agent in agents:
         yield Query("counter_drop", (_counter(agent),))
 
 
 class _Gate:
-    """Depth and rate, with what the requests that were let in before have added."""
+    """Depth and rate, including the requests already admitted."""
 
     def __init__(self, depth: int | None, rate: float | None, now: int) -> None:
         self._depth = depth
@@ -103,9 +103,9 @@ class _Gate:
         self._waiting: Counter[int] = Counter()
         self._owed: dict[str, int] = {}
         self.debts: dict[str, int] = {}
-        """By agent: until which microsecond it has used up what it may send."""
+        """By agent: the microsecond until which its allowance is used up."""
 
-    def look(self, loads: Iterable[Load]) -> Op[None]:
+    def read(self, loads: Iterable[Load]) -> Op[None]:
         for load in loads:
             if self._depth is not None:
                 for _, _, box in load.boxes:
@@ -133,23 +133,23 @@ class _Gate:
         return None
 
     def _too_fast(self, load: Load) -> AgentBusError | None:
-        """A message uses up a part of the agent's time; whoever has not used up more than may come at once may go on,
-        with as many as one call takes."""
+        """Return an error if the agent has used more than its burst. Otherwise the whole call is admitted, whatever its
+        size."""
         if self._rate is None:
             return None
         each = 1_000_000 / self._rate
         used = max(self._owed[load.agent], self._now)
-        if used > self._now + _AT_ONCE + MAX_BATCH * each:
-            # More than one call can owe: the clock was set back.
+        if used > self._now + _BURST + MAX_BATCH * each:
+            # More than one call can use up: the clock was set back.
             used = self._now
-        ahead = used - self._now - max(_AT_ONCE - each, 0)
+        ahead = used - self._now - max(_BURST - each, 0)
         if ahead > 0:
             return SendingTooFast(agent=load.agent, rate=self._rate, wait=max(0.001, round(ahead / 1e6, 3)))
         self._owed[load.agent] = self.debts[load.agent] = used + round(load.messages * each)
         return None
 
 
-def _full(most: int | None) -> Op[AgentBusError | None]:
+def _bus_full(most: int | None) -> Op[AgentBusError | None]:
     if most is None:
         return None
     ((size,),) = yield Query("bus_size")
@@ -167,7 +167,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 
 def _unreadable(error: object) -> StoreError:
-    reason = f"they cannot be read ({error}); bus.quotas.change(…) begins again without any"
+    reason = f"they cannot be read ({error}); bus.quotas.change(…) starts again without any"
     return StoreError(path="the quotas of this bus", reason=reason)
 
 

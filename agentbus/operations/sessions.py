@@ -1,13 +1,15 @@
-"""Sessions: how they begin, go on, change their status and end; and what people see of them."""
+"""Sessions: start, continuation, changes of status, joining and queries."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from agentbus.clock import Now
-from agentbus.codec import decode, plain
+from agentbus.core.clock import Now
+from agentbus.core.codec import decode, plain
+from agentbus.core.validation import MAX_ID, PAGE_SIZE
 from agentbus.errors import (
     AgentBusError,
     SessionDiffers,
@@ -17,19 +19,18 @@ from agentbus.errors import (
     UnknownSession,
     WrongState,
 )
-from agentbus.limits import MAX_ID
-from agentbus.operations import Op, Outcome, Query, Row, one_by_one
-from agentbus.operations.closed import ENDED, not_open
-from agentbus.operations.endings import end
+from agentbus.operations.agent_status import end, interrupt, resume
+from agentbus.operations.common import fence, page
 from agentbus.operations.events import event, record
-from agentbus.operations.paging import page
-from agentbus.operations.processes import Neighbour
+from agentbus.operations.processes import PeerProcess
+from agentbus.operations.protocol import Actor, Op, Outcome, Query, Row, operation, single_operation
+from agentbus.operations.session_status import ENDED, closed_session_error
 from agentbus.records import CutOffSession, Page, SessionRecord
 
 _NAMED = 100
-"""Agents that an event names."""
+"""Agents that an event lists."""
 _ACTIONS = {
-    # The new status: from which it may come, and what that is called.
+    # New status: the statuses it may follow, and the name of the action.
     "active": (frozenset({"paused", "interrupted"}), "continue it"),
     "paused": (frozenset({"active"}), "pause it"),
     "interrupted": (frozenset({"active", "paused"}), "interrupt it"),
@@ -38,10 +39,44 @@ _ACTIONS = {
 }
 
 
-class BeginRequest(msgspec.Struct, frozen=True):
-    """A session that this process is in from now on: a new one, or one that was cut off. None leaves what is there.
+class JoinRequest(msgspec.Struct, frozen=True):
+    """Move an agent into a session, from the one it was in."""
 
-    Without a process nobody owns it.
+    actor: Actor
+    session: str
+
+
+@operation(durable=True)
+def join_session(requests: Sequence[JoinRequest], now: Now) -> Op[list[Outcome[str | None]]]:
+    """Move agents into sessions. The outcome is the open session that the agent left, if any."""
+    refused = yield from fence(request.actor for request in requests)
+    outcomes: list[Outcome[str | None]] = []
+    for request in requests:
+        error = refused.get(request.actor) or (yield from closed_session_error(request.session, "join it"))
+        outcomes.append(error or (yield from _join(request, now)))
+    return outcomes
+
+
+def _join(request: JoinRequest, now: Now) -> Op[str | None]:
+    agent = request.actor.agent
+    ((*_, before),) = yield Query("agent_incarnation", (agent,))
+    if before == request.session:
+        return None
+    yield Query("agent_join_session", (request.session, now.wall, agent))
+    left = None if before is None or (yield from closed_session_error(before, "leave it")) else before
+    facts = {"session": request.session} if left is None else {"session": request.session, "left": left}
+    yield from record([event(now.wall, "agent_joined", ("agent", agent), agent, **facts)])
+    yield from resume(request.session, agent, now)
+    if left is not None:
+        # It may have been the last live agent there, after others failed.
+        yield from interrupt([], [], None, now, [left])
+    return left
+
+
+class StartSessionRequest(msgspec.Struct, frozen=True):
+    """Start a session owned by this process, or continue an interrupted one. None leaves the present value.
+
+    Without a process the session has no owner.
     """
 
     session: str
@@ -52,8 +87,8 @@ class BeginRequest(msgspec.Struct, frozen=True):
     metadata: str | None = None
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """A session that has begun, or goes on."""
+class StartedSession(msgspec.Struct, frozen=True):
+    """A session that was started or continued."""
 
     session: str
     operation: str
@@ -62,9 +97,9 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class ChangeRequest(msgspec.Struct, frozen=True):
-    """A new status. With an ``owner``, only while that process owns the session.
+    """Change the status of a session; with an ``owner``, only while that process owns it.
 
-    ``leaving``: the owner leaves its block; a session that has this status already may keep it.
+    ``leaving``: the owner leaves its block; a session that already has this status may retain it.
     """
 
     session: str
@@ -75,23 +110,23 @@ class ChangeRequest(msgspec.Struct, frozen=True):
 
 
 class SessionProgressRequest(msgspec.Struct, frozen=True):
-    """How far a session is."""
+    """Set the progress of a session."""
 
     session: str
     percent: int
 
 
 class SessionFilter(msgspec.Struct, frozen=True):
-    """Which sessions to list; None takes all. ``cursor`` is the age and id of the last one seen."""
+    """Selects sessions; None matches all. ``cursor`` is the creation time and id of the last one seen."""
 
     status: tuple[str, ...] | None = None
     operation: str | None = None
     milestone: str | None = None
     cursor: tuple[int, str] = (MAX_ID, "")
-    limit: int = 100
+    limit: int = PAGE_SIZE
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SessionStatus(msgspec.Struct, frozen=True):
     """A session, and the process that owns it."""
 
     operation: str
@@ -107,55 +142,52 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def owned(self) -> bool:
-        """Whether a live process is in its block."""
+        """Return whether a live process is in its block."""
         return self.process_status == "live"
 
     @property
     def owner(self) -> dict[str, Any] | None:
         if self.process is None or self.pid is None:
             return None
-        return msgspec.structs.asdict(Neighbour(self.process, self.host, self.pid, self.started, self.bell))
+        return msgspec.structs.asdict(PeerProcess(self.process, self.host, self.pid, self.started, self.bell))
 
 
-@one_by_one(durable=True)
-def begin_session(request: BeginRequest, now: Now) -> Op[Outcome[Begun]]:
-    """Begin sessions, or go on with those that nobody is in any more."""
-    standing = yield from standing_of(request.session)
-    if standing is None:
-        return (yield from _start(request, now))
-    error = _cannot_continue(request, standing)
-    return error or (yield from _continue(request, standing, now))
+@single_operation(durable=True)
+def start_session(request: StartSessionRequest, now: Now) -> Op[Outcome[StartedSession]]:
+    """Start sessions, or continue those without a live owner."""
+    current = yield from read_session_status(request.session)
+    if current is None:
+        return (yield from _insert_session(request, now))
+    error = _cannot_continue(request, current)
+    return error or (yield from _continue(request, current, now))
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def change_session(request: ChangeRequest, now: Now) -> Op[Outcome[None]]:
-    """Change the status of sessions: only as the design allows it, and with a line in the trail."""
-    standing = yield from standing_of(request.session)
-    if standing is None:
+    """Change the status of sessions by the allowed transitions, and record an event."""
+    current = yield from read_session_status(request.session)
+    if current is None:
         return UnknownSession(session=request.session)
-    if request.owner is not None and standing.process != request.owner:
-        holder = "nobody" if standing.pid is None else f"process {standing.pid}"
+    if request.owner is not None and current.process != request.owner:
+        holder = "no process" if current.pid is None else f"process {current.pid}"
         return SessionLost(session=request.session, holder=holder)
     before, action = _ACTIONS[request.status]
-    if standing.status in before:
-        yield from _change(request, standing, now)
-    elif request.leaving and standing.status == request.status:
+    if current.status in before:
+        yield from _change(request, current, now)
+    elif request.leaving and current.status == request.status:
         yield Query("session_disown", (request.session,))
     else:
-        error = SessionEnded if standing.status in ENDED else WrongState
-        advice = f"that takes one that is {' or '.join(sorted(before))}"
-        return error(what="session", name=request.session, status=standing.status, action=action, advice=advice)
+        error = SessionEnded if current.status in ENDED else WrongState
+        advice = f"it must be {' or '.join(sorted(before))}"
+        return error(what="session", name=request.session, status=current.status, action=action, advice=advice)
     return None
 
 
-@one_by_one(durable=True)
+@single_operation(durable=True)
 def advance_session(request: SessionProgressRequest, now: Now) -> Op[Outcome[None]]:
-    """Note how far sessions are."""
+    """Record the progress of sessions."""
     rows = yield Query("session_progress", (request.percent, now.wall, request.session))
-    return None if rows else (yield from not_open(request.session, "progress"))
-
-
-# Questions
+    return None if rows else (yield from closed_session_error(request.session, "progress"))
 
 
 def get_session(session: str, now: Now) -> Op[SessionRecord | None]:
@@ -173,27 +205,27 @@ def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
     return page(rows, wanted.limit, _record, lambda session: f"{session.created}.{session.id}")
 
 
-def cut_off_sessions(_: None, now: Now) -> Op[list[CutOffSession]]:
-    """Sessions that were interrupted, those that go on without an agent that failed, and those in which nobody is left
-    while work waits."""
-    rows = yield Query("session_cut_off")
+def interrupted_sessions(_: None, now: Now) -> Op[list[CutOffSession]]:
+    """Return sessions that were interrupted, active ones with a failed agent, and those without agents while work
+    waits."""
+    rows = yield Query("session_recoverable")
     found: list[CutOffSession] = []
     for id, milestone, what, status, error, agents, live, failed, *noted, called in rows:
         inactive = now.wall - max(at for at in noted if at is not None)
         if called is not None:
-            # What agents do is measured in awake time: a machine that slept makes nobody silent.
+            # Activity of agents is measured in awake time: sleep of the machine is not silence.
             inactive = min(inactive, now.awake - called)
-        standing = status if status != "active" else "degraded" if failed else "deserted"
+        current = status if status != "active" else "degraded" if failed else "deserted"
         # The wall clock may have been set back meanwhile.
         found.append(
-            CutOffSession(id, milestone, what, standing, max(0, inactive), agents, live, failed, error)
+            CutOffSession(id, milestone, what, current, max(0, inactive), agents, live, failed, error)
         )  # fmt: skip
     return found
 
 
 def stale_sessions(silent: int, now: Now) -> Op[list[SessionRecord]]:
-    """Open sessions in which nobody did anything for so many milliseconds. What agents do is measured in awake time: a
-    machine that slept makes nobody silent."""
+    """Return open sessions without activity for ``silent`` milliseconds. Activity of agents is measured in awake time:
+    sleep of the machine is not silence."""
     rows = yield Query("session_stale", (now.wall - silent, now.awake - silent, now.awake))
     return [_record(row) for row in rows]
 
@@ -203,8 +235,8 @@ def count_agents(session: str, now: Now) -> Op[dict[str, int]]:
     return {row[0]: row[1] for row in rows}
 
 
-def missing(session: str, now: Now) -> Op[dict[str, str]]:
-    """Who owes which document that is not there yet."""
+def missing_documents(session: str, now: Now) -> Op[dict[str, str]]:
+    """Return the expected documents that do not exist yet, by producer."""
     rows = yield Query("session_get", (session,))
     documents = yield Query("document_list", (session,))
     saved = {document[0] for document in documents}
@@ -212,12 +244,12 @@ def missing(session: str, now: Now) -> Op[dict[str, str]]:
     return {producer: name for producer, name in expected.items() if name not in saved}
 
 
-def standing_of(session: str) -> Op[Standing | None]:
+def read_session_status(session: str) -> Op[SessionStatus | None]:
     rows = yield Query("session_standing", (session,))
-    return Standing(*rows[0]) if rows else None
+    return SessionStatus(*rows[0]) if rows else None
 
 
-def _start(request: BeginRequest, now: Now) -> Op[Begun]:
+def _insert_session(request: StartSessionRequest, now: Now) -> Op[StartedSession]:
     yield Query(
         "session_insert",
         (
@@ -227,45 +259,45 @@ def _start(request: BeginRequest, now: Now) -> Op[Begun]:
     )  # fmt: skip
     facts = {"operation": request.operation, "milestone": request.milestone, "process": request.process}
     yield from record([event(now.wall, "session_started", ("session", request.session), None, **facts)])
-    return Begun(request.session, request.operation, request.milestone, False)
+    return StartedSession(request.session, request.operation, request.milestone, False)
 
 
-def _cannot_continue(request: BeginRequest, standing: Standing) -> AgentBusError | None:
+def _cannot_continue(request: StartSessionRequest, current: SessionStatus) -> AgentBusError | None:
     for differs in ("operation", "milestone"):
-        given, found = getattr(request, differs), getattr(standing, differs)
+        given, found = getattr(request, differs), getattr(current, differs)
         if given != found and given is not None and found is not None:
             return SessionDiffers(session=request.session, differs=differs, found=found, given=given)
-    if standing.status in ENDED:
-        return SessionEnded(what="session", name=request.session, status=standing.status, action="continue it")
-    if standing.owned:
-        # Also when it counts as interrupted: its owner, still in the block, may go on with it at any moment.
+    if current.status in ENDED:
+        return SessionEnded(what="session", name=request.session, status=current.status, action="continue it")
+    if current.owned:
+        # Also if it is interrupted: its owner, still in the block, may continue it at any moment.
         return SessionExists(
-            session=request.session, status=standing.status, pid=standing.pid, process=standing.owner
+            session=request.session, status=current.status, pid=current.pid, process=current.owner
         )  # fmt: skip
     return None
 
 
-def _continue(request: BeginRequest, standing: Standing, now: Now) -> Op[Begun]:
-    expected = {**decode(standing.expected), **(request.expected or {})}
+def _continue(request: StartSessionRequest, current: SessionStatus, now: Now) -> Op[StartedSession]:
+    expected = {**decode(current.expected), **(request.expected or {})}
     yield Query(
         "session_continue",
         (request.process, request.milestone, plain(expected), request.metadata, now.wall, request.session),
     )
-    facts = {"before": standing.status, "process": request.process}
+    facts = {"before": current.status, "process": request.process}
     yield from record([event(now.wall, "session_continued", ("session", request.session), None, **facts)])
-    return Begun(request.session, standing.operation, request.milestone or standing.milestone, True)
+    return StartedSession(request.session, current.operation, request.milestone or current.milestone, True)
 
 
-def _change(request: ChangeRequest, standing: Standing, now: Now) -> Op[None]:
-    process = standing.process
-    if (request.leaving and request.status == "interrupted") or (request.status == "active" and not standing.owned):
-        # Nobody is in its block; an owner that is gone must not interrupt again what was just continued.
+def _change(request: ChangeRequest, current: SessionStatus, now: Now) -> Op[None]:
+    process = current.process
+    if (request.leaving and request.status == "interrupted") or (request.status == "active" and not current.owned):
+        # No process is in its block; a missing owner must not interrupt the session again.
         process = None
     error = request.reason if request.status in {"failed", "interrupted"} else None
     ended = now.wall if request.status in ENDED else None
     yield Query("session_change", (request.status, error, now.wall, ended, process, request.session))
     kind = "session_continued" if request.status == "active" else f"session_{request.status}"
-    facts: dict[str, Any] = {"before": standing.status}
+    facts: dict[str, Any] = {"before": current.status}
     if request.reason is not None:
         facts["error" if request.status == "failed" else "reason"] = request.reason
     expected = (yield Query("session_expected", (request.session,))) if request.status in ENDED else []
@@ -273,7 +305,7 @@ def _change(request: ChangeRequest, standing: Standing, now: Now) -> Op[None]:
     if stopped:
         facts["stopped"] = stopped[:_NAMED]
     yield from record([event(now.wall, kind, ("session", request.session), None, **facts)])
-    # Nobody waits any more for those that did not come. After the session, so that their end does not interrupt it.
+    # Stop agents that never registered, after the session, so that their end does not interrupt it.
     yield from end(stopped, "stopped", f"its session {request.status}", None, now)
 
 

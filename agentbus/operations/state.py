@@ -1,7 +1,7 @@
 """State: JSON under (scope, key), with a version that never repeats, an optional expiry, and a bus-wide change number.
 
-A deleted entry leaves a tombstone, which keeps its version. An expired one counts as absent at once, for every reader
-and writer; it becomes a tombstone, with a change number of its own, once a watcher of its scope, or a beat, finds it.
+A deleted entry leaves a tombstone, which retains its version. An expired one is absent at once for every reader and
+writer; a watcher of its scope or a heartbeat turns it into a tombstone, with a change number of its own.
 """
 
 from __future__ import annotations
@@ -12,33 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentbus.clock import Now
-from agentbus.codec import check, decode, plain, plain_payload
+from agentbus.core.clock import Now
+from agentbus.core.codec import check, decode, plain, plain_payload
+from agentbus.core.validation import scope_session
 from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, WrongState
-from agentbus.limits import scope_session
-from agentbus.operations import Actor, Each, Op, Outcome, Query, Row, Wake, operation
-from agentbus.operations.budget import Budget
-from agentbus.operations.closed import not_open
-from agentbus.operations.fencing import fence
-from agentbus.operations.paging import page
+from agentbus.operations.common import Budget, fence, page
+from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Row, Wake, operation
+from agentbus.operations.session_status import closed_session_error
 
 if TYPE_CHECKING:
     from agentbus.records import Page, StateEntry
 
-Place = tuple[str, str]
+EntryKey = tuple[str, str]
 """A scope and a key."""
 
 _STEP = 500
-"""Entries that one call buries at most, so that nobody waits long for the lock."""
-_LOOK = 50
-"""Entries whose lengths are looked at together: for that, their values are read."""
+"""Entries that one call deletes at most, so that other writers do not wait long for the lock."""
+_SIZE_PAGE = 50
+"""Entries whose sizes are read together: the query reads their values."""
 
 
 class ChangeRequest(msgspec.Struct, frozen=True):
-    """A new value (JSON and its checksum) for an entry, a number to add to it, or (with neither) its deletion.
+    """Set an entry to a value (JSON and its checksum), add a number to it, or (with neither) delete it.
 
-    ``if_version`` is the version that it must have, 0 if it must not be there. An ``actor`` is fenced. The
-    ``author`` is the actor, unless said otherwise.
+    ``if_version`` is the required version, 0 if it must not exist. An ``actor`` is fenced. The ``author`` defaults to
+    the actor.
     """
 
     scope: str
@@ -52,21 +50,21 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     author: str | None = None
 
     @property
-    def touches(self) -> int:
-        return 1 + self.weight // 1024
+    def row_estimate(self) -> int:
+        return 1 + self.data_size // 1024
 
     @property
-    def weight(self) -> int:
+    def data_size(self) -> int:
         return 0 if self.value is None else len(self.value[0])
 
     @property
-    def grows(self) -> bool:
-        """A deletion makes room in the end."""
+    def stores_data(self) -> bool:
+        """Return False for a deletion, which frees space in the end."""
         return self.value is not None or self.amount is not None
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """What a change came to: the entry's version, whether it was there before, and the number it now is."""
+    """The result of a change: the entry's version, whether it existed before, and its number after an addition."""
 
     version: int
     existed: bool
@@ -74,11 +72,11 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class ExpireRequest(msgspec.Struct, frozen=True):
-    """Somebody noticed that entries have expired."""
+    """A request to expire entries that are due."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """Entries of a scope whose keys begin with ``prefix``: those after the ``cursor``, or changed after ``change``."""
+class StateQuery(msgspec.Struct, frozen=True):
+    """Selects entries of a scope by the ``prefix`` of their keys: after ``cursor``, or changed after ``change``."""
 
     scope: str
     prefix: str
@@ -88,8 +86,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class _Entry(msgspec.Struct):
-    """An entry while a batch changes it; one without an id has no row yet. Its value is only known where it was set or
-    shall be added to."""
+    """An entry while a batch changes it; one without an id has no row yet. Its value is loaded only for additions."""
 
     id: int | None = None
     type: str = "user_data"
@@ -116,42 +113,41 @@ def state_channel(scope: str) -> str:
     return f"state/{scope}"
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, concurrent=True)
 def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[Changed]]]:
-    """Set, delete or add to entries; several that name the same one after another, each with an outcome of its own."""
+    """Set, delete or add to entries. Several requests for one entry apply in order, each with its own outcome."""
     refused = yield from fence(request.actor for request in requests)
     closed = yield from _closed({request.scope for request in requests})
     entries = yield from _entries(requests)
     outcomes: list[Outcome[Changed]] = []
     for request in requests:
-        # Most are neither, and actors take a while to be looked up.
+        # Most have none, and looking up actors takes time.
         error = (closed.get(request.scope) if closed else None) or (refused.get(request.actor) if refused else None)
         outcomes.append(error or _apply(request, entries[request.scope, request.key], now))
     yield from _write(entries)
     return outcomes
 
 
-@operation(durable=True, beside=True)
+@operation(durable=True, concurrent=True)
 def expire(requests: Sequence[ExpireRequest], now: Now) -> Op[list[Outcome[int]]]:
-    """Make tombstones of what has expired, so that everybody who watches hears of it; says how many, in bounded steps.
+    """Turn expired entries into tombstones, so that watchers are notified; the outcome is their number, in bounded
+    steps.
 
-    Durable though expired entries count as absent anyway: a change number that somebody saw must not be given out again
-    after a power cut.
+    Durable although expired entries are absent anyway: a change number that was observed must not be reused after a
+    power failure.
     """
     rows = yield Query("state_expired", (now.wall, _STEP))
-    yield from _bury(rows, now)
+    yield from _delete_entries(rows, now)
     return [len(rows)] * len(requests)
 
 
 def clear_state(scope: str, change: int, budget: Budget, now: Now) -> Op[int]:
-    """Delete the entries of a scope that changed after a change, in that order, until the budget is spent; says up to
-    which change none is left.
-
-    Each tombstone is a change too, and so is whatever somebody sets meanwhile: who goes on to the end leaves nothing.
-    """
+    """Delete the entries of a scope that changed after ``change``, in that order, until the budget is spent; return the
+    change up to which none is left. Each tombstone is a change too, as is every concurrent write: repeating this until
+    the end leaves nothing."""
     more = not budget.spent
     while more:
-        rows = yield Query("state_lengths", (scope, change, _LOOK))
+        rows = yield Query("state_lengths", (scope, change, _SIZE_PAGE))
         there: list[Row] = []
         for _, key, number, length in rows:
             if length is None:
@@ -161,12 +157,12 @@ def clear_state(scope: str, change: int, budget: Budget, now: Now) -> Op[int]:
             else:
                 break
             change = number
-        yield from _bury(there, now)
-        more = len(rows) == _LOOK and not budget.spent
+        yield from _delete_entries(there, now)
+        more = len(rows) == _SIZE_PAGE and not budget.spent
     return change
 
 
-def _write(entries: dict[Place, _Entry]) -> Op[None]:
+def _write(entries: dict[EntryKey, _Entry]) -> Op[None]:
     written = [place for place, entry in entries.items() if entry.changed]
     if written:
         first = yield from take_change_numbers(len(written))
@@ -179,42 +175,40 @@ def _write(entries: dict[Place, _Entry]) -> Op[None]:
             else:
                 changed.append((*entry.row(change), entry.id))
         if made:
-            yield Each("state_insert", made)
+            yield ExecuteMany("state_insert", made)
         if changed:
-            yield Each("state_update", changed)
+            yield ExecuteMany("state_update", changed)
         yield Wake([state_channel(scope) for scope in {scope: None for scope, _ in written}])
 
 
-def _bury(rows: Sequence[Row], now: Now) -> Op[None]:
+def _delete_entries(rows: Sequence[Row], now: Now) -> Op[None]:
     if rows:
         first = yield from take_change_numbers(len(rows))
-        yield Each("state_bury", [(first + index, now.wall, *place) for index, place in enumerate(rows)])
+        yield ExecuteMany("state_erase", [(first + index, now.wall, *key) for index, key in enumerate(rows)])
         yield Wake([state_channel(scope) for scope in {scope: None for scope, _ in rows}])
 
 
 def take_change_numbers(count: int) -> Op[int]:
-    """The first of so many new change numbers."""
+    """Return the first of ``count`` new change numbers."""
     ((last,),) = yield Query("counter_take", ("change", count))
     first: int = last - count + 1
     return first
 
 
 def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
-    """The scopes of sessions that do not exist or have ended, each with its error."""
+    """Return the errors for scopes of sessions that do not exist or have ended."""
     errors: dict[str, AgentBusError] = {}
     for scope in scopes:
         session = scope_session(scope)
-        error = None if session is None else (yield from not_open(session, "change its state"))
+        error = None if session is None else (yield from closed_session_error(session, "change its state"))
         if error is not None:
             errors[scope] = error
     return errors
 
 
-def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
-    """The entries that the requests name, as they are; values only of those that shall be added to.
-
-    Where tombstones were removed, what is new counts on from the highest version among them.
-    """
+def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[EntryKey, _Entry]]:
+    """Return the entries that the requests name, with values only for additions. Where tombstones were removed, new
+    entries continue from the highest version among them."""
     entries = {(request.scope, request.key): _Entry() for request in requests}
     rows = yield Query("state_standing", (_keys_by_scope(entries),))
     for scope, key, *rest in rows:
@@ -234,8 +228,8 @@ def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[Place, _Entry]]:
     return entries
 
 
-def _keys_by_scope(places: Iterable[Place]) -> str:
-    """JSON that a query opens: a list of keys for each scope."""
+def _keys_by_scope(places: Iterable[EntryKey]) -> str:
+    """Return the JSON of the keys of each scope, for a query to expand."""
     keys: dict[str, list[str]] = {}
     for scope, key in places:
         keys.setdefault(scope, []).append(key)
@@ -277,7 +271,7 @@ def _apply(request: ChangeRequest, entry: _Entry, now: Now) -> Outcome[Changed]:
 
 
 def _sum(request: ChangeRequest, entry: _Entry | None) -> int | float:
-    """The number that an entry becomes; one that is not there counts as 0."""
+    """Return the number that an entry becomes; a missing one is 0."""
     before: Any = 0
     if entry is not None and entry.value is not None and entry.checksum is not None:
         check(entry.value, entry.checksum, _what(request.scope, request.key))
@@ -297,11 +291,8 @@ def _cannot_add(request: ChangeRequest, status: str, action: str, advice: str) -
     return WrongState(what=what, name=request.key, status=status, action=action, advice=advice, scope=request.scope)
 
 
-# Questions
-
-
-def get_value(place: Place, now: Now) -> Op[str | None]:
-    """The JSON of one entry."""
+def get_value(place: EntryKey, now: Now) -> Op[str | None]:
+    """Return the JSON of one entry."""
     rows = yield Query("state_value", (*place, now.wall))
     if not rows:
         return None
@@ -311,7 +302,7 @@ def get_value(place: Place, now: Now) -> Op[str | None]:
     return text
 
 
-def get_entry(place: Place, now: Now) -> Op[StateEntry | None]:
+def get_entry(place: EntryKey, now: Now) -> Op[StateEntry | None]:
     rows = yield Query("state_entry", (*place, now.wall))
     if not rows:
         return None
@@ -320,30 +311,31 @@ def get_entry(place: Place, now: Now) -> Op[StateEntry | None]:
     return _entry(row)
 
 
-def list_entries(wanted: Wanted, now: Now) -> Op[Page[StateEntry]]:
+def list_entries(wanted: StateQuery, now: Now) -> Op[Page[StateEntry]]:
     low, high = _range(wanted.prefix)
     if wanted.cursor is not None:
-        # Every key after the cursor is above it with a space, which stands before all that keys are made of.
+        # A space sorts before every character of keys: the cursor with a space is below every key after it.
         low = max(low, f"{wanted.cursor} ")
     rows = yield Query("state_list", (wanted.scope, low, high, now.wall, wanted.limit + 1))
     return page(rows, wanted.limit, _entry, lambda entry: entry.key)
 
 
-def list_changes(wanted: Wanted, now: Now) -> Op[list[StateEntry]]:
-    """What changed after a change, tombstones too, oldest change first. Of each entry only the last change is known."""
+def list_changes(wanted: StateQuery, now: Now) -> Op[list[StateEntry]]:
+    """Return the changes after a change, tombstones included, oldest first. Only the last change of an entry is
+    known."""
     rows = yield Query("state_changes", (wanted.scope, wanted.change, *_range(wanted.prefix), wanted.limit))
     return [_entry(row) for row in rows]
 
 
 def last_change(_: None, now: Now) -> Op[int]:
-    """The last change number given out."""
+    """Return the last change number."""
     ((number,),) = yield Query("state_last_change")
     last: int = number
     return last
 
 
 def next_expiry(scope: str | None, now: Now) -> Op[int | None]:
-    """When the next entry of a scope, or of any, expires: that may be in the past."""
+    """Return the time at which the next entry of a scope, or of any, expires; it may be in the past."""
     if scope is None:
         ((expires,),) = yield Query("state_first_expiry")
     else:
@@ -353,7 +345,7 @@ def next_expiry(scope: str | None, now: Now) -> Op[int | None]:
 
 
 def _range(prefix: str) -> tuple[str, str]:
-    """Keys with a prefix are from the first of these on, and below the second: no key has a DEL in it."""
+    """Return the bounds of keys with a prefix, the upper one exclusive: no key contains DEL."""
     return prefix, f"{prefix}\x7f"
 
 

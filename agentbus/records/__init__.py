@@ -1,4 +1,4 @@
-"""What people see of the bus: frozen records. Times are wall milliseconds unless a name says otherwise.
+"""The frozen records that users receive. Times are wall milliseconds unless a name says otherwise.
 
 >>> agent: records.AgentRecord | None = await bus.agents.get("planner-1")             # doctest: +SKIP
 """
@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentbus.records.bus import (
+    from agentbus.records.entities import (
         AgentRecord,
         Checkpoint,
         CheckpointSummary,
@@ -29,6 +29,21 @@ if TYPE_CHECKING:
         Stats,
         TypeRecord,
     )
+    from agentbus.records.maintenance import (
+        BackupRecord,
+        Check,
+        CopiedTable,
+        CopyReport,
+        ExportReport,
+        Finding,
+        ImportedFile,
+        ImportProblem,
+        ImportReport,
+        QuotaPolicy,
+        RetentionPolicy,
+        RetentionReport,
+        Sweep,
+    )
     from agentbus.records.recovery import (
         CutOffSession,
         Recovered,
@@ -46,21 +61,6 @@ if TYPE_CHECKING:
         TaskRecord,
         TaskStatistics,
         Verdict,
-    )
-    from agentbus.records.upkeep import (
-        BackupRecord,
-        Check,
-        CopiedTable,
-        CopyReport,
-        ExportReport,
-        Finding,
-        ImportedFile,
-        ImportProblem,
-        ImportReport,
-        QuotaPolicy,
-        RetentionPolicy,
-        RetentionReport,
-        Sweep,
     )
 
 __all__ = [
@@ -113,9 +113,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Records are made when they are first asked for: most calls of the command line need one kind, or none."""
+    """Import records on first use: most commands need one kind, or none."""
     if name in __all__:
-        for home in ("bus", "recovery", "upkeep", "tasks"):
+        for home in ("entities", "recovery", "maintenance", "tasks"):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)

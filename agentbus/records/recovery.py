@@ -1,4 +1,4 @@
-"""What people see of recovery: what was cut off, what can be done about it, and what was done."""
+"""Records of recovery: interrupted sessions, plans and their results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from agentbus.records.bus import CheckpointSummary, DocumentSummary, SessionRecord
+from agentbus.records.entities import CheckpointSummary, DocumentSummary, SessionRecord
 
 _SHOWN = 10
-"""Agents and documents that the text of a plan shows."""
+"""Agents and documents that the text of a plan lists."""
 
 
-def named(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+def join_names(names: Sequence[str]) -> str:
+    """Join names, abbreviating a long list."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
@@ -23,17 +23,15 @@ def _counts(numbers: dict[str, int]) -> str:
 
 
 class RecoverySummary(msgspec.Struct, frozen=True):
-    """What was cut off, and how recovery went so far. Times are milliseconds. ``print(summary)`` is a text for people.
+    """A summary of interrupted work and past recoveries. Times are milliseconds. ``print(summary)`` is readable text.
 
     ``incomplete``, ``by_status``, ``by_type``, ``by_session``: agents that have not ended, and those that failed or
-    stopped while their session goes on or is interrupted. ``oldest``: the age of the oldest of them.
-    ``interrupted``: the sessions that are, the one that was cut off last first; the first 100.
-    ``dead_holders``: agents that failed while work waits for them, in a session that has not ended or in none; the
-    first 100.
-    ``database_bytes``: the size of the database.
-    ``recoveries``: the interruptions after which a session went on, or was ended, as far back as the audit trail is
-    kept. ``success_rate``: from 0 to 1, of those whose outcome is known; one succeeded if the session then completed,
-    and failed if it failed or was cut off again. ``mean_time``, ``median_time``: from interruption to recovery.
+    stopped in a session that is active or interrupted. ``oldest``: the age of the oldest of them. ``interrupted``: the
+    first 100 interrupted sessions, latest first. ``dead_holders``: the first 100 failed agents that work waits for, in
+    an open session or in none. ``database_bytes``: the size of the database. ``recoveries``: the interruptions after
+    which a session was continued or ended, as far back as the audit log reaches. ``success_rate``: from 0 to 1, of
+    those with a known outcome; a recovery succeeded if the session then completed, and failed if it failed or was
+    interrupted again. ``mean_time``, ``median_time``: from interruption to recovery.
 
     >>> summary = await bus.recovery.summary()                                        # doctest: +SKIP
     >>> summary.interrupted, summary.by_status                                        # doctest: +SKIP
@@ -55,8 +53,8 @@ class RecoverySummary(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         lines = [
-            f"interrupted sessions: {named(self.interrupted) or 'none'}",
-            f"failed while work waits for them: {named(self.dead_holders) or 'none'}",
+            f"interrupted sessions: {join_names(self.interrupted) or 'none'}",
+            f"failed while work waits for them: {join_names(self.dead_holders) or 'none'}",
             f"agents that have not completed: {self.incomplete}{_counts(self.by_status)}",
         ]
         recovered = f"recoveries so far: {self.recoveries}"
@@ -68,8 +66,8 @@ class RecoverySummary(msgspec.Struct, frozen=True):
 
 
 class CutOffSession(msgspec.Struct, frozen=True):
-    """A session that was interrupted, or that is ``degraded``: it goes on, though agents of it failed; or ``deserted``:
-    nobody is left in it, and work waits for its agents.
+    """An interrupted session; or one that is ``degraded`` (active although agents of it failed) or ``deserted`` (no
+    agent is left in it, while work waits for its agents).
 
     >>> [(cut.session, cut.inactive // 60_000) for cut in await bus.sessions.cut_off()]   # doctest: +SKIP
     [('planning-001', 25)]
@@ -80,21 +78,21 @@ class CutOffSession(msgspec.Struct, frozen=True):
     operation: str
     status: str
     inactive: int
-    """Milliseconds since anything was noted of it."""
+    """Milliseconds since its last recorded activity."""
     agents: int
     active: int
-    """Those of its agents that are live."""
+    """Number of its live agents."""
     failed: int
     error: str | None
-    """Why it was interrupted."""
+    """The reason of the interruption."""
 
 
 class RecoveryAgent(msgspec.Struct, frozen=True):
-    """An agent of a session that is to be recovered: how far it came, and what waits for it.
+    """An agent of a session to be recovered: its progress and pending work.
 
-    ``checkpoint``: its newest one of this session, which it would go on from. ``waiting``: messages that wait in its
-    mailboxes, or will. ``held``: messages from its mailboxes that are in somebody's hands. ``tasks``: tasks in its
-    hands. ``cut_off``: whether it failed, or stopped though nobody meant it to, so that a resumption expects it again.
+    ``checkpoint``: its newest one in this session, from which it would resume. ``waiting``: messages in its mailboxes,
+    scheduled ones included. ``held``: leased messages from its mailboxes. ``tasks``: tasks it holds. ``cut_off``: it
+    failed or was stopped unintentionally, so that a resumption expects it again.
 
     >>> [(agent.id, agent.checkpoint.name, agent.waiting) for agent in plan.agents if agent.checkpoint]
     ...                                                                               # doctest: +SKIP
@@ -126,9 +124,9 @@ class RecoveryAgent(msgspec.Struct, frozen=True):
 
 
 class RecoveryOption(msgspec.Struct, frozen=True):
-    """Something that can be done with a session: resume, complete, abandon, rollback or follow_on.
+    """An action for a session: resume, complete, abandon, rollback or follow_on.
 
-    ``does`` says what it would do. ``checkpoint``: for a rollback, the newest one that it could go to.
+    ``does`` describes its effect. ``checkpoint``: for a rollback, the newest one possible.
 
     >>> for option in plan.options:                                                   # doctest: +SKIP
     ...     print(option.action, "–", option.does)
@@ -140,14 +138,13 @@ class RecoveryOption(msgspec.Struct, frozen=True):
 
 
 class RecoveryRecord(msgspec.Struct, frozen=True):
-    """A session that is to be recovered: what it came to, and what can be done, the likeliest first.
+    """A session to be recovered: its state, and the possible actions, most likely first.
 
-    ``present``, ``missing``: which expected documents are there, and which not, by their producers. ``documents``: all
-    that it has. ``checkpoints``: its composite checkpoints, newest first; the first 20. ``at_work``: its agents that
-    are live. ``owned``: whether a live process is in its block. ``follow_ons``: the sessions that were started from it
-    by ``follow_on``, newest first. ``tasks``: its durable tasks that have not ended, and their statuses; they go on
-    with any worker, whatever is done with the session. ``remaining``: the members of its meetings that have not
-    finished, by the meeting.
+    ``present``, ``missing``: expected documents by producer. ``documents``: all documents. ``checkpoints``: its newest
+    20 composite checkpoints. ``at_work``: its live agents. ``owned``: a live process is in its block. ``follow_ons``:
+    sessions started from it by ``follow_on``, newest first. ``tasks``: its durable tasks that have not ended, with
+    status; any worker continues them, independent of the session. ``remaining``: members of its meetings that have not
+    finished, by meeting.
 
     >>> (await bus.recovery.plan("planning-001")).record.missing                      # doctest: +SKIP
     {'scope-analyzer': 'planning-scope'}
@@ -182,25 +179,24 @@ class RecoveryRecord(msgspec.Struct, frozen=True):
         if self.tasks:
             open_tasks = ", ".join(f"{task} {status}" for task, status in list(self.tasks.items())[:_SHOWN])
             lines.append(f"tasks that have not ended: {open_tasks}")
-        lines += [f"{meeting} continues with {named(members)}" for meeting, members in self.remaining.items()]
+        lines += [f"{meeting} continues with {join_names(members)}" for meeting, members in self.remaining.items()]
         if self.follow_ons:
-            lines.append(f"started from it: {named(self.follow_ons)}")
+            lines.append(f"started from it: {join_names(self.follow_ons)}")
         if not self.options:
-            lines.append("nothing to do" + (": somebody is at work in it" if self.owned or self.at_work else ""))
+            lines.append("nothing to do" + (": it is in use" if self.owned or self.at_work else ""))
         return "\n".join([*lines, *(f"{option.action}: {option.does}" for option in self.options)])
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """What a rollback changed.
+    """The changes of a rollback.
 
-    ``checkpoint``: where it went back to. ``saved``: a composite checkpoint of what was there before, the way back.
-    ``documents``: those that have a new version with their value of then. ``removed``: documents that were not there
-    then. ``state``: the keys that were set or deleted, by their scope. ``participants``: the members who have not
-    finished again, or finished, came or went, by their meeting. ``checkpoints``: the agents whose checkpoint of then
-    was saved again, as their newest (its id). ``ahead``: agents whose newest checkpoint is from later: they had none
-    then, or it is gone. ``left``: agents of then that do not belong to the session any more, and were left alone.
-    ``live``: agents that are at work; what they have in memory was not rolled back. ``handled``: messages that waited
-    then and have been handled since; they do not come again.
+    ``checkpoint``: its target. ``saved``: a composite checkpoint of the state before, to undo it. ``documents``: those
+    with a new version that has the old value. ``removed``: documents that did not exist then. ``state``: keys that were
+    set or deleted, by scope. ``participants``: members whose entry changed, by meeting. ``checkpoints``: agents whose
+    checkpoint of then was saved again as the newest (its id). ``ahead``: agents whose newest checkpoint is later,
+    because they had none then or it is gone. ``left``: agents of then that no longer belong to the session, and were
+    not changed. ``live``: live agents; their memory was not rolled back. ``handled``: messages that waited then and
+    have been handled since; they are not delivered again.
 
     >>> rollback = await session.rollback(checkpoint.id)                              # doctest: +SKIP
     >>> rollback.documents, rollback.removed, rollback.state                          # doctest: +SKIP
@@ -222,11 +218,11 @@ class Rollback(msgspec.Struct, frozen=True):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What a recovery did. ``changed`` is False if there was nothing to do: somebody had resumed the session before.
+    """The result of a recovery. ``changed`` is False if there was nothing to do: the session had been resumed before.
 
-    ``agents``: after a resumption or a rollback those that are expected again, else those that were stopped.
-    ``follow_on``: the session that was started. ``rollback``: what a rollback changed. ``remaining``: after a
-    resumption or a rollback, the members of its meetings that have not finished, by the meeting.
+    ``agents``: after a resumption or rollback the agents expected again, otherwise those stopped. ``follow_on``: the
+    session that was started. ``rollback``: the changes of a rollback. ``remaining``: after a resumption or rollback,
+    the members of its meetings that have not finished, by meeting.
 
     >>> done = await plan.resume()                                                    # doctest: +SKIP
     >>> done.changed, done.agents                                                     # doctest: +SKIP

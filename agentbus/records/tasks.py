@@ -1,4 +1,4 @@
-"""Durable tasks as people see them: tasks, their steps, approvals and verdicts."""
+"""Records of durable tasks: tasks, steps, approvals and verdicts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 
+from agentbus.core.validation import MAX_LOSSES
+
 
 class TaskProblem(msgspec.Struct, frozen=True):
-    """What went wrong: the exception's type and message, where it was raised, and the step that it comes from.
-    ``others`` are steps that failed beside it; what tries the one again tries them too.
+    """A failure: the exception's type and message, its traceback, and the step that raised it. ``others`` are steps
+    that failed concurrently; a retry of one retries them all.
 
     >>> TaskProblem("ValueError", "no such file", ["plan.py:12 in read"], "plan").type
     'ValueError'
@@ -23,15 +25,15 @@ class TaskProblem(msgspec.Struct, frozen=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True):
-    """A task as the bus knows it. ``status`` is pending, running, waiting, halted, completed, failed or stopped;
-    ``phase`` what its workflow calls the part that it is in; ``halting``: it will halt before its next step.
+    """A durable task. ``status`` is pending, running, waiting, halted, completed, failed or stopped; ``phase`` is the
+    current phase of its workflow; ``halting``: it will halt before its next step.
 
-    ``waits`` says what a waiting one waits for: ``approval:plan``, ``task:feature-1/3``, ``step:charge`` (one whose
-    outcome is unknown), ``retry:fetch``. ``due`` is the wall time before which no worker takes it (0: any may now).
-    ``holder`` is the worker that has it. ``restarted`` of ``restarts`` automatic restarts, ``backoff`` seconds apart
-    (ever longer), were needed. ``losses`` counts the workers that died or lost their lease while they ran it, since it
-    last made progress; at ``max_losses`` it fails. ``redo`` names the steps whose redo waits until those that run
-    beside them have ended. ``error`` is why it failed, until it is taken up again.
+    ``waits`` is the list of things it waits for: ``approval:plan``, ``task:feature-1/3``, ``step:charge`` (a step with
+    an unknown outcome), ``retry:fetch``. ``due`` is the wall time before which no worker takes it (0: now). ``holder``
+    is its worker. ``restarted`` of ``restarts`` automatic restarts were used, the first after ``backoff`` seconds, then
+    doubling. ``losses`` counts the workers that died or lost their lease while running it since its last progress; at
+    ``max_losses`` it fails. ``redo`` lists the steps whose redo waits for concurrent steps. ``error`` is why it failed,
+    until it is resumed.
 
     >>> record = await bus.tasks.get("feature-1")                                     # doctest: +SKIP
     >>> record.status, record.phase, record.waits                                     # doctest: +SKIP
@@ -66,18 +68,17 @@ class TaskRecord(msgspec.Struct, frozen=True):
     updated: int
     ended: int | None
     losses: int = 0
-    max_losses: int = 5
+    max_losses: int = MAX_LOSSES
     redo: list[str] = []
 
 
 class StepRecord(msgspec.Struct, frozen=True):
-    """A step of a task, in the order in which they were begun (``position``). ``kind`` is step, task (a sub-task,
-    whose id is ``child``), phase or checkpoint. ``status`` is running, retrying (again when ``due``), finished,
-    failed, interrupted (its worker went away; it is run again), unknown (the same, of one that must run only once) or
-    cancelled.
+    """A step of a task, in the order of their start (``position``). ``kind`` is step, task (a sub-task, whose id is
+    ``child``), phase or checkpoint. ``status`` is running, retrying (at ``due``), finished, failed, interrupted (its
+    worker is gone; it is run again), unknown (the same for a step that must run only once) or cancelled.
 
-    ``attempt`` counts executions, ``failures`` those that raised. ``note`` was handed to it by a redo. One that a redo
-    has made void is kept: ``superseded`` is then the number of that redo, and 0 for what counts.
+    ``attempt`` counts executions, ``failures`` those that raised. ``note`` was passed by a redo. A step that a redo
+    replaced is stored with ``superseded``, the number of that redo; 0 is current.
 
     >>> [(step.key, step.status) for step in await bus.tasks.steps("feature-1")]      # doctest: +SKIP
     [('plan', 'finished'), ('implement', 'running')]
@@ -105,7 +106,7 @@ class StepRecord(msgspec.Struct, frozen=True):
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True):
-    """A question to a person. ``status`` is open, approved, rejected or expired; ``shown`` is what there is to judge.
+    """A request for a decision. ``status`` is open, approved, rejected or expired; ``shown`` is the value to judge.
 
     >>> [(one.task, one.key) for one in await bus.tasks.approvals()]                  # doctest: +SKIP
     [('feature-1', 'plan')]
@@ -128,8 +129,8 @@ class ApprovalRecord(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of an approval: ``approved`` or not, ``by`` whom, why, and when (wall milliseconds). ``auto``: the
-    task passes approvals through; ``expired``: nobody decided in time.
+    """The decision on an approval: ``approved`` or not, ``by`` whom, the reason, and the time (wall milliseconds).
+    ``auto``: the task passes approvals through; ``expired``: no decision was made in time.
 
     >>> verdict = Verdict(approved=False, by="ada", reason="too large")
     >>> verdict.approved, verdict.reason
@@ -145,8 +146,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class TaskChange(msgspec.Struct, frozen=True):
-    """What the callbacks of a worker are told: the step or phase of a task that has changed, or what became of its
-    workflow.
+    """A change that a worker's callbacks receive: of a step or phase of a task, or of its workflow.
 
     >>> TaskChange("feature-1", "step", "plan", "finished", 1).status
     'finished'
@@ -154,7 +154,7 @@ class TaskChange(msgspec.Struct, frozen=True):
 
     task: str
     kind: str
-    """step, task (one that this one waits for), phase, checkpoint or workflow."""
+    """One of step, task (a sub-task), phase, checkpoint or workflow."""
     name: str
     """The key of the step, the phase, or the workflow."""
     status: str
@@ -162,9 +162,8 @@ class TaskChange(msgspec.Struct, frozen=True):
 
 
 class TaskStatistics(msgspec.Struct, frozen=True):
-    """Tasks in numbers: by status, by workflow and status; steps by status; approvals that are open;
-    ``oldest_pending``, the milliseconds that the oldest task has waited for a worker; ``mean_duration``, in
-    milliseconds, of completed ones.
+    """Counters of tasks: by status, by workflow and status; steps by status; open approvals; ``oldest_pending``, the
+    milliseconds that the oldest task has waited for a worker; ``mean_duration`` of completed ones, in milliseconds.
 
     >>> (await bus.tasks.statistics()).tasks                                          # doctest: +SKIP
     {'completed': 40, 'running': 2}

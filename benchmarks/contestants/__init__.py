@@ -1,1 +1,1 @@
-"""The contestants: each a short adapter that says how durable it is. What they have to do is in ``workloads``."""
+"""The compared systems, each a short adapter with its durability; ``workloads`` has the measurements."""

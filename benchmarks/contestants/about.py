@@ -1,4 +1,4 @@
-"""What is said of every contestant, and how those are found that may be missing."""
+"""The description of a contestant, and the import of optional packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class About(Protocol):
-    """How a contestant is called in the tables, and what of it survives a power cut."""
+    """The key, table title and durability of a contestant."""
 
     @property
     def key(self) -> str: ...
@@ -22,11 +22,11 @@ class About(Protocol):
 
 
 def package(name: str) -> Any:
-    """A package of the ``bench`` extra, which is not there to be type-checked."""
+    """Import a package of the ``bench`` extra, untyped because it may not be installed."""
     return import_module(name)
 
 
-def lacking(packages: Sequence[str]) -> str | None:
-    """What is not installed, in words; None if everything is."""
+def missing_packages(packages: Sequence[str]) -> str | None:
+    """Return a text that names the packages that are not installed, or None."""
     missing = [name for name in packages if find_spec(name) is None]
     return f"{' and '.join(missing)} not installed" if missing else None

@@ -1,7 +1,7 @@
-"""Servers that the benchmark starts itself: on loopback, each in a directory of its own, and stopped when it ends.
+"""Start and stop the servers of the benchmarks: on loopback, each in its own temporary directory.
 
-A program is looked for beside the interpreter (wheels bring some) and in the PATH. Another process of the benchmark
-finds the address in its environment.
+Programs are searched next to the interpreter, where wheels install them, and in the PATH. Child processes get the
+addresses through the environment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _running: dict[str, Server] = {}
 
 @dataclass
 class Server:
-    """A server of ours."""
+    """A server started by the benchmarks."""
 
     process: subprocess.Popen[bytes]
     directory: Path
@@ -51,18 +51,18 @@ class Server:
 
 
 def program(name: str) -> Path | None:
-    """Where a program is, if it is anywhere."""
+    """Return the path of a program, or None."""
     found = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     return None if found is None else Path(found).resolve()
 
 
 def redis(fsync: str) -> str:
-    """The address of a Redis that appends every command to a file; ``fsync`` is always or everysec."""
+    """Return the address of a Redis with an append-only file; ``fsync`` is always or everysec."""
 
     def start(directory: Path) -> tuple[Server, str]:
         port = _free_port()
         words = ["--port", port, "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "yes"]
-        process = _started(program("redis-server"), [*words, "--appendfsync", fsync])
+        process = _start_process(program("redis-server"), [*words, "--appendfsync", fsync])
         _wait_for(process, port)
         return Server(process, directory), f"redis://127.0.0.1:{port}"
 
@@ -70,13 +70,13 @@ def redis(fsync: str) -> str:
 
 
 def nats(sync: str) -> str:
-    """The address of a NATS with JetStream; ``sync`` is always, or the interval that is its default."""
+    """Return the address of a NATS with JetStream; ``sync`` is always, or the default interval."""
 
     def start(directory: Path) -> tuple[Server, str]:
         port = _free_port()
         settings = directory / "nats.conf"
         settings.write_text(f'jetstream {{ store_dir: "{directory}", sync_interval: "{sync}" }}\n')
-        process = _started(program("nats-server"), ["-a", "127.0.0.1", "-p", port, "-c", settings])
+        process = _start_process(program("nats-server"), ["-a", "127.0.0.1", "-p", port, "-c", settings])
         _wait_for(process, port)
         return Server(process, directory), f"nats://127.0.0.1:{port}"
 
@@ -84,7 +84,7 @@ def nats(sync: str) -> str:
 
 
 def postgres() -> str:
-    """The address of a PostgreSQL with fsync, on a Unix socket; ``AGENTBUS_BENCH_POSTGRES_URL`` may name another."""
+    """Return the URL of a PostgreSQL with fsync on a Unix socket, or ``AGENTBUS_BENCH_POSTGRES_URL`` if set."""
 
     def start(directory: Path) -> tuple[Server, str]:
         settings = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on"}
@@ -114,13 +114,13 @@ def stop_all() -> None:
 
 
 def cpu(name: str) -> float:
-    """The CPU seconds of a server of ours and its children so far; 0 where nobody tells."""
+    """Return the CPU seconds of a server and its children so far; 0 if unknown."""
     server = _running.get(name)
     if server is None:
         return 0.0
     nanoseconds = 0
     for process in Path("/proc").glob("[0-9]*"):
-        # One that has just ended has no files any more. Ticks of 10 ms would be too coarse for an idle server.
+        # A process may end meanwhile. schedstat, because ticks of 10 ms are too coarse for an idle server.
         with suppress(OSError, ValueError, IndexError):
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             if server.process.pid in (int(process.name), parent):
@@ -130,14 +130,14 @@ def cpu(name: str) -> float:
 
 
 def addresses() -> dict[str, str]:
-    """Of the servers that run, for the environment of another process."""
+    """Return the addresses of running servers, for the environment of another process."""
     return {name: value for name, value in os.environ.items() if name.startswith(_ADDRESS.format(""))}
 
 
 def _address(name: str, start: Callable[[Path], tuple[Server, str]]) -> str:
     variable = _ADDRESS.format(name)
     if variable not in os.environ:
-        # A Unix socket's path must be short.
+        # The path of a Unix socket must be short.
         directory = Path(tempfile.mkdtemp(prefix="ab-"))
         if not _running:
             atexit.register(stop_all)
@@ -149,7 +149,7 @@ def _address(name: str, start: Callable[[Path], tuple[Server, str]]) -> str:
     return os.environ[variable]
 
 
-def _started(path: Path | None, words: Sequence[Any]) -> subprocess.Popen[bytes]:
+def _start_process(path: Path | None, words: Sequence[Any]) -> subprocess.Popen[bytes]:
     assert path is not None
     with open(os.devnull, "r+b") as nothing:
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The tables of agentbus without agentbus: the same schema and pragmas for everyone who uses them."""
+"""The tables of agentbus without agentbus: the schema and pragmas for contestants on plain SQLite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEASE = 60_000
 
 
 def schema(boxes: int) -> str:
-    """A script that makes every table and so many mailboxes, with ids from 1."""
+    """Return a script that creates every table and ``boxes`` mailboxes with ids from 1."""
     mailboxes = "\n".join(
         "INSERT INTO mailboxes (id, kind, name, owner, created) "
         f"VALUES ({number}, 'agent', 'agent-{number}', 'agent-{number}', 0);"
@@ -42,8 +42,8 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def opened(directory: Path, boxes: int) -> sqlite3.Connection:
-    """The tables, made anew, on a connection in autocommit mode."""
+def create_database(directory: Path, boxes: int) -> sqlite3.Connection:
+    """Create the tables and return a connection in autocommit mode."""
     connection = sqlite3.connect(database(directory), isolation_level=None, factory=Connection)
     for pragma in PRAGMAS:
         connection.execute(pragma)

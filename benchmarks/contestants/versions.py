@@ -1,4 +1,4 @@
-"""Which versions we are compared with."""
+"""The versions of the compared packages and servers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PACKAGES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Of packages and servers, as far as they are here."""
+    """Return the versions of installed packages and servers."""
     found: dict[str, str] = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     for path in (program("redis-server"), program("nats-server"), postgres_program()):
         if path is not None:
-            found[path.name] = _said(path)
+            found[path.name] = _version_of(path)
     return found
 
 
-def _said(path: Path) -> str:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    return said.stdout.strip()
+def _version_of(path: Path) -> str:
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    return output.stdout.strip()

@@ -1,4 +1,4 @@
-"""Those that run durable workflows: ourselves, and DBOS on SQLite where it is installed (the ``bench`` extra)."""
+"""Systems with durable workflows: agentbus, and DBOS on SQLite if installed (the ``bench`` extra)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchmarks.payload import PAYLOAD
 
 Step = Callable[[], Awaitable[Any]]
 Body = Callable[[Step], Awaitable[None]]
-"""What a workflow does with its durable step."""
+"""The body of a workflow, which calls its durable step."""
 
 
 class Runner(Protocol):
-    """Runs workflows of one body."""
+    """Run workflows of one body."""
 
     async def start(self, id: str) -> None: ...
 
-    async def again(self, id: str) -> None:
-        """Have a workflow that has done its steps come to their end once more, executing none."""
+    async def replay(self, id: str) -> None:
+        """Replay a workflow up to its last finished step without executing any."""
 
 
 class Contestant(Protocol):
@@ -40,7 +40,7 @@ class Contestant(Protocol):
 
 
 async def work() -> Any:
-    """The work of a step: none, but its result is kept."""
+    """Return the result of a step, which does nothing else."""
     return PAYLOAD
 
 
@@ -52,7 +52,7 @@ class TaskRunner:
     async def start(self, id: str) -> None:
         await self._bus.tasks.start(self._workflow, id=id)
 
-    async def again(self, id: str) -> None:
+    async def replay(self, id: str) -> None:
         await self._bus.tasks.stop(id)
         await self._bus.tasks.resume(id)
 
@@ -91,8 +91,8 @@ class ForkRunner:
         with self._dbos.SetWorkflowID(id):
             await self._dbos.DBOS.start_workflow_async(self._workflow)
 
-    async def again(self, id: str) -> None:
-        # One that has ended cannot be resumed; a fork takes over all its steps, and replays them.
+    async def replay(self, id: str) -> None:
+        # An ended workflow cannot be resumed; a fork replays all its steps.
         await self._dbos.DBOS.fork_workflow_async(id, 1_000_000)
 
 
@@ -129,9 +129,9 @@ DISK = AgentBus(
     "agentbus", "agentbus", "disk", "disk: every result is fsynced (many in one commit), its beginning is not"
 )
 PROCESS = AgentBus("agentbus-process", "agentbus, durability=process", "process", "process: nothing is fsynced")
-THEIRS = DBOS(
+DBOS_DEFAULT = DBOS(
     "dbos", "DBOS, SQLite", "delete", "disk: every result is fsynced, a commit each (rollback journal, as installed)"
 )
-THEIRS_WAL = DBOS("dbos-wal", "DBOS, SQLite with WAL", "wal", "disk: the same with journal_mode=WAL, set by hand")
+DBOS_WAL = DBOS("dbos-wal", "DBOS, SQLite with WAL", "wal", "disk: the same with journal_mode=WAL, set by hand")
 INSTALLED = find_spec("dbos") is not None
-EVERYONE: tuple[Contestant, ...] = (DISK, PROCESS, *((THEIRS, THEIRS_WAL) if INSTALLED else ()))
+CONTESTANTS: tuple[Contestant, ...] = (DISK, PROCESS, *((DBOS_DEFAULT, DBOS_WAL) if INSTALLED else ()))

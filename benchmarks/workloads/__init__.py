@@ -1,1 +1,1 @@
-"""What contestants have to do. Who does it is in ``contestants``."""
+"""The workloads of the benchmarks; ``contestants`` has the systems that run them."""

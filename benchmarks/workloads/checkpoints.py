@@ -1,4 +1,4 @@
-"""Checkpoints: how long saving and loading a snapshot takes, from 1 kB to 10 MB, beside one fsynced JSON file."""
+"""Checkpoints: saving and loading snapshots from 1 kB to 10 MB, compared with an fsynced JSON file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINE_BYTES = len(json.dumps(_LINE, separators=(",", ":"))) + 1
 
 
 def measure(directory: Path, rounds: int, largest: int, results: Results, progress: Progress) -> None:
-    """Of sizes up to ``largest`` bytes."""
+    """Measure sizes up to ``largest`` bytes."""
     sizes = {title: size for title, size in SIZES.items() if size <= largest}
     asyncio.run(_measure(directory, rounds, sizes, results, progress))
 
@@ -58,26 +58,26 @@ async def _measure(directory: Path, rounds: int, sizes: dict[str, int], results:
                 ("JSON file loaded", load_file),
             ]
             series = [results.add(Series(KEY, f"{name}, {title}", UNIT, title=f"{title}: {name}")) for name, _ in cases]
-            # The first round warms the caches, and checks that what is loaded was saved.
+            # The first round warms the caches and verifies the loaded snapshots.
             for number in range(rounds + 1):
                 progress.say(f"{KEY}: {title}, round {number} of {rounds}")
                 for (_, call), figures in zip(cases, series, strict=True):
-                    begun = time.perf_counter()
+                    started = time.perf_counter()
                     found = await call()
-                    taken = (time.perf_counter() - begun) * 1000
+                    taken = (time.perf_counter() - started) * 1000
                     if number:
                         figures.values.append(taken)
                     elif found is not None and found != snapshot:
-                        raise RuntimeError(f"{title}: what was loaded is not what was saved")
+                        raise RuntimeError(f"{title}: the loaded snapshot differs from the saved one")
 
 
 def _write(file: Path, snapshot: Any) -> None:
-    aside = file.with_suffix(".new")
-    with open(aside, "wb") as out:
+    temporary = file.with_suffix(".new")
+    with open(temporary, "wb") as out:
         out.write(json.dumps(snapshot, separators=(",", ":")).encode())
         out.flush()
         os.fsync(out.fileno())
-    aside.rename(file)
+    temporary.rename(file)
     directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

@@ -1,5 +1,5 @@
-"""Growth: what a claim and its acknowledgement cost with few and with many messages queued, with finished ones kept,
-and with many mailboxes. Only the filling is done behind everybody's back, in bulk."""
+"""Growth: the cost of a claim and its acknowledgement with few and with many queued messages, finished messages and
+mailboxes. The databases are filled in bulk by plain SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import agentbus
 from agentbus import Agent
 from benchmarks.command import Options
 from benchmarks.contestants.queues.base import Contestant
-from benchmarks.contestants.queues.everyone import present
+from benchmarks.contestants.queues.catalog import available
 from benchmarks.measure import Results, Series
 from benchmarks.payload import PAYLOAD, TEXT
 from benchmarks.progress import Progress
@@ -32,8 +32,8 @@ OTHER_KEYS = {"files-hasty", "litequeue"}
 AGENT = "reader"
 TOGETHER, SINGLE, OTHERS = "growth", "growth-single", "growth-others"
 UNIT = "µs per message, one by one"
-MOST = 1.3
-"""How much dearer a message may be among many."""
+MAX_RATIO = 1.3
+"""Maximum cost of a message among many, as a multiple of its cost among few."""
 
 _FILL = """
 WITH RECURSIVE numbers (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM numbers WHERE number < :count)
@@ -52,7 +52,7 @@ SELECT :first + number, 'agent', 'other-' || number, 'other-' || number, 0 FROM 
 
 @dataclass(frozen=True)
 class Depth:
-    """Mailboxes with so many messages waiting in all of them, beside so many finished ones."""
+    """The numbers of mailboxes and of queued and finished messages in all of them."""
 
     key: str
     title: str
@@ -74,9 +74,9 @@ def depths(many: int) -> list[Depth]:
 
 
 def measure(directory: Path, many: int, rounds: int, options: Options, results: Results, progress: Progress) -> None:
-    """Claim and acknowledge in each database in turn, round after round; then the same of some others."""
+    """Claim and acknowledge in each database in turn, round after round; then the same with some other systems."""
     if options.wants("agentbus"):
-        asyncio.run(in_turn(directory, depths(many), rounds, _opened, results, progress))
+        asyncio.run(in_turn(directory, depths(many), rounds, _open_readers, results, progress))
     reachable = [depth for depth in (FEW, 3_000, 10_000, 100_000) if depth < many]
     asyncio.run(_measure_others(directory, reachable, options, results, progress))
 
@@ -87,17 +87,22 @@ def checks(results: Results) -> list[Check]:
         for series in results.of(workload):
             ratio = results.ratio_of_medians(workload, series.contestant, "few")
             if series.contestant != "few" and ratio is not None:
-                found.append(Check(f"claim + ack {how}: {series.title}, against few", ratio, "x", most=MOST))
+                found.append(Check(f"claim + ack {how}: {series.title}, against few", ratio, "x", most=MAX_RATIO))
     return found
 
 
-Opened = Callable[[Path, Sequence[Depth], AsyncExitStack, Progress], Awaitable[list[Agent]]]
+OpenReaders = Callable[[Path, Sequence[Depth], AsyncExitStack, Progress], Awaitable[list[Agent]]]
 
 
 async def in_turn(
-    directory: Path, chosen: Sequence[Depth], rounds: int, opened: Opened, results: Results, progress: Progress
+    directory: Path,
+    chosen: Sequence[Depth],
+    rounds: int,
+    open_readers: OpenReaders,
+    results: Results,
+    progress: Progress,
 ) -> None:
-    """``opened`` makes a reader of each depth; each claims and acknowledges, and sends again what it took, untimed."""
+    """Measure the readers of each depth in turn; the consumed messages are sent again, untimed."""
     progress.expect(len(chosen) + rounds + 1)
     many_at_once = [
         results.add(Series(TOGETHER, depth.key, f"µs per message, {BATCH} at once", title=depth.title))
@@ -105,20 +110,22 @@ async def in_turn(
     ]
     one_by_one = [results.add(Series(SINGLE, depth.key, UNIT, title=depth.title)) for depth in chosen]
     async with AsyncExitStack() as stack:
-        agents = await opened(directory, chosen, stack, progress)
+        agents = await open_readers(directory, chosen, stack, progress)
         # The first round warms the caches.
         for number in range(rounds + 1):
             progress.say(f"round {number} of {rounds}")
             for turn in range(len(agents)):
-                # Another one begins in each round, so that none always comes after the same.
-                place = (number + turn) % len(agents)
-                figures = await _many_at_once(agents[place]), await _one_by_one(agents[place])
+                # Each round starts with another reader, so that the order varies.
+                index = (number + turn) % len(agents)
+                figures = await _many_at_once(agents[index]), await _one_by_one(agents[index])
                 if number:
-                    many_at_once[place].values.append(figures[0])
-                    one_by_one[place].values.append(figures[1])
+                    many_at_once[index].values.append(figures[0])
+                    one_by_one[index].values.append(figures[1])
 
 
-async def _opened(directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress) -> list[Agent]:
+async def _open_readers(
+    directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress
+) -> list[Agent]:
     agents: list[Agent] = []
     for depth in chosen:
         progress.say(f"filling {depth.title}")
@@ -132,29 +139,29 @@ async def _opened(directory: Path, chosen: Sequence[Depth], stack: AsyncExitStac
 
 
 async def _many_at_once(agent: Agent) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     batch = await agent.receive_many(BATCH)
     for _ in range(BATCHES_IN_A_ROUND - 1):
         batch = await agent.receive_many(BATCH, ack=batch)
     await agent.ack(batch)
-    taken = time.perf_counter() - begun
+    taken = time.perf_counter() - started
     await agent.send_many([(AGENT, "note", PAYLOAD)] * (BATCHES_IN_A_ROUND * BATCH))
     return taken / (BATCHES_IN_A_ROUND * BATCH) * 1e6
 
 
 async def _one_by_one(agent: Agent) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(SINGLES_IN_A_ROUND):
         message = await agent.receive()
         assert message is not None
         await message.ack()
-    taken = time.perf_counter() - begun
+    taken = time.perf_counter() - started
     await agent.send_many([(AGENT, "note", PAYLOAD)] * SINGLES_IN_A_ROUND)
     return taken / SINGLES_IN_A_ROUND * 1e6
 
 
 def _fill(database: Path, depth: Depth) -> None:
-    """Rows as agentbus would have written them, in seconds. No bus has the database open."""
+    """Insert rows as agentbus writes them, while no bus has the database open."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA cache_size = -200000")
@@ -173,7 +180,7 @@ def _fill(database: Path, depth: Depth) -> None:
         elsewhere = {"mailbox": first + 1, "boxes": depth.boxes - 1}
         last = 0
         for count, status in ((depth.finished, finished), (depth.queued, queued)):
-            # Of many mailboxes, ours has few.
+            # Of many mailboxes, the one of the reader has few messages.
             ours = min(count, FEW) if depth.boxes > 1 else count
             for share, where in ((count - ours, elsewhere), (ours, {})):
                 if share:
@@ -187,8 +194,8 @@ def _fill(database: Path, depth: Depth) -> None:
 async def _measure_others(
     directory: Path, chosen: Sequence[int], options: Options, results: Results, progress: Progress
 ) -> None:
-    """Some that people would take instead, as far as they can be filled in seconds."""
-    others = [one for one in present() if one.key in OTHER_KEYS and options.wants(one.key)]
+    """Measure common alternatives, up to the depth that can be filled within seconds."""
+    others = [one for one in available() if one.key in OTHER_KEYS and options.wants(one.key)]
     progress.expect(len(others) * len(chosen))
     for contestant in others:
         series = {
@@ -214,7 +221,7 @@ async def _measure_other(
             progress.say(f"{contestant.title}, {depth:,} queued")
             await box.send_many([PAYLOAD] * (depth - queued))
             for _ in range(OTHERS_IN_A_ROUND):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 await box.ack(await box.receive())
-                figures.values.append((time.perf_counter() - begun) * 1e6)
+                figures.values.append((time.perf_counter() - started) * 1e6)
             queued = depth - OTHERS_IN_A_ROUND

@@ -1,7 +1,7 @@
 """Lifecycles in one process: a message is sent, received and acknowledged.
 
-Each returns lifecycles per second. Warming up is not counted, and checks that what arrives is what was sent. The time
-runs until the last message is acknowledged.
+Each workload returns lifecycles per second. The warm-up is not counted and verifies the received payload. The time
+includes the last acknowledgement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WARM_UP = 20
 
 @dataclass(frozen=True)
 class Workload:
-    """One way to use a queue; ``boxes`` mailboxes, each with a task of its own."""
+    """A usage pattern of a queue; ``boxes`` mailboxes, each with its own task."""
 
     key: str
     title: str
@@ -38,13 +38,13 @@ async def _one_at_a_time(boxes: Sequence[Box], seconds: float) -> float:
         if time.perf_counter() > warm:
             break
     count = 0
-    begun = time.perf_counter()
-    end = begun + seconds
+    started = time.perf_counter()
+    end = started + seconds
     while time.perf_counter() < end:
         await box.send(PAYLOAD)
         await box.ack(await box.receive())
         count += 1
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - started)
 
 
 async def _tasks(boxes: Sequence[Box], seconds: float) -> float:
@@ -79,21 +79,21 @@ async def _batches(boxes: Sequence[Box], seconds: float) -> float:
     payloads = [PAYLOAD] * BATCH
     done: Sequence[Any] = ()
     count = 0
-    begun = time.perf_counter()
-    end = begun + seconds
+    started = time.perf_counter()
+    end = started + seconds
     while time.perf_counter() < end:
         await box.send_many(payloads)
         done = await box.receive_many(BATCH, done)
         count += len(done)
     await box.ack_many(done)
-    return count / (time.perf_counter() - begun)
+    return count / (time.perf_counter() - started)
 
 
 async def _side_by_side(boxes: Sequence[Box], seconds: float, work: Callable[[Box, float], Awaitable[int]]) -> float:
     await asyncio.gather(*(_checked_lifecycle(box) for box in boxes))
-    begun = time.perf_counter()
-    counts = await asyncio.gather(*(work(box, begun + seconds) for box in boxes))
-    return sum(counts) / (time.perf_counter() - begun)
+    started = time.perf_counter()
+    counts = await asyncio.gather(*(work(box, started + seconds) for box in boxes))
+    return sum(counts) / (time.perf_counter() - started)
 
 
 async def _checked_lifecycle(box: Box) -> None:

@@ -1,5 +1,5 @@
-"""Two processes: one sends, the other receives and acknowledges. Throughput while both are busy, and how long a message
-takes to one who waits, and what waiting costs."""
+"""Two processes: one sends, the other receives and acknowledges. Throughput under load, latency to an idle receiver,
+and the CPU of waiting."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from benchmarks.payload import PAYLOAD
 from benchmarks.workloads.lifecycles import BATCH, TASKS
 
 PAUSE = 0.02
-"""Seconds between two messages to one who waits."""
-PATIENCE = 60.0
+"""Seconds between two messages to an idle receiver."""
+TIMEOUT = 60.0
 _WARM_UP = 5
-# A server that has everything imported already, and forks: an interpreter for each would take longer than to measure.
+# The fork server has the modules imported: starting an interpreter takes longer than the measurement.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["benchmarks.contestants.queues.everyone", "benchmarks.writers"])
+_FORKS.set_forkserver_preload(["benchmarks.contestants.queues.catalog", "benchmarks.writers"])
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Milliseconds from the call of send to the receiver's having it, and the CPU of one core while nothing comes."""
+    """Milliseconds from the call of send to its delivery, and the CPU of one core while no message arrives."""
 
     latencies: list[float]
     cpu: float
@@ -46,26 +46,26 @@ class Idle:
 
 
 def p99(latencies: Sequence[float]) -> float:
-    """Of those of all rounds: a round alone has too few."""
+    """Return the 99th percentile over all rounds: a single round has too few messages."""
     return sorted(latencies)[int(len(latencies) * 0.99)]
 
 
 async def throughput(contestant: Contestant, directory: Path, seconds: float) -> float:
-    """Messages received and acknowledged a second, while as many tasks send as can."""
+    """Return the messages received and acknowledged per second while concurrent tasks send."""
     async with contestant.open(directory, 1) as (box,), _sending(_flood, contestant, directory):
         done = await _first(box)
         count = 0
-        begun = time.perf_counter()
-        end = begun + seconds
+        started = time.perf_counter()
+        end = started + seconds
         while time.perf_counter() < end:
             done = await box.receive_many(BATCH, done)
             count += len(done)
         await box.ack_many(done)
-        return count / (time.perf_counter() - begun)
+        return count / (time.perf_counter() - started)
 
 
 async def idle(contestant: Contestant, directory: Path, messages: int, quiet: float) -> Idle:
-    """A message every 20 ms to one who waits for it; then none for ``quiet`` seconds."""
+    """Measure a message every 20 ms to a waiting receiver, then none for ``quiet`` seconds."""
     latencies: list[float] = []
     async with contestant.open(directory, 1) as (box,):
         async with _sending(_drip, contestant, directory, messages):
@@ -81,12 +81,12 @@ async def idle(contestant: Contestant, directory: Path, messages: int, quiet: fl
 
 
 async def _first(box: Box) -> Any:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT):
         return await box.receive_many(1, ())
 
 
 async def _waiting_costs(contestant: Contestant, box: Box, quiet: float) -> float:
-    """Of this process and, where there is one, of the server."""
+    """Return the CPU of this process and of the server, if there is one."""
     server = getattr(contestant, "server", "")
     waiting = asyncio.ensure_future(box.receive())
     try:
@@ -103,7 +103,7 @@ async def _waiting_costs(contestant: Contestant, box: Box, quiet: float) -> floa
 async def _sending(
     work: Callable[..., Coroutine[Any, Any, None]], contestant: Contestant, directory: Path, *arguments: Any
 ) -> AsyncIterator[None]:
-    """Another process that sends until it is told to stop."""
+    """Run another process that sends until it is stopped."""
     stop = _FORKS.Event()
     known = (contestant.key, servers.addresses(), directory)
     child = _FORKS.Process(target=_run, args=(work, *known, stop, *arguments), daemon=True)
@@ -121,12 +121,12 @@ async def _sending(
 def _run(
     work: Callable[..., Coroutine[Any, Any, None]], key: str, known: dict[str, str], directory: Path, *arguments: Any
 ) -> None:
-    from benchmarks.contestants.queues.everyone import EVERYONE
+    from benchmarks.contestants.queues.catalog import CONTESTANTS
 
-    # Whoever interrupts the run interrupts the one who waits for this process.
+    # An interrupt ends the run through the parent process, which waits for this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(known)
-    (contestant,) = (one for one in EVERYONE if one.key == key)
+    (contestant,) = (one for one in CONTESTANTS if one.key == key)
 
     async def send() -> None:
         async with contestant.sender(directory) as sender:
@@ -139,7 +139,7 @@ async def _flood(sender: Sender, stop: Any) -> None:
     async def send() -> None:
         while not stop.is_set():
             await sender.send(PAYLOAD)
-            # Those who never suspend let the others see that it is over.
+            # Yield, for senders that never suspend.
             await anyio.lowlevel.checkpoint()
 
     await asyncio.gather(*(send() for _ in range(TASKS)))

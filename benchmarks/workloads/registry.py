@@ -1,4 +1,4 @@
-"""Questions about agents: each contestant is filled once, and asked everything, in interleaved rounds."""
+"""Queries on agents: each contestant is filled once and answers all questions in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from benchmarks.progress import Progress
 
 RATE = "answers/s"
 FEW, MANY = 1_000, 10_000
-"""How many agents there are at most if it is to be quick, and otherwise."""
+"""The maximum number of agents of a quick and of a full run."""
 NAMED = 100
-"""How many interrupted sessions a summary of the bus names at most."""
+"""The maximum number of interrupted sessions in a summary of the bus."""
 Ask = Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One question, asked of so many agents."""
+    """A question about a population of agents."""
 
     key: str
     title: str
@@ -33,7 +33,7 @@ class Workload:
 
 
 def population_of(choice: str) -> str:
-    """What is asked of the same agents is measured together: they are filled once."""
+    """Return the population of a choice: its questions are measured together, on agents that are filled once."""
     return choice.partition("-")[2] or choice
 
 
@@ -46,8 +46,8 @@ def measure(
     results: Results,
     progress: Progress,
 ) -> None:
-    most = FEW if options.quick else MANY
-    chosen = [one for one in workloads if one.key in options.chosen and one.population.agents <= most]
+    max_agents = FEW if options.quick else MANY
+    chosen = [one for one in workloads if one.key in options.chosen and one.population.agents <= max_agents]
     populations = list(dict.fromkeys(workload.population for workload in chosen))
     asked = [about for about in contestants if options.wants(about.key)]
     series = {
@@ -60,16 +60,16 @@ def measure(
     progress.expect(len(populations) * (1 + options.rounds))
     for number, population in enumerate(populations):
         progress.say(f"filling with {population.agents:,} agents")
-        place = directory / str(number)
+        home = directory / str(number)
         of_these = [workload for workload in chosen if workload.population == population]
 
         async def ask(
-            place: Path = place, population: Population = population, of_these: Sequence[Workload] = of_these
+            home: Path = home, population: Population = population, of_these: Sequence[Workload] = of_these
         ) -> None:
             async with AsyncExitStack() as stack:
                 registries: dict[str, Registry] = {}
                 for about in asked:
-                    opened = about.open(place / about.folder, population)
+                    opened = about.open(home / about.folder, population)
                     try:
                         registries[about.key] = await stack.enter_async_context(opened)
                     except Exception as error:
@@ -91,7 +91,7 @@ def measure(
 
 
 def _question(registry: Registry, question: str, population: Population) -> tuple[Ask, object]:
-    """What to ask, and what is known to be the answer."""
+    """Return the call and its expected answer."""
     middle = population.sessions // 2
     interrupted = population.interrupted()
     questions: dict[str, tuple[Ask, object]] = {
@@ -106,9 +106,9 @@ def _question(registry: Registry, question: str, population: Population) -> tupl
 
 async def _rate(ask: Ask, expected: object, seconds: float) -> float:
     done = 0
-    begun = time.perf_counter()
-    while not done or time.perf_counter() - begun < seconds:
+    started = time.perf_counter()
+    while not done or time.perf_counter() - started < seconds:
         if (found := await ask()) != expected:
-            raise RuntimeError(f"{found} was found, {expected} is there")
+            raise RuntimeError(f"expected {expected}, found {found}")
         done += 1
-    return done / (time.perf_counter() - begun)
+    return done / (time.perf_counter() - started)

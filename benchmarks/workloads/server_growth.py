@@ -1,5 +1,5 @@
-"""Growth on a server: what a claim and its acknowledgement cost there with few and with many messages queued, and with
-finished ones kept. Only the filling is done behind the back of agentbus, in bulk."""
+"""Growth on PostgreSQL: the cost of a claim and its acknowledgement with few and with many queued and finished
+messages. The tables are filled in bulk by plain SQL."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ SELECT $1 + number, $2, $3, 'note', $4, $5, 5, $6, 0, 5, 0, $3, $7, $8 FROM gene
 """
 
 
-async def opened(directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress) -> list[Agent]:
-    """A reader of each depth."""
+async def open_readers(
+    directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress
+) -> list[Agent]:
+    """Fill a schema for each depth and return its reader."""
     agents: list[Agent] = []
     for depth in chosen:
         progress.say(f"growth on a server: filling {depth.title}")

@@ -1,4 +1,4 @@
-"""State: entries that are read, set, and set only if their version is still the known one, by one task or by many."""
+"""State: get, set and compare-and-set of entries, by one task and by concurrent tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Step = Callable[[Store], Callable[[str], Awaitable[object]]]
 
 @dataclass(frozen=True)
 class Workload:
-    """One way to use a store, by so many tasks, each with keys of its own."""
+    """A usage pattern of a store by a number of tasks, each with its own keys."""
 
     key: str
     title: str
@@ -56,19 +56,19 @@ WORKLOADS = (
 
 
 def run(contestant: Contestant, workload: Workload, seconds: float, directory: Path) -> float:
-    """Operations a second."""
+    """Return the operations per second."""
 
     async def work() -> float:
         async with contestant.open(directory, workload.tasks) as store:
             keys = [f"key-{number}" for number in range(KEYS)]
             await store.fill(keys, PAYLOAD)
             if await store.get(keys[-1]) != PAYLOAD:
-                raise RuntimeError(f"{contestant.key} gives {await store.get(keys[-1])!r}")
+                raise RuntimeError(f"{contestant.key} returned {await store.get(keys[-1])!r}")
             shares = [keys[task :: workload.tasks] for task in range(workload.tasks)]
             step = workload.step(store)
-            begun = time.perf_counter()
-            counts = await asyncio.gather(*(_repeat(step, share, begun + seconds) for share in shares))
-            return sum(counts) / (time.perf_counter() - begun)
+            started = time.perf_counter()
+            counts = await asyncio.gather(*(_repeat(step, share, started + seconds) for share in shares))
+            return sum(counts) / (time.perf_counter() - started)
 
     return asyncio.run(work())
 

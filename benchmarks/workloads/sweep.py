@@ -1,4 +1,4 @@
-"""Sweeps: what one pass of the monitor costs, by how many agents live, and when something is wrong."""
+"""Sweeps: the cost of one pass of the monitor, by the number of live agents, and after the death of a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import agentbus
-from agentbus.engine import presence
+from agentbus.core import process_info
 from benchmarks.command import Options
 from benchmarks.measure import Results, Series
 from benchmarks.progress import Progress
@@ -24,8 +24,8 @@ UNIT = "ms per sweep"
 MANY = 10_000
 FEW = 100
 PROCESSES = 20
-MOST = 5.0
-"""Milliseconds that a sweep over many live agents may take."""
+MAX_MILLISECONDS = 5.0
+"""Maximum duration of a sweep over many live agents."""
 SUSPECT_AFTER = 3600
 NOTE = (
     f"Sweeps: agents of {PROCESSES} processes, which are really there; medians, and the range, of the sweeps of a "
@@ -51,7 +51,7 @@ SELECT id, 'a', 'note', 0, 5, 'queued', 5, :wall + 3600000, :wall, '1' FROM mail
 
 @dataclass(frozen=True)
 class Case:
-    """A population, and how long its agents have been silent."""
+    """A population of agents and the duration of their silence."""
 
     key: str
     title: str
@@ -76,7 +76,7 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         for case in CASES:
             progress.say(f"sweep: {case.title}")
             series = results.add(Series("sweep", case.key, UNIT, title=case.title))
-            with neighbours() as pids:
+            with idle_processes() as pids:
                 series.values += asyncio.run(_quiet(directory / case.key, case, pids, sweeps))
     if "death" in options.chosen:
         title = f"one of {PROCESSES} processes died, with {MANY // PROCESSES} of {MANY:,} agents"
@@ -84,22 +84,22 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         progress.expect(options.rounds)
         for number in range(options.rounds):
             progress.say(f"death: round {number + 1} of {options.rounds}")
-            with neighbours() as pids:
+            with idle_processes() as pids:
                 series.values.append(asyncio.run(_death(directory / f"death-{number}", pids)))
     return {"sweeps": sweeps}
 
 
 def checks(results: Results) -> list[Check]:
     return [
-        Check(f"sweep, {series.title}", series.median, " ms", most=MOST)
+        Check(f"sweep, {series.title}", series.median, " ms", most=MAX_MILLISECONDS)
         for series in results.of("sweep")
         if series.contestant != "few"
     ]
 
 
 @contextmanager
-def neighbours() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that do nothing, but are there."""
+def idle_processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Run processes that only sleep."""
     children = [subprocess.Popen(["sleep", "3600"]) for _ in range(PROCESSES)]
     try:
         yield children
@@ -112,15 +112,15 @@ def neighbours() -> Iterator[list[subprocess.Popen[bytes]]]:
 async def _quiet(home: Path, case: Case, children: list[subprocess.Popen[bytes]], sweeps: int) -> list[float]:
     async with agentbus.connect(home, beat_every=SUSPECT_AFTER / 2) as bus:
         _fill(home, case, children)
-        # One sweeper, as a monitor has it: it looks at the depth of queues with its first sweep, then once a minute.
+        # One sweeper, as in a monitor: it checks the depth of queues in its first sweep, then once a minute.
         sweeper = bus._sweeper(SUSPECT_AFTER, SUSPECT_AFTER, None, 1000)
         await sweeper.sweep()
         times: list[float] = []
         for _ in range(sweeps):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             sweep = await sweeper.sweep()
-            times.append((time.perf_counter() - begun) * 1000)
-            _require(sweep.findings == [], f"it found {sweep.findings}")
+            times.append((time.perf_counter() - started) * 1000)
+            _require(sweep.findings == [], f"unexpected findings: {sweep.findings}")
     shutil.rmtree(home)
     return times
 
@@ -130,22 +130,22 @@ async def _death(home: Path, children: list[subprocess.Popen[bytes]]) -> float:
         _fill(home, CASES[1], children)
         children[0].kill()
         children[0].wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         sweep = await bus.sweep(suspect_after=SUSPECT_AFTER, fail_after=SUSPECT_AFTER)
-        took = (time.perf_counter() - begun) * 1000
+        took = (time.perf_counter() - started) * 1000
         _require(sweep.counts["agents_failed"] == MANY // PROCESSES, f"{sweep.counts}")
     shutil.rmtree(home)
     return took
 
 
 def _fill(home: Path, case: Case, children: list[subprocess.Popen[bytes]]) -> None:
-    """Behind the bus's back, in bulk."""
+    """Insert the population in bulk by plain SQL."""
     now: Callable[[], agentbus.Now] = agentbus.SystemClock().now
     at = now()
     with closing(sqlite3.connect(home / "bus.db", isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         rows = [
-            (presence.host_key(), at.boot, child.pid, presence.start_time(child.pid), at.awake, at.wall)
+            (process_info.host_key(), at.boot, child.pid, process_info.start_time(child.pid), at.awake, at.wall)
             for child in children
         ]
         ((before,),) = connection.execute("SELECT coalesce(max(id), 0) FROM processes")

@@ -1,32 +1,46 @@
-"""The installed command, on a bus of its own."""
+"""A directory with a bus, and ``agentbus`` run in it: in this process, or where a process matters in one of its own.
+
+Starting an interpreter takes longer than most commands. ``Shell.run`` therefore calls the entry point of the command
+with streams, environment and working directory of its own. Tests marked ``process`` start the installed command, as
+do commands that fork or change the handling of signals.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import logging
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from agentbus.blocking import open_bus
-from agentbus.interfaces.cli.main import main
+from agentbus.cli.main import main
+from agentbus.sync.bus import open_bus
 
 COMMAND = str(Path(sys.executable).with_name("agentbus"))
-PATIENCE = 30.0
+TIMEOUT = 30.0
+_OWN_PROCESS = frozenset({"run", "worker", "monitor", "demo"})
+"""Commands that start processes, load code of the user, or set up logging for the whole process."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "process: run every command in a process of its own")
 
 
 class Outcome:
-    """What a run of the command came to."""
+    """The exit code and the output of a command."""
 
     def __init__(self, code: int, out: str, err: str) -> None:
         self.code = code
@@ -40,35 +54,45 @@ class Outcome:
 class Shell:
     """A directory with a bus in it, where ``agentbus`` is run."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, processes: bool = False) -> None:
         self.directory = directory
-        self.hidden = [name for name in os.environ if name.startswith("AGENTBUS_")]
+        self.processes = processes
+        self._inherited = dict(os.environ)
         self.environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("AGENTBUS_", "PYTHONDONTWRITE"))
         }
 
     def run(self, *words: str | bytes, agent: str | None = None, input: bytes | None = None) -> Outcome:
-        """Run it, whatever comes of it; standard output is a pipe."""
+        """Run a command, whatever its outcome. Standard output is no terminal."""
+        if self.processes or _needs_process(words):
+            return self.run_process(*words, agent=agent, input=input)
+        code, out, err = call_main(
+            [os.fsdecode(word) for word in words], self.directory, self._environment(agent), input or b""
+        )
+        return Outcome(code, out.decode(), err.decode())
+
+    def run_process(self, *words: str | bytes, agent: str | None = None, input: bytes | None = None) -> Outcome:
+        """Run the installed command in a process of its own."""
         done = subprocess.run(
             [COMMAND, *words],
             cwd=self.directory,
             env=self._environment(agent),
             input=b"" if input is None else input,
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def say(self, *words: str, agent: str | None = None, input: bytes | None = None) -> str:
-        """Run what must succeed; what it printed, without the last line's end."""
+        """Run a command that must succeed. Return its output without the last newline."""
         outcome = self.run(*words, agent=agent, input=input)
         assert outcome.code == 0, outcome
         return outcome.out.removesuffix("\n")
 
     def json(self, *words: str, agent: str | None = None, code: int = 0, input: bytes | None = None) -> Any:
-        """Run it with --json; the data of its envelope, or the error."""
+        """Run a command with --json. Return the data of its envelope, or the error."""
         outcome = self.run(*words, "--json", agent=agent, input=input)
         assert outcome.code == code, outcome
         envelope = json.loads(outcome.out)
@@ -78,27 +102,19 @@ class Shell:
         return value
 
     def refused(self, *words: str, agent: str | None = None, code: int) -> dict[str, Any]:
-        """The error of what must fail. Not in a process of its own: there are many ways to be wrong."""
-        found, envelope = self._main(words, agent)
-        assert (found, list(envelope)) == (code, ["schema_version", "error"]), envelope
-        error: dict[str, Any] = envelope["error"]
+        """Return the error of a command that must fail."""
+        error: dict[str, Any] = self.json(*words, agent=agent, code=code)
+        assert error.keys() == {"code", "message", "fix"}, error
         assert error["message"]
-        # What to do is said in the words of the command line.
+        # The fix is a command, not a call of the API.
         assert not re.search(r"\bbus\.|^\?$", error["fix"] or ""), error
         return error
 
     def told(self, *words: str, agent: str | None = None, code: int = 0) -> Any:
-        """The data of what must succeed, the same way."""
-        found, envelope = self._main(words, agent)
-        assert (found, list(envelope)) == (code, ["schema_version", "data"]), envelope
-        return envelope["data"]
-
-    def _main(self, words: tuple[str, ...], agent: str | None) -> tuple[int, dict[str, Any]]:
-        printed = io.TextIOWrapper(io.BytesIO())
-        environment = {**dict.fromkeys(self.hidden, ""), **({} if agent is None else {"AGENTBUS_AGENT": agent})}
-        with chdir(self.directory), patch.dict(os.environ, environment), redirect_stdout(printed):
-            found = main([*words, "--json"])
-        return found, json.loads(printed.buffer.getvalue())
+        """Return the data of a command that must succeed."""
+        data = self.json(*words, agent=agent, code=code)
+        assert not (isinstance(data, dict) and data.keys() == {"code", "message", "fix"}), data
+        return data
 
     def register(self, agent: str, **options: Any) -> str:
         """Register a worker, without starting a process for it."""
@@ -106,19 +122,64 @@ class Shell:
             return bus.register(agent, **{"type": "worker", **options}).identity
 
     def start(self, *words: str | bytes, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
-        """Start what takes a while. Whoever starts it ends it."""
+        """Start a command in a process of its own. The caller ends it."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
         return subprocess.Popen([COMMAND, *words], cwd=self.directory, env=self._environment(agent), **pipes)
 
     def _environment(self, agent: str | None) -> dict[str, str]:
-        return self.environment if agent is None else {**self.environment, "AGENTBUS_AGENT": agent}
+        # What the test has set since, too.
+        changed = {name: value for name, value in os.environ.items() if self._inherited.get(name) != value}
+        named = {} if agent is None else {"AGENTBUS_AGENT": agent}
+        return {**self.environment, **changed, **named}
+
+
+def call_main(
+    words: list[str], directory: Path, environment: dict[str, str], input: bytes = b""
+) -> tuple[int, bytes, bytes]:
+    """Call the entry point of the command as a process of its own would be: exit code, standard output and error."""
+    out, err = _stream(), _stream()
+    # A process without handlers prints warnings; here pytest has handlers.
+    warnings = logging.StreamHandler(err)
+    warnings.setLevel(logging.WARNING)
+    with ExitStack() as stack:
+        stack.enter_context(chdir(directory))
+        stack.enter_context(patch.dict(os.environ, environment, clear=True))
+        stack.enter_context(patch("sys.stdin", _stream(input)))
+        # The width of the terminal is read from this one.
+        stack.enter_context(patch("sys.__stdout__", out))
+        stack.enter_context(redirect_stdout(out))
+        stack.enter_context(redirect_stderr(err))
+        log = logging.getLogger("agentbus")
+        stack.enter_context(patch.object(log, "handlers", [warnings]))
+        stack.enter_context(patch.object(log, "propagate", log.propagate))
+        code = main(words)
+        out.flush()
+        err.flush()
+    return code, out.buffer.getvalue(), err.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def _stream(content: bytes = b"") -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="surrogateescape")
+
+
+def _needs_process(words: tuple[str | bytes, ...]) -> bool:
+    """Return whether a command cannot run here: it affects its process, or this is no place for an event loop."""
+    command = next((word for word in words if word[:1] not in {"-", b"-"}), "")
+    if command in _OWN_PROCESS or threading.current_thread() is not threading.main_thread():
+        return True
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @pytest.fixture
-def nowhere() -> Iterator[Shell]:
+def nowhere(request: pytest.FixtureRequest) -> Iterator[Shell]:
     """A directory without a bus. Not tmp_path: a short path leaves room for the doorbells."""
+    processes = request.node.get_closest_marker("process") is not None
     with tempfile.TemporaryDirectory(prefix="agentbus-cli-") as directory:
-        yield Shell(Path(directory))
+        yield Shell(Path(directory), processes=processes)
 
 
 @pytest.fixture
@@ -129,7 +190,7 @@ def shell(nowhere: Shell) -> Shell:
 
 
 def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, PATIENCE, Shell
+from tests.cli.conftest import COMMAND, TIMEOUT, Shell
 
 
 def on_terminal(
@@ -37,7 +37,7 @@ def on_terminal(
     )
     os.close(theirs)
     shown = b""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     try:
         while time.monotonic() < deadline:
             if select.select([mine], [], [], 0.05)[0]:
@@ -50,7 +50,7 @@ def on_terminal(
                 if interrupt:
                     process.send_signal(signal.SIGINT)
                 until = None
-        return process.wait(PATIENCE), shown.decode()
+        return process.wait(TIMEOUT), shown.decode()
     finally:
         os.close(mine)
 
@@ -89,7 +89,7 @@ class Terminal:
 
     def expect(self, word: str) -> list[str]:
         """Wait for a line that begins with this; the words that follow."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             *lines, self.text = self.text.split("\r\n")
             for index, line in enumerate(lines):

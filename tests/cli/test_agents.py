@@ -55,7 +55,7 @@ def test_an_identity_is_an_id_and_a_life(shell: Shell) -> None:
     assert shell.json("--agent", "w1#2", "heartbeat", agent=first)["agent"] == "w1#2"
 
 
-def test_somebody_must_call(shell: Shell) -> None:
+def test_a_command_requires_an_agent(shell: Shell) -> None:
     error = shell.json("heartbeat", code=2)
     assert error["code"] == "no_identity"
     assert "AGENTBUS_AGENT" in error["fix"]

@@ -9,10 +9,10 @@ import signal
 import msgspec
 import pytest
 
-from agentbus.engine import presence
-from agentbus.interfaces.cli.demo import Closing
-from agentbus.interfaces.demo.showing import close
-from agentbus.interfaces.demo.story import Figures
+from agentbus.cli.commands.demo import Closing
+from agentbus.cli.demo.story import Figures
+from agentbus.cli.demo.terminal import print_summary
+from agentbus.core import process_info
 from tests.cli.conftest import Shell
 from tests.support.processes import eventually
 
@@ -41,7 +41,7 @@ def test_the_promise_is_kept(nowhere: Shell) -> None:
     assert list(nowhere.directory.iterdir()) == []
     pids = [int(pid) for pid in re.findall(r"(?:coordinator|worker-\d|process) (\d+)", out.decode())]
     assert len(set(pids)) == 8
-    assert all(presence.is_gone(pid, "", None) for pid in pids)
+    assert all(process_info.is_gone(pid, "", None) for pid in pids)
 
 
 def test_a_broken_promise_is_a_failure() -> None:
@@ -58,7 +58,7 @@ def test_a_narrow_terminal_cuts_no_word(monkeypatch: pytest.MonkeyPatch, capsys:
     rows = [("acknowledged to a worker", "24", None), ("session", "completed", True), ("of these lost", "1", False)]
     for width in ("20", "80"):
         monkeypatch.setenv("COLUMNS", width)
-        close(rows, "Kept.", good=True)
+        print_summary(rows, "Kept.", good=True)
         shown = capsys.readouterr().out
         assert "…" not in shown
         assert {"acknowledged", "completed", "✓", "✗", "Kept."} <= set(shown.split())
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_everybody(nowhere: Shell) -> None:
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130
         assert b"Traceback" not in process.stderr.read()
-    assert all(presence.is_gone(pid, "", None) for pid in pids)
+    assert all(process_info.is_gone(pid, "", None) for pid in pids)
     assert list(nowhere.directory.iterdir()) == []
 
 
@@ -91,11 +91,11 @@ def test_kill_nine_leaves_no_process(nowhere: Shell) -> None:
             )
         assert [len(team) for team in teams] == [4, 4]
         processes[0].kill()
-        eventually(lambda: all(presence.is_gone(pid, "", None) for pid in teams[0]), "its team is gone")
-        assert not any(presence.is_gone(pid, "", None) for pid in teams[1])
+        eventually(lambda: all(process_info.is_gone(pid, "", None) for pid in teams[0]), "its team is gone")
+        assert not any(process_info.is_gone(pid, "", None) for pid in teams[1])
         processes[1].terminate()
         assert processes[1].wait(30) == 143
-        assert all(presence.is_gone(pid, "", None) for pid in teams[1])
+        assert all(process_info.is_gone(pid, "", None) for pid in teams[1])
     finally:
         for process in processes:
             process.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentbus.clock import SystemClock
+from agentbus.core.clock import SystemClock
 from tests.cli.conftest import Shell
 
 
@@ -56,6 +56,15 @@ def test_sending_has_options(pair: Shell) -> None:
     assert shown["expires"] - shown["due"] == 60_000
     assert shown["max_attempts"] == 1
     assert pair.run("send", "b", "note", "1", "--pool", "--topic", agent="a").code == 2
+
+
+def test_headers_are_given_by_name(pair: Shell) -> None:
+    options = ("--header", "trace=a=b", "--header", "empty=")
+    pair.say("send", "b", "note", "1", *options, agent="a")
+    (message,) = pair.json("receive", agent="b")
+    assert message["headers"] == {"trace": "a=b", "empty": ""}
+    assert pair.json("messages", "show", message["message_id"])["headers"] == message["headers"]
+    assert pair.run("send", "b", "note", "1", "--header", "trace", agent="a").code == 2
 
 
 def test_a_message_is_given_back_or_rejected(pair: Shell) -> None:
@@ -209,7 +218,7 @@ def test_what_was_taken_and_not_printed_goes_back(pair: Shell) -> None:
     assert (record["status"], record["attempts"]) == ("queued", 0)
 
 
-def test_only_whoever_has_a_message_answers_it(shell: Shell) -> None:
+def test_only_the_holder_of_a_message_replies(shell: Shell) -> None:
     for name in ("a", "b", "c"):
         shell.register(name)
     shell.say("send", "b", "coordination_request", "1", agent="a")
@@ -225,7 +234,7 @@ def test_only_whoever_has_a_message_answers_it(shell: Shell) -> None:
     assert [message["payload"] for message in shell.json("receive", "--max", "9", agent="a")] == [1]
 
 
-def test_whoever_says_that_it_is_busy_keeps_what_it_holds(shell: Shell) -> None:
+def test_a_busy_agent_keeps_its_leases(shell: Shell) -> None:
     shell.register("a")
     shell.say("send", "a", "note", agent="a")
     shell.say("receive", agent="a")

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from agentbus.blocking import BlockingBus, open_bus
-from agentbus.operations.examining import live_processes
-from tests.cli.at_work import add_module
-from tests.cli.conftest import PATIENCE, Shell
+from agentbus.operations.health import live_processes
+from agentbus.sync.bus import BlockingBus, open_bus
+from tests.cli.conftest import TIMEOUT, Shell
+from tests.cli.task_workers import add_module
 from tests.cli.test_milestone import SCRIPT
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server
@@ -121,7 +121,7 @@ completion bash
 
 PROGRAM = """
 import contextlib, io, json, sys
-from agentbus.interfaces.cli.main import main
+from agentbus.cli.main import main
 for line in sys.stdin.read().splitlines():
     printed, told = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
@@ -221,10 +221,10 @@ def test_one_that_waits_is_woken_by_another(remote: Remote) -> None:
         try:
             (question,) = b.receive_many(1, timeout=20)
             b.reply(question.message_id, "note", "yes")
-            answer, _ = asking.communicate(timeout=PATIENCE)
+            answer, _ = asking.communicate(timeout=TIMEOUT)
             assert json.loads(answer)["data"]["payload"] == "yes"
             b.send("a", "note", "work")
-            got, _ = waiting.communicate(timeout=PATIENCE)
+            got, _ = waiting.communicate(timeout=TIMEOUT)
             assert [one["payload"] for one in json.loads(got)["data"]] == ["work"]
         finally:
             for process in (waiting, asking):
@@ -246,7 +246,7 @@ def test_one_that_waits_can_be_ended(remote: Remote, words: tuple[str, ...], num
         try:
             until(lambda: len(bus.read(live_processes, None)) == 1)
             process.send_signal(number)
-            _, told = process.communicate(timeout=PATIENCE)
+            _, told = process.communicate(timeout=TIMEOUT)
         finally:
             process.kill()
             process.communicate()
@@ -281,7 +281,7 @@ def test_a_worker_runs_tasks_that_people_wait_for(remote: Remote) -> None:
         done = remote.run("worker", "flows:docs", "--until-idle")
         assert done.code == 0
         assert SECRET not in done.out + done.err
-        assert waiting.communicate(timeout=PATIENCE) == (b"written: None\n", b"")
+        assert waiting.communicate(timeout=TIMEOUT) == (b"written: None\n", b"")
     finally:
         if waiting is not None:
             waiting.kill()
@@ -378,14 +378,14 @@ def raw(shell: Shell, *words: str) -> subprocess.CompletedProcess[bytes]:
         env=shell.environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
 
 
 def until(holds: Any) -> None:
     """Wait for another process to have done something."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -10,11 +10,11 @@ import subprocess
 from importlib import import_module
 from pathlib import Path
 
-from agentbus.blocking import open_bus
-from agentbus.interfaces.cli import main
-from agentbus.interfaces.cli.command import Command
-from agentbus.interfaces.cli.table import COMMANDS, DEFAULTS
-from tests.cli.conftest import COMMAND, PATIENCE, Shell
+from agentbus.cli import main
+from agentbus.cli.command_table import COMMANDS, DEFAULTS
+from agentbus.cli.context import Command
+from agentbus.sync.bus import open_bus
+from tests.cli.conftest import COMMAND, TIMEOUT, Shell
 
 MOST_TOKENS = 1500
 
@@ -36,11 +36,11 @@ def called(text: str) -> list[list[str]]:
 def parse(words: list[str]) -> None:
     """Whether the command line takes these words."""
     name, *rest = words
-    commands: dict[str, Command] = import_module(f"agentbus.interfaces.cli.{COMMANDS[name][0]}").COMMANDS
+    commands: dict[str, Command] = import_module(f"agentbus.cli.commands.{COMMANDS[name][0]}").COMMANDS
     if name not in commands:
         member = rest.pop(0) if rest and not rest[0].startswith("-") else DEFAULTS[name]
         name = f"{name} {member}"
-    main._parsed(main.parser(name, commands[name]), rest)
+    main._parse(main.parser(name, commands[name]), rest)
 
 
 def test_prime_needs_no_bus_and_is_short(nowhere: Shell) -> None:
@@ -77,7 +77,7 @@ def test_the_hooks_are_settings_that_work(shell: Shell) -> None:
     def run(event: str) -> str:
         done = subprocess.run(
             ["sh", "-c", commands[event]], cwd=shell.directory, env=shell.environment, capture_output=True,
-            timeout=PATIENCE, check=False,
+            timeout=TIMEOUT, check=False,
         )  # fmt: skip
         # A hook that fails with 2 would block its tool.
         assert (done.returncode, done.stderr) == (0, b"")
@@ -94,8 +94,8 @@ def test_the_hooks_are_settings_that_work(shell: Shell) -> None:
     run("PostToolUse")
     run("SessionEnd")
     assert shell.json("agents", "show", "claude-1")["status"] == "stopped"
-    # Whoever is off the bus hears of it, and the next session is on it again.
-    assert "may not act any more" in run("UserPromptSubmit")
+    # An agent that is not on the bus learns of it, and the next session registers it again.
+    assert "is fenced" in run("UserPromptSubmit")
     assert run("SessionStart").startswith("claude-1#2\n# Working on the agentbus")
     shell.environment["AGENT_SHELL"] = "0"
     run("SessionEnd")
@@ -121,7 +121,7 @@ def test_prime_can_be_played_literally_on_a_new_bus(shell: Shell) -> None:
     shell.environment["PATH"] = f"{Path(COMMAND).parent}:{shell.environment['PATH']}"
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)], cwd=shell.directory, env=shell.environment, capture_output=True,
-        timeout=PATIENCE, check=False,
+        timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert len(lines) > 20
     assert next(messages, None) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from agentbus.blocking import open_bus
 from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.sync.bus import open_bus
 from tests.cli.conftest import Shell
 
 
@@ -66,7 +66,7 @@ def test_one_agent_is_cleared_by_name(shell: Shell) -> None:
     # Who calls is not whom it is about; and one that is running is not set aside by mistake.
     assert shell.json("recovery", "clear", "failed", "--agent", "alive") == [{"id": "failed", "status": "stopped"}]
     refused = shell.refused("recovery", "clear", "alive", code=2)
-    assert refused["fix"] == "if you mean it: agentbus recovery clear alive --force"
+    assert refused["fix"].endswith("agentbus recovery clear alive --force")
     shell.say("heartbeat", agent="alive#1")
     assert shell.json("recovery", "clear", "alive#1", "--force") == [{"id": "alive", "status": "stopped"}]
     assert shell.say("recovery", "clear", "--agent", "dead") == "dead\tstopped"
@@ -102,11 +102,11 @@ def test_a_degraded_session_is_told_what_helps(shell: Shell) -> None:
     lines = [line.split("\t") for line in shell.say("session", "recover", "s").splitlines()]
     assert ["session", "status", "degraded"] in lines
     (remark,) = [line[1] for line in lines if line[0] == "remark"]
-    assert remark.startswith("failed failed, and work waits for it (1): register it again (agentbus register failed")
-    assert remark.endswith("or set it aside (agentbus recovery clear failed)")
+    assert "agentbus register failed" in remark
+    assert remark.endswith("(agentbus recovery clear failed)")
 
 
-def test_a_session_that_nobody_is_left_in_is_found_while_work_waits(shell: Shell) -> None:
+def test_a_deserted_session_is_listed_while_work_waits(shell: Shell) -> None:
     with open_bus(shell.directory / ".agentbus") as bus:
         bus.begin("planning", id="s")
         last = bus.register("last", type="worker", session="s")

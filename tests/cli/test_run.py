@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from agentbus.interfaces.cli.main import main
+from agentbus.cli.main import main
 from tests.cli.conftest import Shell
-from tests.cli.runs import error, gone, known, line, record, recorded, running
+from tests.cli.run_helpers import error, gone, known, line, record, recorded, running
 from tests.support.processes import eventually
 
 HANDLED = """
@@ -45,7 +45,7 @@ def test_a_command_that_fails_has_failed_and_its_parent_is_told(shell: Shell) ->
     outcome = shell.run("run", "--", "sh", "-c", "echo good; echo it broke >&2; exit 3", agent=boss)
     assert outcome.code == 3
     (note, said) = outcome.err.splitlines()
-    agent = note.removeprefix("agentbus: it runs as ")
+    agent = note.removeprefix("agentbus: running as ")
     assert agent.startswith("sh-")
     assert said == "it broke"
     found = record(shell, agent)
@@ -102,8 +102,8 @@ def test_what_cannot_be_started(shell: Shell) -> None:
     for command, code, reason in [
         ("no-such-command", 127, "command not found"),
         ("./no-such-file", 127, "no such file"),
-        ("./text", 126, "it is not executable"),
-        ("/", 126, "it is not executable"),
+        ("./text", 126, "not executable"),
+        ("/", 126, "not executable"),
         ("./broken", 126, "Exec format error"),
     ]:
         outcome = shell.run("run", "--quiet", "--agent", "a", "--restart", "5", "--", command)
@@ -114,7 +114,7 @@ def test_what_cannot_be_started(shell: Shell) -> None:
     assert (found.epoch, found.status, found.error) == (
         1,
         "failed",
-        "it could not be started: Exec format error",
+        "could not be started: Exec format error",
     )
     outcome = shell.run("run", "--json", "--", "no-such-command")
     assert (outcome.code, error(outcome)) == (127, "not_started")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus.engine import presence
+from agentbus.core import process_info
 from tests.cli.conftest import Shell
 from tests.cli.terminals import Terminal
 from tests.support.processes import PATIENCE, eventually
@@ -88,7 +88,7 @@ def test_a_run_that_is_killed_leaves_neither_an_orphan_nor_a_raw_terminal(
     command = int(terminal.expect("terminal")[-1])
     eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
     terminal.process.kill()
-    eventually(lambda: presence.is_gone(command, "", None), "the command is gone", seconds=2)
+    eventually(lambda: process_info.is_gone(command, "", None), "the command is gone", seconds=2)
     eventually(lambda: termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is as it was", seconds=2)
 
 

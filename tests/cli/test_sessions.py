@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from agentbus.blocking import open_bus
+from agentbus.sync.bus import open_bus
 from tests.cli.conftest import Shell
 
 
@@ -36,15 +36,15 @@ def test_a_session_from_its_beginning_to_its_end(shell: Shell) -> None:
     assert ["missing", "judge", "risks"] in lines
     assert [line[:4] for line in lines if line[0] == "agent"] == [["agent", "planner", "worker", "running"]]
     ended = shell.run("session", "complete", agent=me)
-    assert (ended.code, ended.out, "without risks" in ended.err) == (0, "", True)
+    assert (ended.code, ended.out, "risks" in ended.err) == (0, "", True)
     (row,) = [line.split("\t") for line in shell.say("session", "list", "--status", "completed").splitlines()]
     assert row[:5] == ["p-1", "planning", "ms-1", "completed", "40"]
 
 
-def test_a_session_outlives_the_command_that_began_it_and_goes_on_when_begun_again(shell: Shell) -> None:
+def test_a_session_outlives_its_command_and_is_resumed_when_started_again(shell: Shell) -> None:
     shell.say("session", "start", "planning", "--id", "p-1")
     again = shell.run("session", "start", "planning", "--id", "p-1")
-    assert (again.code, again.out, "goes on" in again.err) == (0, "p-1\n", True)
+    assert (again.code, again.out, "resumed" in again.err) == (0, "p-1\n", True)
     assert shell.json("session", "start", "planning", "--id", "p-1")["continued"] is True
     assert shell.json("session", "interrupted") == []
     made = shell.json("session", "start", "planning")

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.conftest import Shell
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def agent(shell: Shell) -> Shell:

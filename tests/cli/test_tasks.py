@@ -13,18 +13,19 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from rich.console import Console
 
 import agentbus
-from agentbus.blocking import open_bus
-from agentbus.interfaces.cli import charts, overview
-from agentbus.interfaces.cli.operators import account
-from agentbus.interfaces.cli.settings import gathered
-from agentbus.interfaces.cli.standing import standing
-from agentbus.interfaces.cli.unfolding import Shown, Unfolded, unfold
-from tests.cli.at_work import begun, start, work
-from tests.cli.conftest import PATIENCE, Shell, until
+from agentbus.cli import rich_output, task_chart
+from agentbus.cli.commands.status import overview_of
+from agentbus.cli.commands.task_control import account
+from agentbus.cli.context import gather_settings
+from agentbus.cli.task_tree import TaskTree, TaskView, load_tree
+from agentbus.sync.bus import open_bus
+from tests.cli.conftest import TIMEOUT, Shell, until
+from tests.cli.task_workers import begun, start, work
 from tests.cli.terminals import on_terminal, uncoloured
 
 
@@ -47,7 +48,7 @@ def test_a_task_is_started_looked_at_approved_and_waited_for(shell: Shell) -> No
     words = ("task", "start", "feature", "--text", "Add login", "--id", "f-1", "--name", "Login")
     outcome = shell.run(*words)
     assert (outcome.code, outcome.out) == (0, "f-1\n")
-    assert "no worker is running: agentbus worker" in outcome.err
+    assert "agentbus worker" in outcome.err
     assert shell.say(*words) == "f-1", "the same once more"
     (row,) = shell.say("task").splitlines()
     assert row.split("\t")[:6] == ["f-1", "feature", "pending", "-", "0", "[]"]
@@ -55,7 +56,7 @@ def test_a_task_is_started_looked_at_approved_and_waited_for(shell: Shell) -> No
     work(shell)
     shown = shell.run("task", "list", "--status", "waiting")
     assert '["approval:plan"]' in shown.out
-    assert shown.err == "one waits for a person: agentbus task approvals\n"
+    assert shown.err == "1 open question: agentbus task approvals\n"
     (asked,) = shell.told("task", "approvals")
     answer = asked["command"]
     assert answer == "agentbus task approve f-1 plan"
@@ -115,7 +116,7 @@ def test_agents_decide_nothing_by_accident(
 def test_a_decision_has_the_name_of_a_person(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(shell)
     agent = shell.register("a")
-    # Nobody sits at the terminal of a script.
+    # A script has no terminal.
     assert shell.refused("task", "approve", "f-1", code=2)["code"] == "no_operator"
     for words in (("approve", "f-1"), ("reject", "f-1"), ("auto", "f-1", "on")):
         assert shell.refused("task", *words, "--by", "a", code=2)["code"] == "not_an_operator"
@@ -186,7 +187,7 @@ def test_a_redo_hands_a_note_to_the_step_and_keeps_what_was_done(shell: Shell) -
     assert shell.told("task", "wait", child)["result"] == "written: shorter"
 
 
-def test_whoever_waits_for_a_task_is_told_how_it_ended(shell: Shell) -> None:
+def test_waiting_for_a_task_reports_its_outcome(shell: Shell) -> None:
     start(shell, "broken", id="b-1")
     assert shell.told("task", "wait", "b-1", "--timeout", "0", code=4)["status"] == "pending"
     waiting = shell.start("task", "wait", "b-1")
@@ -194,7 +195,7 @@ def test_whoever_waits_for_a_task_is_told_how_it_ended(shell: Shell) -> None:
         folder = shell.directory / ".agentbus" / "bells"
         until(lambda: folder.is_dir() and bool(os.listdir(folder)))
         work(shell)
-        out, err = waiting.communicate(timeout=PATIENCE)
+        out, err = waiting.communicate(timeout=TIMEOUT)
     finally:
         waiting.kill()
         waiting.wait()
@@ -212,7 +213,7 @@ def test_a_task_is_watched_until_it_has_ended(shell: Shell) -> None:
         assert json.loads(watching.stdout.readline())["data"]["task"]["status"] == "waiting"
         shell.told("task", "approve", "f-1", "--by", "ada")
         work(shell)
-        looks = watching.communicate(timeout=PATIENCE)[0].splitlines()
+        looks = watching.communicate(timeout=TIMEOUT)[0].splitlines()
     finally:
         watching.kill()
         watching.wait()
@@ -229,7 +230,7 @@ def test_people_see_the_steps_and_what_they_can_do(shell: Shell) -> None:
     for pattern in (
         r"^f-1  Login", r"^waiting for approval:plan · workflow feature · phase planning", r"─ phase:planning +\d\d:",
         r'✓ plan +finished +\d\d:\d\d:\d\d +\d+ ms +\{"request":"login"', r"\? approval:plan +open ",
-        r"^plan waits for a decision", r'^ +"request": "login"', r"^  agentbus task approve f-1 plan\b",
+        r"^plan is awaiting a decision", r'^ +"request": "login"', r"^  agentbus task approve f-1 plan\b",
     ):  # fmt: skip
         assert re.search(pattern, text, re.MULTILINE), pattern
     shell.told("task", "approve", "f-1", "--by", "ada")
@@ -239,7 +240,7 @@ def test_people_see_the_steps_and_what_they_can_do(shell: Shell) -> None:
     text = uncoloured(on_terminal(shell, "task", "show", "f-1", "--history", "--watch")[1])
     for pattern in (
         r"^completed · workflow feature", r"✓ approval:plan +approved .* by ada", r"┌ ✓ front +finished",
-        r"└ ✓ back +finished .* void since redo 1", r"✓ back +finished .* note: faster",
+        r"└ ✓ back +finished .* superseded by redo 1", r"✓ back +finished .* note: faster",
         r"✓ task:docs +finished .* f-1/\d+\s*$", r"^ {4}✓ write +finished",
     ):  # fmt: skip
         assert re.search(pattern, text, re.MULTILINE), (pattern, text)
@@ -251,7 +252,7 @@ def test_the_overview_names_what_waits_for_a_person(shell: Shell) -> None:
     assert [(one["id"], one["status"]) for one in found["tasks"]] == [("f-1", "waiting")]
     assert [one["command"] for one in found["asked"]] == ["agentbus task approve f-1 plan"]
     code, shown = on_terminal(shell, "status")
-    assert (code, "1 question waits for a person:" in uncoloured(shown)) == (0, True)
+    assert (code, "1 open question:" in uncoloured(shown)) == (0, True)
     assert "agentbus task approve f-1 plan" in uncoloured(shown)
     code, shown = on_terminal(
         shell, "task", "list", "--watch", "--interval", "0.05", until="approval:plan", interrupt=True
@@ -333,8 +334,8 @@ def test_nothing_that_is_copied_is_cut_in_two(waiting: Shell, width: int) -> Non
     with open_bus(waiting.directory / ".agentbus") as bus:
         task = bus.do(bus.tasks.get("f-1"))
         assert task is not None
-        with patch.object(charts, "Console", lambda: Console(file=text, width=width)):
-            Shown(unfold(bus, task, history=True)).show()
+        with patch.object(task_chart, "Console", lambda: Console(file=text, width=width)):
+            TaskView(load_tree(bus, task, history=True)).show()
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     assert "  agentbus task reject f-1 plan --reason 'why'" in lines
     assert any("approval:plan" in line for line in lines)
@@ -348,16 +349,16 @@ def test_a_decision_that_was_made_stays(shell: Shell) -> None:
     assert "agentbus task redo f-1 approval:plan" in error["fix"]
 
 
-def test_what_was_done_at_the_same_time_is_bracketed() -> None:
-    from agentbus.interfaces.cli.charts import bracketed, lasted
+def test_what_was_done_at_the_same_time_is_brackets_of() -> None:
+    from agentbus.cli.task_chart import brackets_of, duration
 
     spans = [(n, n + 1, "step") for n in range(100_000)]
     began = time.monotonic()
-    assert set(bracketed(spans)) == {""}
+    assert set(brackets_of(spans)) == {""}
     assert time.monotonic() - began < 5
-    assert bracketed([(0, 5, "step"), (5, 9, "step"), (6, None, "task"), (7, 8, "step")]) == ["", "┌ ", "├ ", "└ "]
-    assert bracketed([(0, None, "task"), (4, 4, "phase"), (5, 6, "step")]) == ["", "", ""]
-    assert [lasted(n) for n in (40, 2_500, 90_000, 3_600_000, 9_000_000)] == [
+    assert brackets_of([(0, 5, "step"), (5, 9, "step"), (6, None, "task"), (7, 8, "step")]) == ["", "┌ ", "├ ", "└ "]
+    assert brackets_of([(0, None, "task"), (4, 4, "phase"), (5, 6, "step")]) == ["", "", ""]
+    assert [duration(n) for n in (40, 2_500, 90_000, 3_600_000, 9_000_000)] == [
         "40 ms", "2.5 s", "1 min 30 s", "1 h", "2 h 30 min",
     ]  # fmt: skip
 
@@ -381,7 +382,7 @@ def test_a_screen_has_room_for_the_commands_that_answer(shell: Shell) -> None:
         task = bus.do(bus.tasks.get("l-1"))
         assert task is not None
         screen = io.StringIO()
-        Console(file=screen, width=80).print(Shown(unfold(bus, task, history=False)).drawn(24))
+        Console(file=screen, width=80).print(TaskView(load_tree(bus, task, history=False)).drawn(24))
     lines = screen.getvalue().splitlines()
     assert len(lines) <= 24
     assert lines[-2].strip() == "agentbus task approve l-1 plan"
@@ -410,17 +411,17 @@ NOTE = "the servers of the second region are brought up one after the other, whi
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Unfolded:
+def released(tmp_path_factory: pytest.TempPathFactory) -> TaskTree:
     """The task above, as its worker has brought it to the decision."""
     place = tmp_path_factory.mktemp("r") / "bus"
 
-    def looked() -> Unfolded:
+    def looked() -> TaskTree:
         with open_bus(place) as bus:
             task = bus.do(bus.tasks.get("release-of-checkout-redesign-001"))
             assert task is not None
-            return unfold(bus, task, history=False)
+            return load_tree(bus, task, history=False)
 
-    async def worked() -> Unfolded:
+    async def worked() -> TaskTree:
         async with agentbus.connect(place) as bus:
             await bus.tasks.start(release, id="release-of-checkout-redesign-001")
             worker = asyncio.create_task(bus.tasks.run_worker(release))
@@ -432,25 +433,25 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Unfolded:
                 worker.cancel()
                 await asyncio.gather(worker, return_exceptions=True)
 
-    return asyncio.run(asyncio.wait_for(worked(), PATIENCE))
+    return asyncio.run(asyncio.wait_for(worked(), TIMEOUT))
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 24), (60, 20), (160, 50)])
 def test_a_watched_task_shows_what_runs_what_is_asked_and_how_to_answer(
-    released: Unfolded, width: int, height: int
+    released: TaskTree, width: int, height: int
 ) -> None:
     """Everything is folded, and many times as long as the screen."""
     screen = io.StringIO()
     console = Console(file=screen, width=width, height=height)
     # Cropped to the screen, as what is drawn in place is.
-    console.print(Shown(released).drawn(height), height=height, crop=True)
+    console.print(TaskView(released).drawn(height), height=height, crop=True)
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]
     assert len(lines) < height
     text = " ".join(" ".join(lines).replace(" \\ ", " ").split())
     assert "deploy-to-staging" in text
     assert "40 %" in text
     assert "check-29" in text or height == 20, "the latest of what is done"
-    assert "plan-of-the-second-milestone waits for a decision" in text
+    assert "plan-of-the-second-milestone is awaiting a decision" in text
     command = "release-of-checkout-redesign-001 plan-of-the-second-milestone"
     assert f"agentbus task approve {command}" in text
     assert f"agentbus task reject {command} --reason 'why'" in text
@@ -463,9 +464,9 @@ def test_a_watched_bus_shows_what_is_asked_however_many_agents_there_are(shell: 
     with open_bus(shell.directory / ".agentbus") as bus:
         for number in range(30):
             bus.register(f"executor-frontend-{number:03}", type="worker").progress(number, NOTE)
-        found = standing(bus, gathered(Namespace()))
+        found = msgspec.to_builtins(overview_of(bus, gather_settings(Namespace())))
     screen = io.StringIO()
-    Console(file=screen, width=width, height=height).print(overview.drawn(found, most=height))
+    Console(file=screen, width=width, height=height).print(rich_output.draw_overview(found, max_lines=height))
     lines = screen.getvalue().splitlines()
     assert len(lines) < height
     assert "executor-frontend-000" in screen.getvalue()

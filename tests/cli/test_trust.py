@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentbus import trust
+from agentbus.core import trust
 from agentbus.errors import InvalidInput, NotWritable
 from tests.cli.conftest import Shell
 

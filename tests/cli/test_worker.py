@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from agentbus.blocking import open_bus
 from agentbus.records import TaskRecord
-from tests.cli.at_work import add_module, start
-from tests.cli.conftest import PATIENCE, Shell, until
+from agentbus.sync.bus import open_bus
+from tests.cli.conftest import TIMEOUT, Shell, until
+from tests.cli.task_workers import add_module, start
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def task(shell: Shell, id: str) -> TaskRecord:
 def test_a_worker_does_what_there_is_to_do_and_says_so(works: Shell) -> None:
     start(works, "docs", id="d-1")
     done = works.run("worker", "flows:docs", "flows:feature", "--until-idle", "--agent", "w", agent="somebody")
-    assert (done.code, done.err) == (0, "working on docs, feature; Ctrl-C ends it\n")
+    assert (done.code, done.err) == (0, "working on docs, feature; press Ctrl-C to stop\n")
     rows = [line.split("\t")[1:] for line in done.out.splitlines()]
     assert rows == [
         ["d-1", "step", "write", "running", "1"],
@@ -82,12 +80,12 @@ def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_e
         until(lambda: works.run("task", "start", "feature").code == 2)
         refused = works.run("task", "start", "feature", "5")
         assert refused.code == 2
-        assert "workflow 'feature' does not take these arguments: 'request' must be str, not int" in refused.err
-        assert "it takes feature(request: str)" in refused.err
+        assert "'request' must be str, not int" in refused.err
+        assert "feature(request: str)" in refused.err
         assert works.run("task", "edit", "f-1", "--arguments", "[5]").code == 2
         refused = works.run("task", "edit", "f-1", "--arguments", '"login"')
         assert (refused.code, "arguments must be a list\n" in refused.err) == (2, True)
-        assert "put them into a list: --arguments '[…]'" in refused.err
+        assert "--arguments '[…]'" in refused.err
         edited = works.told("task", "edit", "f-1", "--arguments", '["login"]', "--max-losses", "2", "--by", "ada")
         assert edited["status"] == "failed"
         works.told("task", "resume", "f-1", "--by", "ada")
@@ -101,15 +99,15 @@ def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_e
     found = works.told("task", "show", "f-1")
     assert found["task"]["error"]["type"] == "WorkflowChanged"
     assert [one["command"] for one in found["actions"]] == ["agentbus task redo f-1 plan", "agentbus task resume f-1"]
-    assert "redo this step" in found["task"]["error"]["message"]
+    assert found["task"]["error"]["step"] == "plan"
 
 
-def test_whoever_starts_what_no_worker_knows_is_told(works: Shell) -> None:
+def test_starting_an_unknown_workflow_prints_a_note(works: Shell) -> None:
     with working(works, "flows:docs", "flows:feature"):
         until(lambda: "worker-" in works.say("agents", "list"))
         assert works.run("task", "start", "docs", "--id", "d-1").err == ""
         told = works.run("task", "start", "dosc", "--id", "d-2")
-        assert (told.code, told.err) == (0, "no worker that is running says that it knows dosc, only docs, feature\n")
+        assert (told.code, told.err.endswith(" dosc, only docs, feature\n")) == (0, True)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -121,7 +119,7 @@ def test_a_worker_that_is_told_to_end_lets_go_of_its_tasks(works: Shell, number:
         assert json.loads(worker.stdout.readline())["data"]["status"] == "running"
         assert (task(works, "o-1").status, task(works, "o-1").holder) == ("running", "w")
         worker.send_signal(number)
-        assert worker.wait(PATIENCE) == code
+        assert worker.wait(TIMEOUT) == code
         assert worker.stderr is not None
         assert b"Traceback" not in worker.stderr.read()
     # At once, not when its lease of an hour has run out.
@@ -143,7 +141,7 @@ def test_a_step_that_must_run_only_once_is_settled_by_a_person(works: Shell) -> 
     with working(works, "flows:order") as worker:
         until((works.directory / "o-charge.begun").exists)
         worker.kill()
-        worker.wait(PATIENCE)
+        worker.wait(TIMEOUT)
     assert [one["id"] for one in works.told("task", "resumable")] == ["o-1"]
     works.say("worker", "flows", "--until-idle")
     assert task(works, "o-1").waits == ["step:charge"]
@@ -155,7 +153,7 @@ def test_a_step_that_must_run_only_once_is_settled_by_a_person(works: Shell) -> 
     assert works.say("task", "wait", "o-1") == "paid"
 
 
-def test_a_task_that_kills_every_worker_fails_after_five_and_others_go_on(works: Shell) -> None:
+def test_a_task_that_kills_every_worker_fails_after_five_and_others_continue(works: Shell) -> None:
     start(works, "poison", id="p-1")
     beside = ("b-1", "b-2", "b-3")
     for id in beside:
@@ -163,7 +161,7 @@ def test_a_task_that_kills_every_worker_fails_after_five_and_others_go_on(works:
     deaths = []
     for _ in range(5):
         with working(works, "flows:poison", "flows:order", "--until-idle") as worker:
-            deaths.append(worker.wait(PATIENCE))
+            deaths.append(worker.wait(TIMEOUT))
     assert deaths == [-signal.SIGKILL, 7, -signal.SIGSEGV, -signal.SIGKILL, 7]
     assert [task(works, id).losses for id in beside] == [2, 2, 2], "only the first two workers had them"
     # The fifth is noticed by the next command; no worker is needed for it.
@@ -193,48 +191,27 @@ def test_a_worker_whose_reader_is_gone_ends_quietly(works: Shell) -> None:
         assert b"working on docs" in worker.stderr.readline()
         worker.stdout.close()
         start(works, "docs", id="d-1")
-        assert worker.wait(PATIENCE) == 141
+        assert worker.wait(TIMEOUT) == 141
         assert worker.stderr.read() == b""
         worker.stdout = None
-
-
-def test_the_readme_can_be_played_as_it_is_written(shell: Shell) -> None:
-    """Only faster: its steps take a hundredth of a second. Whoever types waits until there is something to decide."""
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
-    section = readme.partition("## Durable tasks\n")[2].partition("\n## ")[0]
-    (module,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    (typed,) = re.findall(r"^```\n(\$ .*?)^```$", section, re.MULTILINE | re.DOTALL)
-    Path(shell.directory / "feature.py").write_text(re.sub(r"sleep\([\d.]+\)", "sleep(0.01)", module))
-    (worker,) = re.findall(r"`agentbus (worker \S+)`", section)
-    shell.environment["AGENTBUS_OPERATOR"] = "ada"
-    with working(shell, *worker.split()[1:]):
-        for part in typed.removeprefix("$ ").split("\n$ "):
-            command, _, shown = part.partition("\n")
-            words = shlex.split(command)[1:]
-            if words[1] in {"approve", "reject"}:
-                until(lambda: bool(shell.told("task", "approvals")))
-            if words[1] == "redo":
-                until(lambda: task(shell, "login-1").status == "completed")
-            said = shell.say(*words, "--quiet")
-            assert words[1] != "wait" or said == shown
 
 
 @pytest.mark.parametrize(
     ("words", "error", "says"),
     [
         ((), "usage", "MODULE[:WORKFLOW]"),
-        (("nothing_here:feature",), "no_workflow", "there is no module 'nothing_here'"),
-        (("tests.cli.flows:nothing",), "no_workflow", "there is no 'nothing' in tests.cli.flows"),
-        (("tests.cli.flows:no_workflow",), "no_workflow", "no_workflow is no workflow"),
-        (("tests.cli.conftest",), "no_workflow", "there is no workflow in it"),
+        (("nothing_here:feature",), "no_workflow", "no module 'nothing_here'"),
+        (("tests.cli.workflows:nothing",), "no_workflow", "no 'nothing' in tests.cli.workflows"),
+        (("tests.cli.workflows:no_workflow",), "no_workflow", "no_workflow is not a workflow"),
+        (("tests.cli.conftest",), "no_workflow", "it has no workflow"),
         (("flows.py:feature",), "no_workflow", "'flows.py' is not the name of a module"),
         (("./flows",), "no_workflow", "is not the name of a module"),
         (("wrong_inside:feature",), "no_workflow", "ZeroDivisionError: division by zero"),
         (("needs_more:feature",), "no_workflow", "No module named 'nothing_here'"),
-        (("twice",), "no_workflow", "there are two workflows 'feature'"),
-        (("tests.cli.flows", "--concurrency", "0"), "out_of_range", "concurrency"),
-        (("tests.cli.flows", "--lease", "0"), "out_of_range", "lease"),
-        (("tests.cli.flows", "--agent", "w#1"), "usage", "one life of an agent"),
+        (("twice",), "no_workflow", "two workflows are named 'feature'"),
+        (("tests.cli.workflows", "--concurrency", "0"), "out_of_range", "concurrency"),
+        (("tests.cli.workflows", "--lease", "0"), "out_of_range", "lease"),
+        (("tests.cli.workflows", "--agent", "w#1"), "usage", "w#1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -256,4 +233,4 @@ def test_a_worker_that_cannot_work_says_why(
 
 def test_a_worker_needs_a_bus(nowhere: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    assert nowhere.refused("worker", "tests.cli.flows:feature", code=1)["code"] == "no_bus"
+    assert nowhere.refused("worker", "tests.cli.workflows:feature", code=1)["code"] == "no_bus"

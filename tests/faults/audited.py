@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from agentbus.engine.sqlite import connection as opening
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.paths import Home
 from agentbus.errors import ForeignObjects
 
 _refuse = opening.refuse_foreign

@@ -1,5 +1,4 @@
-"""Workers that end with their test, a runtime directory of the test's own for the bells of deep buses, and a bus on a
-server."""
+"""Fixtures of the fault tests: workers that end with their test, a runtime directory, and a bus on a server."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""Values that somebody might send by mistake, by chance or by malice; and whether one is exactly another."""
+"""Accidental and hostile values, and their exact comparison."""
 
 import json
 import math

@@ -1,9 +1,9 @@
-"""A disk whose power is cut: what was synced is there, of everything else any part, in any order.
+"""A simulated disk after a power cut: synced writes are there, and any part of the others, in any order.
 
 The model is stricter than most file systems. A write that was not followed by an fsync of its file may be there, be
-missing, or be there in some of its sectors. A name is in its directory for sure only after an fsync of that directory;
-before, those of the first so many changes are. After an fsync that failed, what it should have synced never will be:
-the system counts it as written, and no later fsync writes it again.
+missing, or be there in some of its sectors. A name is certain to be in its directory only after an fsync of that
+directory; without it, only a prefix of the changes is. Data of a failed fsync is never written: the system counts it as
+clean, and no later fsync writes it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the database itself says, read with plain sqlite3 beside the bus; and its write lock, held by the test."""
+"""The database read with plain sqlite3, and its write lock held by the test."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from agentbus.engine.sqlite.shape import refused
+from agentbus.engine.sqlite.schema_check import tables_with_invalid_rows
 
 
 def rows(bus: Path, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
@@ -28,11 +28,11 @@ def integrity(bus: Path) -> str:
     found += [f"foreign key: {row}" for row in rows(bus, "PRAGMA foreign_key_check") if row]
     # Of a database that may only be read SQLite does not look at these.
     with closing(sqlite3.connect(f"file:{bus / 'bus.db'}?mode=ro", uri=True, timeout=10)) as connection:
-        found += [f"refused by {table}" for table in refused(connection)]
+        found += [f"refused by {table}" for table in tables_with_invalid_rows(connection)]
     return "\n".join(found)
 
 
-def nobody_writes(bus: Path) -> None:
+def no_process_writes(bus: Path) -> None:
     """Raises if a transaction was left open: the write lock of SQLite can be taken at once."""
     with closing(sqlite3.connect(bus / "bus.db", timeout=0, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Calls that fail in the middle of a common transaction: their neighbours never notice."""
+"""Calls that fail in the middle of a shared transaction do not affect the others."""
 
 import asyncio
 import sqlite3
@@ -13,10 +13,10 @@ import pytest
 import agentbus
 from agentbus import Agent, Bus, Now
 from agentbus.errors import AgentBusError, FormatRefused, UnknownRecipient, WrongState
-from agentbus.operations import Op, Operation, Part, Query, UnitRequest, operation, unit
 from agentbus.operations.events import event, record
-from agentbus.operations.messages import SendRequest, send
-from tests.faults.rows import integrity, nobody_writes, rows, value
+from agentbus.operations.protocol import Op, Operation, Part, Query, UnitRequest, operation, unit
+from agentbus.operations.send import SendRequest, send
+from tests.faults.rows import integrity, no_process_writes, rows, value
 
 NEIGHBOURS = 40
 
@@ -93,7 +93,7 @@ async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
         (undoes_everything, AgentBusError),
     ],
 )
-async def test_a_call_that_fails_after_writing_leaves_its_neighbours_alone(
+async def test_a_call_that_fails_after_writing_does_not_affect_its_batch(
     tmp_path: Path, write: Write, error: type[Exception]
 ) -> None:
     seen: list[dict[str, int]] = []
@@ -113,7 +113,7 @@ async def test_a_call_that_fails_after_writing_leaves_its_neighbours_alone(
         failed = results.pop(NEIGHBOURS)
         assert isinstance(failed, error)
         assert [type(result) for result in results] == [list] * 2 * NEIGHBOURS
-        nobody_writes(tmp_path)
+        no_process_writes(tmp_path)
         first = await waiting
         assert first is not None
         await first.ack()
@@ -151,7 +151,7 @@ async def test_of_many_calls_of_one_operation_only_the_bad_ones_fail(tmp_path: P
 
 
 @pytest.mark.parametrize("position", [0, 20, 40])
-async def test_a_unit_whose_last_part_fails_leaves_nothing_and_takes_nobody_with_it(
+async def test_a_unit_whose_last_part_fails_writes_nothing_and_does_not_affect_its_batch(
     tmp_path: Path, position: int
 ) -> None:
     async with crew(tmp_path) as (bus, sender, _):
@@ -167,12 +167,12 @@ async def test_a_unit_whose_last_part_fails_leaves_nothing_and_takes_nobody_with
         results = await outcomes(*calls)
         assert isinstance(results.pop(position), UnknownRecipient)
         assert all(isinstance(result, list) for result in results)
-        nobody_writes(tmp_path)
+        no_process_writes(tmp_path)
     found = sorted(row[0] for row in rows(tmp_path, "SELECT message_id FROM messages"))
     assert found == sorted([*(f"n-{n}" for n in range(NEIGHBOURS)), "n-200", "n-201"])
 
 
-async def test_a_reply_to_a_failed_neighbour_wakes_nobody_for_what_was_undone(tmp_path: Path) -> None:
+async def test_a_rolled_back_reply_wakes_no_receiver(tmp_path: Path) -> None:
     """The channels of an undone call must not reach a receiver as if a message had come, nor be lost for others."""
     async with crew(tmp_path) as (bus, sender, receiver):
         both = [asyncio.create_task(agent.receive(timeout=20)) for agent in (receiver, sender)]

@@ -1,4 +1,4 @@
-"""Callers that are cancelled at any moment: what was acknowledged is there, nothing is left half done."""
+"""Callers cancelled at any moment: acknowledged calls are stored, nothing is half done."""
 
 import asyncio
 import random
@@ -12,9 +12,9 @@ from anyio.lowlevel import checkpoint
 
 import agentbus
 from agentbus import Agent
-from agentbus.operations import Operation
-from agentbus.operations.leases import AckRequest, ack
-from tests.faults.rows import integrity, nobody_writes, rows, value
+from agentbus.operations.protocol import Operation
+from agentbus.operations.receive import AckRequest, ack
+from tests.faults.rows import integrity, no_process_writes, rows, value
 from tests.support.figures import Figure, Scale
 
 SENDS = 10_000
@@ -72,7 +72,7 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
 
         hit = await storm((one(n) for n in range(sends)), rng)
         await bus.stats()
-        nobody_writes(tmp_path)
+        no_process_writes(tmp_path)
         there = Counter(row[0] for row in rows(tmp_path, "SELECT message_id FROM messages"))
         lost = [n for n in acknowledged if there[f"s-{n}"] != 1]
         doubled = [name for name, times in there.items() if times > 1]
@@ -88,7 +88,7 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
         assert sum(receipt.duplicate for receipt in receipts) == len(there)
         assert value(tmp_path, "SELECT count(*) FROM messages") == sends
         assert value(tmp_path, "SELECT count(DISTINCT message_id) FROM messages") == sends
-        nobody_writes(tmp_path)
+        no_process_writes(tmp_path)
 
         message = await receiver.receive(timeout=10)
         assert message is not None
@@ -98,9 +98,7 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
 
 @pytest.mark.slow
 @pytest.mark.fault(9)
-async def test_a_cancelled_receive_gives_its_message_back_uncounted(
-    tmp_path: Path, figure: Figure, scale: Scale
-) -> None:
+async def test_a_cancelled_receive_releases_its_message_uncounted(tmp_path: Path, figure: Figure, scale: Scale) -> None:
     rng = random.Random(scale.seed(SEED + 1))
     handled: Counter[int] = Counter()
     attempts: list[int] = []
@@ -133,10 +131,10 @@ async def test_a_cancelled_receive_gives_its_message_back_uncounted(
         assert len(handled) == RECEIVES
         assert not doubled
         assert set(attempts) == {1}
-        nobody_writes(tmp_path)
+        no_process_writes(tmp_path)
 
 
-async def test_a_receive_cancelled_while_its_message_is_on_its_way_gives_it_back_at_once(tmp_path: Path) -> None:
+async def test_a_receive_cancelled_during_its_delivery_releases_the_message_at_once(tmp_path: Path) -> None:
     """The claim is committed and answered, but the task is cancelled before it runs again."""
     async with (
         agentbus.connect(tmp_path, beat_every=3600) as bus,

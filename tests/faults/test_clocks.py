@@ -1,4 +1,4 @@
-"""Clocks that jump, go back, stand still and start again: nobody fails by that, no lease is lost or given out twice."""
+"""Clocks that jump, go back, stop and restart: no agent fails and no lease is lost or delivered twice."""
 
 import random
 from collections import Counter
@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from agentbus import Bus, Message, pool
-from tests.conformance.helpers import known, worker
+from tests.api.helpers import known, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 from tests.support.figures import Figure, Scale
@@ -19,7 +19,7 @@ LEASE = 30.0
 
 @pytest.mark.slow
 @pytest.mark.fault(12)
-async def test_whatever_the_clocks_do_nobody_fails_and_no_lease_is_lost_or_doubled(
+async def test_clock_changes_fail_no_agent_and_lose_or_double_no_lease(
     bus: Bus, engine: Engine, clock: FakeClock, figure: Figure, scale: Scale
 ) -> None:
     chance = random.Random(seed := scale.seed(SEED))

@@ -1,4 +1,4 @@
-"""Bytes of the file that change by themselves: somebody notices, and nobody is given something else than was stored."""
+"""Damaged bytes of the file are detected, and a wrong payload is never delivered."""
 
 import asyncio
 import random
@@ -91,7 +91,7 @@ def contents(record: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.fault(19)
-async def test_damaged_bytes_are_noticed_and_never_given_out(tmp_path: Path, figure: Figure, scale: Scale) -> None:
+async def test_damaged_bytes_are_detected_and_never_delivered(tmp_path: Path, figure: Figure, scale: Scale) -> None:
     chance = random.Random(seed := scale.seed(SEED))
     source = tmp_path / "source"
     await fill(source)

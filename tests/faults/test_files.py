@@ -1,4 +1,4 @@
-"""The files of a bus: removed or replaced while open, opened twice in one process, and readable by nobody else."""
+"""The files of a bus: removed or replaced while open, opened twice in one process, private to their user."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ async def fill(path: Path, count: int) -> None:
 
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("what", ["removed", "replaced", "directory removed"])
-async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, figure: Figure, what: str) -> None:
+async def test_a_deleted_database_is_detected(tmp_path: Path, figure: Figure, what: str) -> None:
     path = tmp_path / "bus"
     await fill(tmp_path / "other", 10)
     async with agentbus.connect(path, beat_every=3600) as bus:
@@ -51,7 +51,7 @@ async def test_a_database_that_is_gone_is_noticed(tmp_path: Path, figure: Figure
 
 
 @pytest.mark.fault(20)
-async def test_whoever_only_reads_or_watches_hears_of_it_with_the_next_beat(tmp_path: Path, figure: Figure) -> None:
+async def test_readers_and_watchers_are_notified_with_the_next_heartbeat(tmp_path: Path, figure: Figure) -> None:
     async with agentbus.connect(tmp_path, beat_every=0.1) as bus:
         state = bus.state("scope")
         await state.set("k", 1)
@@ -70,7 +70,7 @@ async def test_whoever_only_reads_or_watches_hears_of_it_with_the_next_beat(tmp_
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["all in the log", "part in the log"])
-async def test_a_removed_database_can_be_opened_anew(tmp_path: Path, large: bool) -> None:
+async def test_a_removed_database_can_be_opened_again(tmp_path: Path, large: bool) -> None:
     """The log of the old database is still there; it must not become part of the new one."""
     async with agentbus.connect(tmp_path, beat_every=3600) as bus:
         agent = await bus.register("agent", type="worker")
@@ -90,7 +90,7 @@ async def test_a_removed_database_can_be_opened_anew(tmp_path: Path, large: bool
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["all in the log", "part in the log"])
-async def test_a_replaced_database_can_be_opened_anew(tmp_path: Path, large: bool) -> None:
+async def test_a_replaced_database_can_be_opened_again(tmp_path: Path, large: bool) -> None:
     """As when a backup is put back while an agent runs: what was put back must be there, and nothing else."""
     await fill(tmp_path / "backup", 3000)
     path = tmp_path / "bus"
@@ -133,7 +133,7 @@ def test_two_buses_on_one_file_in_one_process_do_not_break_each_other(short: Pat
 
 @pytest.mark.fault(23)
 @pytest.mark.parametrize("deep", [False, True], ids=["short path", "path too long for a socket"])
-async def test_nobody_else_can_read_the_files_whatever_the_umask(
+async def test_other_users_cannot_read_the_files_under_any_umask(
     short: Path, runtime: Path, team: Team, figure: Figure, deep: bool
 ) -> None:
     path = short / ("deep-" * 24 if deep else "bus")
@@ -160,7 +160,7 @@ async def test_nobody_else_can_read_the_files_whatever_the_umask(
     assert not wrong
 
 
-async def test_a_beat_after_the_database_is_gone_does_not_end_the_bus(tmp_path: Path) -> None:
+async def test_a_heartbeat_after_the_database_is_deleted_does_not_end_the_bus(tmp_path: Path) -> None:
     async with agentbus.connect(tmp_path, beat_every=0.05) as bus:
         agent = await bus.register("agent", type="worker")
         (tmp_path / "bus.db").rename(tmp_path / "moved.db")

@@ -1,4 +1,4 @@
-"""Forked children: they cannot use the parent's bus, and they keep nothing of it alive."""
+"""Forked children cannot use the bus of the parent and keep none of its resources alive."""
 
 import asyncio
 from pathlib import Path
@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 import agentbus
-from agentbus.engine.postgres.address import parse
 from agentbus.engine.postgres.connection import connect
+from agentbus.engine.postgres.server import parse
 from agentbus.engine.sqlite.lock import FileLock
 from tests.faults.rows import integrity, rows
 from tests.support.figures import Figure
@@ -16,7 +16,9 @@ from tests.support.processes import PATIENCE, Team
 
 
 @pytest.mark.fault(11)
-def test_a_child_cannot_use_the_parents_bus_and_the_parent_goes_on(short: Path, team: Team, figure: Figure) -> None:
+def test_a_child_cannot_use_the_bus_of_its_parent_and_the_parent_continues(
+    short: Path, team: Team, figure: Figure
+) -> None:
     bus = short / "bus"
     worker = team.start("worker_fork", bus, "inherited")
     said: list[str] = []
@@ -32,14 +34,18 @@ def test_a_child_cannot_use_the_parents_bus_and_the_parent_goes_on(short: Path, 
     assert worker.wait() == 0
     found = rows(bus, "SELECT status, count(*) FROM messages GROUP BY status")
     figure(
-        "the parent goes on", uses_in_the_child=len(said), refused_by_name=refused, acknowledged=4, lost=4 - found[0][1]
+        "the parent is intact",
+        uses_in_the_child=len(said),
+        refused_by_name=refused,
+        acknowledged=4,
+        lost=4 - found[0][1],
     )
     assert found == [("acked", 4)]
     assert rows(bus, "SELECT id, status FROM agents") == [("parent", "completed")]
     assert integrity(bus) == "ok"
 
 
-async def test_a_child_that_lives_on_does_not_make_its_dead_parent_look_alive(short: Path, team: Team) -> None:
+async def test_a_surviving_child_does_not_make_its_dead_parent_look_alive(short: Path, team: Team) -> None:
     bus = short / "bus"
     worker = team.start("worker_fork", bus, "inherited")
     worker.expect("forked")
@@ -55,7 +61,7 @@ async def test_a_child_that_lives_on_does_not_make_its_dead_parent_look_alive(sh
             await message.ack()
 
 
-async def test_a_child_that_lives_on_does_not_keep_the_sessions_of_its_dead_parent(url: str, team: Team) -> None:
+async def test_a_surviving_child_does_not_keep_the_sessions_of_its_dead_parent(url: str, team: Team) -> None:
     """The server ends a session, and what it has locked, when the last copy of its socket is closed."""
     looking = await connect(parse(url))
     sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'agentbus' AND pid <> pg_backend_pid()"
@@ -87,7 +93,7 @@ def test_a_child_on_a_server_cannot_use_the_parents_bus_and_the_parent_continues
 
 
 @pytest.mark.parametrize("how", ["at once", "queued", "waiting"])
-def test_a_child_that_lives_on_does_not_keep_its_dead_parents_lock(short: Path, team: Team, how: str) -> None:
+def test_a_surviving_child_does_not_keep_the_lock_of_its_dead_parent(short: Path, team: Team, how: str) -> None:
     bus = short / "bus"
     worker = team.start("worker_fork", bus, how)
     assert sorted((worker.line(), worker.line())) == ["forked", "holding"]
@@ -100,7 +106,7 @@ def test_a_child_that_lives_on_does_not_keep_its_dead_parents_lock(short: Path, 
         lock.close()
 
 
-async def test_what_a_child_sends_on_a_bus_of_its_own_is_there_or_it_is_refused(short: Path, team: Team) -> None:
+async def test_a_send_of_a_child_on_its_own_bus_is_stored_or_refused(short: Path, team: Team) -> None:
     """SQLite in the child believes to hold the locks that the parent's connections had, and takes none itself."""
     bus = short / "bus"
     worker = team.start("worker_fork", bus, "opened anew")

@@ -1,4 +1,4 @@
-"""Whatever is sent comes back exactly as it was, or is refused by a named error: by the API and by the command line."""
+"""Any value sent through the API or the command line is received unchanged or refused by a named error."""
 
 import asyncio
 import io
@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 import agentbus
+from agentbus.cli.main import main
 from agentbus.errors import AgentBusError
-from agentbus.interfaces.cli.main import main
 from tests.faults import fuzzing
 from tests.faults.rows import integrity, value
 from tests.support.figures import Figure, Scale
@@ -26,7 +26,7 @@ AT_ONCE = 50
 
 @pytest.mark.slow
 @pytest.mark.fault(21)
-async def test_any_payload_comes_back_exactly_or_is_refused_by_name(
+async def test_any_payload_is_received_unchanged_or_refused_by_name(
     tmp_path: Path, figure: Figure, scale: Scale
 ) -> None:
     chance = random.Random(seed := scale.seed(SEED))
@@ -97,7 +97,7 @@ class Terminal:
 
 @pytest.mark.slow
 @pytest.mark.fault(21)
-def test_anything_typed_comes_back_exactly_or_is_refused_by_name(short: Path, figure: Figure, scale: Scale) -> None:
+def test_any_typed_payload_is_received_unchanged_or_refused_by_name(short: Path, figure: Figure, scale: Scale) -> None:
     chance = random.Random(seed := scale.seed(SEED + 1))
     terminal = Terminal(short / "bus")
     assert terminal.run("init")[0] == 0

@@ -1,4 +1,4 @@
-"""Two machines on one server, played by processes with different host keys."""
+"""Two hosts on one server, simulated by processes with different host keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import agentbus
 from agentbus import Bus, pool
-from agentbus.engine import presence
+from agentbus.core import process_info
 from agentbus.records import Finding
 from tests.support.postgres import Schemas, at_schema
 from tests.support.processes import Team
@@ -42,7 +42,7 @@ async def sweeps_until(bus: Bus, kind: str, subject: str) -> list[Finding]:
     raise AssertionError(f"no {kind} of {subject} among {found}")
 
 
-async def test_a_process_that_is_killed_elsewhere_is_judged_by_its_silence_and_its_work_goes_on(
+async def test_a_process_killed_on_another_host_is_detected_by_its_silence_and_its_work_resumes(
     url: str, team: Team
 ) -> None:
     async with agentbus.connect(url, beat_every=0.2) as bus:
@@ -67,10 +67,10 @@ async def test_a_process_that_is_killed_elsewhere_is_judged_by_its_silence_and_i
         assert (message.payload, message.attempts) == ("work", 2)
 
 
-async def test_a_process_that_is_killed_here_is_found_by_its_pid(url: str, team: Team) -> None:
+async def test_a_process_killed_on_this_host_is_detected_by_its_pid(url: str, team: Team) -> None:
     async with agentbus.connect(url, beat_every=3600) as bus:
         boss = await bus.register("boss", type="worker")
-        here = team.start("worker_host", url, presence.host_key(), "here")
+        here = team.start("worker_host", url, process_info.host_key(), "here")
         assert await asyncio.to_thread(here.line) == "ready"
         await boss.send(pool("jobs"), "note", "work")
         assert await asyncio.to_thread(here.line) == "holding work"

@@ -1,4 +1,4 @@
-"""A server that goes away: restarted, crashed, cut off around a commit. Nothing acknowledged is lost or doubled."""
+"""A server that restarts, crashes or drops connections around a commit: no acknowledged write is lost or doubled."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def all_there(load: Load, bus: Bus, times: list[float], figure: Figure, no
 
 @pytest.mark.fault(22)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["restarted", "crashed"])
-async def test_a_server_that_goes_away_under_load_loses_nothing(
+async def test_a_server_that_restarts_under_load_loses_nothing(
     server: Server, how: signal.Signals, figure: Figure, scale: Scale
 ) -> None:
     times: list[float] = []
@@ -152,7 +152,7 @@ async def test_a_server_that_goes_away_under_load_loses_nothing(
         load = Load(await crew(bus, other))
 
         async def trouble() -> None:
-            for _ in range(scale(5, 10, 100)):
+            for _ in range(scale(2, 10, 100)):
                 await load.more(20)
                 await asyncio.to_thread(server.restart, how)
                 times.append(await load.back())
@@ -170,7 +170,7 @@ async def test_backends_that_are_killed_are_replaced(url: str, figure: Figure, s
 
         async def trouble() -> None:
             connection = await asyncpg.connect(url.partition("&schema")[0])
-            for _ in range(scale(6, 50, 500)):
+            for _ in range(scale(3, 50, 500)):
                 await load.more(10)
                 await connection.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agentbus'"
@@ -189,7 +189,7 @@ async def test_a_connection_cut_at_commit_loses_and_doubles_nothing(
     url: str, how: str, figure: Figure, scale: Scale
 ) -> None:
     socket, schema = socket_and_schema(url)
-    count = scale(50, 100, 1000)
+    count = scale(12, 100, 1000)
     times: list[float] = []
     async with proxied(socket) as proxy:
         place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
@@ -219,7 +219,7 @@ async def test_a_connection_cut_at_commit_loses_and_doubles_nothing(
             assert max(times) < BACK
 
 
-async def test_whoever_waits_hears_of_a_commit_whose_connection_was_cut(url: str) -> None:
+async def test_a_waiting_receiver_is_woken_by_a_commit_whose_connection_was_cut(url: str) -> None:
     """In the same process, which no notification is sent to; long before the next beat, which is an hour away."""
     socket, schema = socket_and_schema(url)
     async with proxied(socket) as proxy:
@@ -246,7 +246,7 @@ async def test_a_message_whose_notification_is_lost_is_found_at_once_after_the_c
     async with agentbus.connect(url, beat_every=3600) as bus, agentbus.connect(url, beat_every=3600) as other:
         a, b = await bus.register("a", type="worker"), await other.register("b", type="worker")
         connection = await asyncpg.connect(url.partition("&schema")[0])
-        for number in range(scale(5, 20, 200)):
+        for number in range(scale(3, 20, 200)):
             waiting = asyncio.create_task(a.receive(timeout=30))
             await asyncio.sleep(0.05)
             await connection.execute(
@@ -273,7 +273,7 @@ async def test_a_message_whose_notification_is_lost_is_found_at_once_after_the_c
     assert max(times) < BACK
 
 
-async def test_a_server_that_stays_away_is_said_so_and_nothing_is_written(server: Server) -> None:
+async def test_an_unavailable_server_is_a_named_error_and_nothing_is_written(server: Server) -> None:
     async with agentbus.connect(server.url, lock_timeout=0.5, beat_every=3600) as bus:
         agent = await bus.register("a", type="worker")
         await asyncio.to_thread(server.stop)
@@ -290,7 +290,7 @@ async def test_a_server_that_stays_away_is_said_so_and_nothing_is_written(server
         assert message.payload == 3
 
 
-async def test_closing_a_bus_whose_server_is_gone_does_not_hang(server: Server) -> None:
+async def test_closing_a_bus_whose_server_was_stopped_does_not_hang(server: Server) -> None:
     begun = time.monotonic()
     async with agentbus.connect(server.url) as bus:
         await bus.register("a", type="worker")
@@ -299,11 +299,11 @@ async def test_closing_a_bus_whose_server_is_gone_does_not_hang(server: Server) 
     assert time.monotonic() - begun < 5
 
 
-async def test_closing_a_bus_whose_server_stands_still_does_not_hang(
+async def test_closing_a_bus_whose_server_is_unresponsive_does_not_hang(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentbus.parting.PATIENCE", 0.2)
-    monkeypatch.setattr("agentbus.engine.postgres.writer.LAST", 0.2)
+    monkeypatch.setattr("agentbus.core.cancellation.SHUTDOWN_TIMEOUT", 0.2)
+    monkeypatch.setattr("agentbus.engine.postgres.writer.CLOSE_TIMEOUT", 0.2)
     connection = await asyncpg.connect(server.url)
     async with agentbus.connect(server.url) as bus:
         await bus.register("a", type="worker")
@@ -317,9 +317,9 @@ async def test_closing_a_bus_whose_server_stands_still_does_not_hang(
     await connection.close()
 
 
-async def test_a_client_that_stands_still_in_a_transaction_does_not_hold_up_the_others_for_ever(url: str) -> None:
-    from agentbus.engine.postgres.address import parse
+async def test_a_client_stalled_in_a_transaction_does_not_block_the_others_indefinitely(url: str) -> None:
     from agentbus.engine.postgres.connection import _SETTINGS, connect
+    from agentbus.engine.postgres.server import parse
 
     assert _SETTINGS["idle_in_transaction_session_timeout"] == "15s"
     address = parse(url)

@@ -1,4 +1,4 @@
-"""Somebody reads for very long while others write: it is told of, nobody waits for it, and the log shrinks after it."""
+"""A long reader with concurrent writers is reported, blocks no writer, and the WAL shrinks after it."""
 
 import asyncio
 import sqlite3
@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import agentbus
+from agentbus.api.monitor import Sweeper, Thresholds
 from agentbus.operations.liveness import Rules
-from agentbus.services.findings import Thresholds
-from agentbus.services.sweeping import Sweeper
 from tests.faults.rows import integrity, value
 from tests.support.figures import Figure, Scale
 
@@ -20,7 +19,7 @@ MIB = 1024 * 1024
 
 @pytest.mark.slow
 @pytest.mark.fault(5)
-async def test_a_reader_that_is_held_open_is_told_of_and_the_log_shrinks_after_it(
+async def test_a_reader_that_is_held_open_is_reported_and_the_log_shrinks_after_it(
     tmp_path: Path, figure: Figure, scale: Scale
 ) -> None:
     seconds = scale(2.0, 30.0)

@@ -1,4 +1,4 @@
-"""Recovery with real processes: a whole team is killed, another goes on; many recover at once; one is killed at it."""
+"""Recovery with real processes: a killed team is resumed, concurrent recoveries, and a killed recovery."""
 
 import asyncio
 import random
@@ -25,9 +25,7 @@ def handled(bus: Path) -> dict[int, int]:
     return {int(key): int(count) for key, count in rows(bus, "SELECT key, value FROM state WHERE scope = 'tasks'")}
 
 
-def test_a_team_that_was_killed_goes_on_from_its_checkpoints_and_nothing_is_lost_or_done_twice(
-    short: Path, team: Team
-) -> None:
+def test_a_killed_team_resumes_from_its_checkpoints_and_nothing_is_lost_or_done_twice(short: Path, team: Team) -> None:
     bus = short / "bus"
     chair = team.start("worker_team", "chair", bus)
     chair.expect("begun")
@@ -166,7 +164,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def test_a_question_that_nobody_answers_keeps_no_process_from_ending(short: Path) -> None:
+def test_an_unanswered_prompt_does_not_keep_a_process_from_ending(short: Path) -> None:
     begun = time.monotonic()
     command = [sys.executable, "-c", ASKS, str(short / "bus")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Somebody on the server who looks at the past: what was deleted since must be kept, and is in everybody's way."""
+"""An old snapshot on the server blocks the removal of deleted rows, and its holder is named."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 import agentbus
 from agentbus import Agent, Bus
+from agentbus.api.monitor import Sweeper, Thresholds
 from agentbus.operations.liveness import Rules
 from agentbus.records import Check, Finding
-from agentbus.services.findings import Thresholds
-from agentbus.services.sweeping import Sweeper
 from tests.support.figures import Figure, Scale
 
 OLD = 1
@@ -23,10 +22,10 @@ WITHIN = 5.0
 
 @pytest.mark.slow
 @pytest.mark.fault(22)
-async def test_whoever_holds_an_old_snapshot_is_named_by_the_monitor_and_the_doctor(
+async def test_the_holder_of_an_old_snapshot_is_named_by_the_monitor_and_the_doctor(
     url: str, figure: Figure, scale: Scale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentbus.engine.postgres.examination.OLD_TRANSACTION", OLD)
+    monkeypatch.setattr("agentbus.engine.postgres.health.OLD_TRANSACTION", OLD)
     messages = scale(50, 500)
     async with agentbus.connect(url) as bus:
         agent = await bus.register("a", type="worker")

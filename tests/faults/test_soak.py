@@ -1,4 +1,4 @@
-"""Everything at once, with kill -9: four processes do all that there is at random; then all that returned is so."""
+"""Random operations in four processes under kill -9: every returned call is durable."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ import pytest
 import agentbus
 from agentbus import Bus
 from agentbus.records import StateEntry
-from tests.faults.rows import integrity, nobody_writes, rows, value
+from tests.faults.rows import integrity, no_process_writes, rows, value
 from tests.faults.test_kills import watch
 from tests.support.processes import Team, Worker
 
@@ -172,7 +172,7 @@ def check_units(soak: Soak) -> None:
 
 
 @pytest.mark.slow
-async def test_whatever_returned_is_so_though_processes_are_killed_all_the_time(short: Path, team: Team) -> None:
+async def test_returned_calls_are_durable_while_processes_are_killed_all_the_time(short: Path, team: Team) -> None:
     chance = random.Random(SEED)
     soak = Soak(short, team)
     seen = await storm(soak, chance)
@@ -183,7 +183,7 @@ async def test_whatever_returned_is_so_though_processes_are_killed_all_the_time(
     assert len(soak.killed) >= 10
     for kind in ("set", "version", "document", "checkpoint", "sent", "handled", "giving", "deleted", "finished"):
         assert len(soak.notes[kind]) >= 3, f"hardly any {kind}; this test proves little"
-    nobody_writes(soak.bus)
+    no_process_writes(soak.bus)
     assert integrity(soak.bus) == "ok"
     assert wrong_leases(soak) == []
     check_watched(soak, seen)

@@ -34,7 +34,7 @@ async def test_a_stalled_loop_loses_its_lease_and_writes_nothing(tmp_path: Path,
                 unit.send("sink", "completion_notification", {"by": "other"})
 
         if how == "frozen":
-            stalling.go_on()
+            stalling.resume()
         else:
             stalling.tell("go on")
         assert stalling.expect("lost", 10) == "job"
@@ -64,7 +64,7 @@ async def test_a_stall_shorter_than_the_lease_keeps_it(tmp_path: Path, team: Tea
             holding.stop()
         async with bus.agent("other", type="worker", pools=["jobs"]) as other:
             assert await other.receive(timeout=0) is None
-        holding.go_on()
+        holding.resume()
         holding.tell("kept")
         result = await driver.receive(timeout=20)
         assert result is not None

@@ -1,4 +1,4 @@
-"""Durable tasks and real processes: killed anywhere, raced for, stopped and gone on, while people control them."""
+"""Durable tasks with real processes: killed, raced for, stopped and continued under operator control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import agentbus
 from agentbus.errors import UnknownApproval, UnknownStep, WrongState
-from tests.faults.rows import integrity, lock_held, nobody_writes, rows, value
+from tests.faults.rows import integrity, lock_held, no_process_writes, rows, value
 from tests.faults.worker_tasks import JOBS, STEPS, six
 from tests.support.figures import Figure, Scale
 from tests.support.processes import Team, Worker, eventually
@@ -104,7 +104,7 @@ class Place:
         begun = {token: (task, step) for task, step, _, token in self.lines("begun")}
         assert finished.items() <= begun.items()
         assert not self.again()
-        nobody_writes(self.bus)
+        no_process_writes(self.bus)
         assert integrity(self.bus) == "ok"
 
 
@@ -141,7 +141,7 @@ async def test_killed_at_every_boundary_inside_every_step_and_while_its_result_i
 ) -> None:
     seed = scale.seed(SEED)
     rng = random.Random(seed)
-    tasks = [f"t{number}" for number in range(scale(4, 10, 100))]
+    tasks = [f"t{number}" for number in range(scale(1, 10, 100))]
     nursery = place.nursery()
     kills = committed = 0
     for task in tasks:
@@ -162,7 +162,7 @@ async def test_killed_at_every_boundary_inside_every_step_and_while_its_result_i
         kills=kills, steps_finished=len(place.finished()), executed_again=len(place.again()),
         wrong_results=wrong(place),
     )  # fmt: skip
-    assert kills >= 60
+    assert kills == len(tasks) * STEPS * 3
     assert results(place) == {id: ("completed", str(TOTAL)) for id in tasks}
     # Killed inside once, and perhaps once more before the result was committed: no other execution.
     assert executions == len(tasks) * STEPS * 3 - committed
@@ -202,8 +202,8 @@ async def test_workers_that_race_for_one_task_run_it_once(place: Place, figure: 
 
 @pytest.mark.slow
 @pytest.mark.fault(25)
-async def test_a_thousand_tasks_on_four_workers_are_each_done_once(place: Place, figure: Figure) -> None:
-    count, workers = 1000, 4
+async def test_many_tasks_on_four_workers_are_each_done_once(place: Place, figure: Figure, scale: Scale) -> None:
+    count, workers = scale(200, 1000), 4
     await started(place)
     async with agentbus.connect(place.bus) as bus:
         await asyncio.gather(*(bus.tasks.start(six, 1000 * n, id=f"t{n}") for n in range(count)))
@@ -225,7 +225,7 @@ async def test_a_thousand_tasks_on_four_workers_are_each_done_once(place: Place,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["lease", "takeover"])
-async def test_a_worker_that_comes_back_after_others_took_its_task_writes_nothing(place: Place, how: str) -> None:
+async def test_a_stalled_worker_whose_task_was_reassigned_writes_nothing(place: Place, how: str) -> None:
     await started(place, "t")
     first, second = place.nursery(), place.nursery()
     lease = 1.0 if how == "lease" else 3600.0
@@ -271,7 +271,7 @@ def lapsed(place: Place) -> bool:
 
 
 @pytest.mark.slow
-async def test_a_person_approves_while_no_worker_runs_and_whoever_asked_is_dead(place: Place) -> None:
+async def test_an_operator_approves_while_no_worker_runs_and_the_requesting_one_is_dead(place: Place) -> None:
     await started(place, "t", keywords={"asks": True})
     nursery = place.nursery()
     pid = await asyncio.to_thread(place.begin, nursery, until_idle=False)
@@ -319,13 +319,13 @@ async def control(bus: agentbus.Bus, tasks: list[str], rng: random.Random, done:
 
 @pytest.mark.slow
 @pytest.mark.fault(25)
-async def test_killed_while_people_do_whatever_they_can(place: Place, figure: Figure, scale: Scale) -> None:
+async def test_kills_during_random_operator_actions_lose_nothing(place: Place, figure: Figure, scale: Scale) -> None:
     seed = scale.seed(SEED + 1)
     rng = random.Random(seed)
     tasks = [f"t{number}" for number in range(6)]
     await started(place, *tasks, keywords={"asks": True})
     nurseries = [place.nursery() for _ in range(2)]
-    kills = scale(40, 200, 1000)
+    kills = scale(10, 200, 1000)
     made: Counter[str] = Counter()
     async with agentbus.connect(place.bus) as bus:
         for turn in range(0, kills, len(nurseries)):

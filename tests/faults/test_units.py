@@ -1,4 +1,4 @@
-"""A unit of everything and kill -9: before every statement of its commit, right after it, and at any moment."""
+"""A complete unit and kill -9: before every statement of its commit, right after it, and at any moment."""
 
 import asyncio
 import random
@@ -90,7 +90,7 @@ def lives(short: Path, team: Team) -> Lives:
 
 
 @pytest.mark.slow
-def test_killed_before_any_statement_of_its_commit_nothing_of_a_unit_is_there_and_after_it_all_is(
+def test_a_unit_killed_before_any_statement_of_its_commit_writes_nothing_and_after_it_all(
     short: Path, lives: Lives
 ) -> None:
     killed_at: list[str] = []
@@ -110,7 +110,7 @@ def test_killed_before_any_statement_of_its_commit_nothing_of_a_unit_is_there_an
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_of_its_commit_a_unit_is_all_or_nothing(short: Path, lives: Lives) -> None:
+def test_a_unit_killed_at_any_moment_of_its_commit_is_all_or_nothing(short: Path, lives: Lives) -> None:
     chance = random.Random(SEED)
     for _ in range(MOMENTS):
         lives.kill("moment", chance.randrange(0, 3_000))

@@ -1,4 +1,4 @@
-"""Messages between real processes arrive because a bell rang, not because somebody looked now and then."""
+"""Messages between real processes arrive by notification, not by polling."""
 
 import asyncio
 import sqlite3
@@ -8,20 +8,20 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from zlib import crc32
 
 import pytest
 
 import agentbus
 from agentbus import SystemClock
-from agentbus.clock import Timer
+from agentbus.core.clock import Timer
 from tests.faults.rows import lock_held
 from tests.support.processes import Team
 
-REQUESTS = 100
-PROMPT = 0.05
-"""Seconds; the beat, which is the only polling, comes once an hour here and every 5 s by default."""
+REQUESTS = 40
+PROMPT = 5.0
+"""Seconds, on a busy machine too; the heartbeat, which is the only polling, comes once an hour here."""
 
 
 class Listening(SystemClock):
@@ -60,9 +60,7 @@ async def test_request_and_reply_between_processes_need_no_polling(
             reply = await asker.request("echo", "coordination_request", number, timeout=20)
             times.append(time.perf_counter() - begun)
             assert reply.payload == {"echo": number, "by": "echo"}
-        print(
-            f"{REQUESTS} round trips: p50 {median(times) * 1e3:.1f} ms, p99 {quantiles(times, n=100)[98] * 1e3:.1f} ms"
-        )
+        print(f"{REQUESTS} round trips: p50 {median(times) * 1e3:.1f} ms, longest {max(times) * 1e3:.1f} ms")
         assert median(times) < PROMPT
 
 
@@ -95,7 +93,7 @@ async def test_a_pool_of_processes_shares_the_work_and_wakes_at_once(short: Path
         assert set(served) == set(names), "somebody in the pool never got anything"
 
 
-async def test_a_message_that_nobody_rang_for_is_found_by_the_next_beat(tmp_path: Path) -> None:
+async def test_a_message_without_a_notification_is_found_by_the_next_heartbeat(tmp_path: Path) -> None:
     """As if its sender had been killed between its commit and its bell."""
     clock = Listening(30)
     async with (
@@ -117,11 +115,11 @@ async def test_a_message_that_nobody_rang_for_is_found_by_the_next_beat(tmp_path
         print(f"1 message without a bell, 0 lost, found after {took * 1000:.0f} ms with a beat of 200 ms")
         assert message is not None
         assert message.payload == 7
-        assert took < 2
+        assert took < 10
         await message.ack()
 
 
-async def test_bells_that_found_the_queue_full_are_rung_again(short: Path, team: Team) -> None:
+async def test_notifications_that_met_a_full_queue_are_repeated(short: Path, team: Team) -> None:
     """A frozen process: only the first few bells fit into its socket; each of the others is for another agent."""
     count = 60
     path = short / "bus"
@@ -139,17 +137,17 @@ async def test_bells_that_found_the_queue_full_are_rung_again(short: Path, team:
             many.stop()
         for number in range(count - 1):
             await sender.send(f"agent-{number}", "note", number)
-        many.go_on()
+        many.resume()
         begun = time.monotonic()
         got = [await asyncio.to_thread(many.expect, "got", 10) for _ in range(count - 1)]
         took = time.monotonic() - begun
         print(f"{count - 1} commits to a frozen process: {len(got)} received, {took * 1000:.0f} ms after it went on")
         assert sorted(int(line.split()[0]) for line in got) == list(range(count - 1))
-        assert took < 2
+        assert took < 10
     many.finish()
 
 
-async def test_a_frozen_neighbour_costs_the_sender_nothing(short: Path, team: Team) -> None:
+async def test_a_stopped_process_does_not_delay_the_sender(short: Path, team: Team) -> None:
     """Its bell stays full for as long as it is frozen; ringing it again must not keep a core busy."""
     path = short / "bus"
     many = team.start("worker_many", path, 300)
@@ -163,12 +161,12 @@ async def test_a_frozen_neighbour_costs_the_sender_nothing(short: Path, team: Te
             many.stop()
         for number in range(300):
             await sender.send(f"agent-{number}", "note", number)
-        begun = time.process_time()
+        begun, since = time.process_time(), time.monotonic()
         assert await sender.receive(timeout=1) is None
-        busy = time.process_time() - begun
-        print(f"300 commits to a frozen process: then {busy * 100:.1f} % of a core")
-        assert busy < 0.1
-        many.go_on()
+        busy, took = time.process_time() - begun, time.monotonic() - since
+        print(f"300 commits to a frozen process: then {busy / took * 100:.1f} % of a core")
+        assert busy < 0.3 * took
+        many.resume()
         for _ in range(300):
             await asyncio.to_thread(many.expect, "got", 10)
     many.finish()

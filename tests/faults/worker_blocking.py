@@ -1,4 +1,4 @@
-"""An agent without an event loop: sends to an asynchronous one through the blocking driver, and takes the answers."""
+"""Send to an asynchronous agent through the blocking driver, and receive the replies."""
 
 import os
 import sys
@@ -7,21 +7,20 @@ import time
 
 import msgspec
 
-from agentbus.clock import SystemClock
-from agentbus.drafting import draft
-from agentbus.engine import presence
-from agentbus.engine.sqlite import home
+from agentbus.api.sending import draft
+from agentbus.api.types import Vocabulary
+from agentbus.core import process_info
+from agentbus.core.clock import SystemClock
+from agentbus.core.validation import MAX_PAYLOAD
+from agentbus.engine.sqlite import paths
 from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.errors import AgentBusError
-from agentbus.limits import MAX_PAYLOAD
-from agentbus.operations import Actor
 from agentbus.operations.agents import Profile, RegisterRequest, register
-from agentbus.operations.claims import ClaimRequest, claim
-from agentbus.operations.leases import AckRequest, ack
-from agentbus.operations.messages import SendRequest, send
+from agentbus.operations.lookups import get_agent
 from agentbus.operations.processes import EnterRequest, LeaveRequest, enter, leave
-from agentbus.operations.reading import get_agent
-from agentbus.vocabulary import Vocabulary
+from agentbus.operations.protocol import Actor
+from agentbus.operations.receive import AckRequest, ClaimRequest, ack, claim
+from agentbus.operations.send import SendRequest, send
 
 
 def say(*words: object) -> None:
@@ -39,15 +38,15 @@ def take(bus: BlockingSQLite, actor: Actor, mailbox: int) -> str:
     while time.monotonic() < deadline:
         found = bus.write(claim, ClaimRequest(actor, (), own=(mailbox,), pools=(), limit=1, duration=60_000))
         for row in found.rows:
-            bus.write(ack, AckRequest(actor, ((row[0], row[8] + 1),)))
-            return str(row[4])
+            bus.write(ack, AckRequest(actor, (row.delivered,)))
+            return row.payload
         pause.wait(0.002)
     raise TimeoutError
 
 
 def main(path: str, count: str) -> None:
-    bus = BlockingSQLite(home.find(path), durability="disk", clock=SystemClock(), lock_timeout=10)
-    me = EnterRequest(presence.host_key(), os.getpid(), presence.start_time(os.getpid()), None)
+    bus = BlockingSQLite(paths.find(path), durability="disk", clock=SystemClock(), lock_timeout=10)
+    me = EnterRequest(process_info.host_key(), os.getpid(), process_info.start_time(os.getpid()), None)
     process = bus.write(enter, me).process
     life = bus.write(register, RegisterRequest("blocking", "worker", process, Profile()))
     actor = Actor(life.agent, life.epoch)

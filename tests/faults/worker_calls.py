@@ -1,7 +1,7 @@
-"""Sends numbered messages from a number on, some at once, in lives of a few; says what became of each.
+"""Send numbered messages concurrently, over several incarnations; print the outcome of each.
 
-``killed`` is for a process that is killed in the middle: it says what was acknowledged. ``failing`` is for one whose
-system calls fail: it says what it was told, whether that was so, and tries again under the same id until it is sent.
+``killed`` is for a process that is killed: it prints the acknowledged sends. ``failing`` is for one whose system calls
+fail: it prints each result, compares it with the store, and retries under the same id until the message is sent.
 """
 
 import asyncio
@@ -57,10 +57,10 @@ async def main(how: str, path: str, first: str, count: str, pages: str = "20", w
     transaction._LOG_PAGES = int(pages)
     if where == "thread":
         # Also by commits that need not last: else few of these are left to the thread, and only there it is done.
-        writer._MOST_TOUCHED = -1
+        writer._MAX_INLINE_ROWS = -1
     async with agentbus.connect(path, beat_every=3600) as bus:
         engine: Any = bus.engine
-        engine._writer._transactor._checkpoints = None
+        engine._writer._runner._checkpoints = None
         say("open")
         # A new life each time, without a block: ending in order is not the question here.
         agent = await bus.register("sender", type="worker", takeover=True)

@@ -1,4 +1,4 @@
-"""Goes on from its last checkpoint, step by step; says each step once its checkpoint is saved."""
+"""Resume from the last checkpoint, step by step; print each step once its checkpoint is saved."""
 
 import asyncio
 import sys

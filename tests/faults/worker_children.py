@@ -1,4 +1,4 @@
-"""Starts children by one of multiprocessing's start methods, with and without an open bus; prints what they report."""
+"""Start children by one of multiprocessing's start methods, with and without an open bus; print their reports."""
 
 import asyncio
 import json
@@ -152,7 +152,7 @@ async def declare(url: str) -> None:
 
 def main(url: str, method: str) -> None:
     context: Any = multiprocessing.get_context(method)
-    context.set_forkserver_preload(["agentbus.opening", "agentbus.engine.sqlite.engine"])
+    context.set_forkserver_preload(["agentbus.api.bus", "agentbus.engine.sqlite.engine"])
     # Opened and closed before: nothing of that may be left for the children.
     asyncio.run(declare(url))
     children = [Child(context, target, url, "before") for target in (report, leave_open)]

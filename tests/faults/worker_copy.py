@@ -1,11 +1,10 @@
-"""Copies a bus in small batches. Given a number, it says so when it has made that many steps (after a word: steps of
-that kind), and goes no further than a few more: it is going to be killed."""
+"""Copy a bus in small batches. Given a number, report that step and stop soon after it, to be killed."""
 
 import sys
 from contextlib import closing
 
-from agentbus.blocking import open_store
-from agentbus.services import copying
+from agentbus.api.maintenance import copy
+from agentbus.sync.bus import open_store
 from tests.support.processes import say
 
 FEW = 6
@@ -27,10 +26,10 @@ class Steps:
 
 
 def main(source: str, target: str, steps: str = "", kind: str = "") -> None:
-    copying.ROWS = 50
+    copy.ROWS = 50
     progress = Steps(int(steps), kind) if steps else None
     with closing(open_store(source)) as store:
-        report = copying.copy_bus(store, lambda: open_store(target, create=True), progress)
+        report = copy.copy_bus(store, lambda: open_store(target, create=True), progress)
     say("copied", report.rows, report.resumed)
 
 

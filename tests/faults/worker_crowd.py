@@ -1,4 +1,4 @@
-"""Many processes at once on one bus: ``open`` it for the first time, or ``write`` for so many seconds."""
+"""One of many concurrent processes on one bus: ``open`` it for the first time, or ``write`` for some seconds."""
 
 import asyncio
 import json

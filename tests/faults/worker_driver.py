@@ -1,6 +1,6 @@
-"""Sends numbered jobs to a pool, so many under way at a time, and takes the results; says what was acknowledged.
+"""Send numbered jobs to a pool, a bounded number at a time, and take the results; print acknowledged ones.
 
-Told ``stop`` it sends no more, and ends when every job has its result.
+On ``stop`` it sends no more, and ends when every job has its result.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import sys
 import agentbus
 from agentbus import Agent
 from tests.faults.audited import accept_audit
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 WINDOW = 60
 
@@ -22,7 +22,7 @@ async def send(driver: Agent, number: int) -> None:
 
 
 async def main(path: str) -> None:
-    told = await ears()
+    told = await listeners()
     stopping = asyncio.create_task(told.readline())
     async with (
         agentbus.connect(path, beat_every=1) as bus,

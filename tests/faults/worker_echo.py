@@ -1,4 +1,4 @@
-"""Answers every request with its payload and its own name; takes work from the pool ``jobs`` too."""
+"""Answer every request with its payload and the own name; also take work from the pool ``jobs``."""
 
 import asyncio
 import sys

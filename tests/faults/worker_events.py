@@ -1,4 +1,4 @@
-"""Follows the trail from its beginning, or announces agents that make it longer."""
+"""Follow the audit log from its start, or expect agents that extend it."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Opens a bus, holds a message, and leaves in the way that its argument names."""
+"""Open a bus, hold a message, and exit in the way given by the argument."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Forks while a bus is open, or while the lock is held; says what the child got. The child lives on."""
+"""Fork while a bus is open, or while the lock is held; print the result of the child, which stays alive."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import agentbus
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.errors import AgentBusError
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 
 def live_on() -> NoReturn:
@@ -55,7 +55,7 @@ async def inherited(path: str) -> None:
                 agent.pending(),
                 agent.complete(),
             )
-        told = await ears()
+        told = await listeners()
         while (await told.readline()).strip() == b"send":
             await agent.send("parent", "note", "from the parent")
             found = await agent.receive(timeout=5)
@@ -65,7 +65,7 @@ async def inherited(path: str) -> None:
         await message.ack()
 
 
-async def opened_anew(path: str) -> None:
+async def opened_again(path: str) -> None:
     """The child opens the bus for itself, as the error tells it to; the parent does nothing more."""
     async with agentbus.connect(path, beat_every=3600):
         if os.fork() == 0:
@@ -83,7 +83,7 @@ async def _send_when_told(path: str) -> None:
         bus.agent("child", type="worker") as agent,
     ):
         say("opened")
-        told = await ears()
+        told = await listeners()
         while (line := (await told.readline()).decode().strip()) != "end":
             await agent.send("child", "note", message_id=line)
             say("sent", line)
@@ -118,7 +118,7 @@ def main(path: str, what: str) -> None:
     if what == "inherited":
         asyncio.run(inherited(path))
     elif what == "opened anew":
-        asyncio.run(opened_anew(path))
+        asyncio.run(opened_again(path))
     else:
         holding_the_lock(path, what)
 

@@ -1,14 +1,14 @@
-"""Takes the most urgent job of the pool and holds it until it is told a word, which becomes its result."""
+"""Take the most urgent job of the pool and hold it until a line arrives, which becomes its result."""
 
 import asyncio
 import sys
 
 import agentbus
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 
 async def main(path: str, name: str) -> None:
-    told = await ears()
+    told = await listeners()
     async with (
         agentbus.connect(path, beat_every=3600) as bus,
         bus.agent(name, type="worker", pools=["jobs"]) as worker,

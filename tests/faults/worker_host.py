@@ -1,16 +1,16 @@
-"""A process on another machine: it has a host key of its own, works on a pool, and holds what it takes."""
+"""A process on another host: it has its own host key, works on a pool, and holds its messages."""
 
 import asyncio
 import sys
 
 import agentbus
-from agentbus.engine import presence
-from tests.support.processes import ears, say
+from agentbus.core import process_info
+from tests.support.processes import listeners, say
 
 
 async def main(url: str, host: str, name: str) -> None:
-    presence.host_key = lambda: host
-    told = await ears()
+    process_info.host_key = lambda: host
+    told = await listeners()
     async with (
         agentbus.connect(url, beat_every=0.2) as bus,
         bus.agent(name, type="worker", pools=["jobs"]) as worker,

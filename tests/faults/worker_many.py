@@ -1,4 +1,4 @@
-"""Many agents in one process, each waiting for one message; says what each got, and ends when all have."""
+"""Many agents in one process, each waiting for one message; print each message, and end after the last."""
 
 import asyncio
 import sys

@@ -1,8 +1,8 @@
-"""Opens a bus again and again, each time in a child that is killed before the next statement of its migration.
+"""Open a bus repeatedly, each time in a child that is killed before the next statement of its migration.
 
-``fresh`` makes a new bus; ``upgrade`` brings one to a schema of the test's own that comes after the newest; ``rebuild``
-to one for which tables have to be rebuilt, and is also killed in the middle of statements. ``crowd`` opens it in so
-many processes at once; ``open`` in one, which says by how much its memory grew.
+``fresh`` creates a new bus; ``upgrade`` migrates one to a later schema of the test; ``rebuild`` to one that rebuilds
+tables, and is also killed within statements. ``crowd`` opens it in N processes at once; ``open`` in one, which prints
+the growth of its memory.
 """
 
 import json
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from agentbus.blocking import open_bus
-from agentbus.engine.sqlite import connection, home
+from agentbus.engine.sqlite import connection, paths
 from agentbus.engine.sqlite.lock import FileLock
+from agentbus.sync.bus import open_bus
 from tests.support.processes import crowd, say
 from tests.support.widening import for_sqlite
 
@@ -36,7 +36,7 @@ DROP INDEX messages_dead;
 """
 
 
-def migrate(place: home.Home, last: int, *, within: bool) -> None:
+def migrate(place: paths.Home, last: int, *, within: bool) -> None:
     """In the child: end before the last statement, or within a statement, however far that is."""
     migrating = connection.migrate
     number = 0
@@ -47,7 +47,7 @@ def migrate(place: home.Home, last: int, *, within: bool) -> None:
         if number == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watched(connection: sqlite3.Connection, home: home.Home) -> None:
+    def watched(connection: sqlite3.Connection, home: paths.Home) -> None:
         if within:
             connection.set_progress_handler(die, _WITHIN)
         else:
@@ -57,7 +57,7 @@ def migrate(place: home.Home, last: int, *, within: bool) -> None:
         connection.set_trace_callback(None)
 
     connection.migrate = watched
-    home.prepare(place)
+    paths.prepare(place)
     lock = FileLock(place.lock, 10)
     connection.open_writer(place, lock).close()
 
@@ -70,7 +70,7 @@ def kill(folder: Path, source: str | None, *, every: int = 1, within: bool = Fal
             shutil.copytree(source, place, ignore=shutil.ignore_patterns("bells"))
         child = os.fork()
         if child == 0:
-            migrate(home.Home(place), last, within=within)
+            migrate(paths.Home(place), last, within=within)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         say("ended", place.name, os.waitstatus_to_exitcode(status))

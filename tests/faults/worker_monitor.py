@@ -1,4 +1,4 @@
-"""Runs a monitor until it is killed; or an agent that goes on from its checkpoint, and then holds a job."""
+"""Run a monitor until killed; or an agent that resumes from its checkpoint and then holds a job."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ import sys
 import anyio
 
 import agentbus
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 
 async def watch(path: str, interval: str) -> None:
@@ -19,7 +19,7 @@ async def watch(path: str, interval: str) -> None:
 
 
 async def work(path: str, name: str, step: str, beat_every: str) -> None:
-    told = await ears()
+    told = await listeners()
     async with (
         agentbus.connect(path, beat_every=float(beat_every)) as bus,
         bus.agent(name, type="worker", session="s", pools=["jobs"]) as agent,

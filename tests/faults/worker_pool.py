@@ -1,4 +1,4 @@
-"""Takes numbered jobs from a pool; the acknowledgement and the result for the job's sender are one commit."""
+"""Take numbered jobs from a pool; acknowledge and send the result in one commit."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Some lives of a small bus: sends, units, state and checkpoints, with many moves of the log; says what returned."""
+"""Open a small bus repeatedly with sends, units, state, checkpoints and WAL checkpoints; print returned calls."""
 
 import asyncio
 import sys
@@ -41,7 +41,7 @@ async def main(path: str, durability: Literal["disk", "process"], rounds: str) -
     for life in range(LIVES):
         async with agentbus.connect(path, durability=durability, beat_every=3600) as bus:
             engine: Any = bus.engine
-            engine._writer._transactor._checkpoints = None
+            engine._writer._runner._checkpoints = None
             async with bus.agent("clerk", type="worker") as clerk:
                 sends = (send(clerk, life, task, int(rounds)) for task in range(TASKS))
                 await asyncio.gather(*sends, receive(clerk, 2 * int(rounds)))

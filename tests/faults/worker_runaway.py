@@ -1,5 +1,4 @@
-"""Sends to everybody as fast as it can and never waits, whatever the bus tells it; rests when the test tells it to
-``pause``, and says what it came to when told to ``stop``."""
+"""Send to all agents as fast as possible; obey ``pause``, and print the outcome on ``stop``."""
 
 import asyncio
 import sys
@@ -7,13 +6,13 @@ from collections import Counter
 
 import agentbus
 from agentbus.errors import QuotaExceeded
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 TASKS = 8
 
 
 async def main(path: str) -> None:
-    told = await ears()
+    told = await listeners()
     stopping = asyncio.Event()
     going = asyncio.Event()
     going.set()

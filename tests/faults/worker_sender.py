@@ -1,4 +1,4 @@
-"""Sends numbered messages one by one, from a number on; says each once it is acknowledged."""
+"""Send numbered messages one by one; print each once it is acknowledged."""
 
 import asyncio
 import sys

@@ -1,17 +1,17 @@
-"""Owns a session and holds a meeting in it, member by member as it is told; or joins it to finish some of them."""
+"""Own a session and hold a meeting in it, participant by participant on command; or join it to finish some."""
 
 import asyncio
 import sys
 
 import agentbus
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 MEMBERS = [f"m{number}" for number in range(12)]
 
 
 async def own(path: str) -> None:
     """Finish one member for each line that is told; ``end`` leaves the block."""
-    told = await ears()
+    told = await listeners()
     async with (
         agentbus.connect(path, beat_every=3600) as bus,
         bus.session("meeting", id="s", expects={"chair": "minutes"}) as session,
@@ -29,7 +29,7 @@ async def own(path: str) -> None:
 
 async def join(path: str, name: str, *members: str) -> None:
     """Finish these members one after the other, as soon as a line is told."""
-    told = await ears()
+    told = await listeners()
     async with agentbus.connect(path, beat_every=3600) as bus:
         session = await bus.sessions.open("s")
         meeting = await session.participants([])

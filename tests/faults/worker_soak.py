@@ -1,4 +1,4 @@
-"""Does everything there is, at random, until it is killed. What returned is noted in a file before anything else."""
+"""Run random operations until killed. Returned calls are recorded in a file first."""
 
 import asyncio
 import json

@@ -1,6 +1,6 @@
-"""Holds a job under a short lease, with a result in its unit, and stalls until it is told a line.
+"""Hold a job under a short lease, with a result in its unit, and stall until a line arrives.
 
-How it stalls is its argument: ``frozen`` lets the test stop the process, ``blocked`` blocks the loop by itself.
+The argument selects the stall: ``frozen`` lets the test stop the process, ``blocked`` blocks the loop.
 """
 
 import asyncio
@@ -8,13 +8,13 @@ import sys
 
 import agentbus
 from agentbus.errors import LeaseLost
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 LEASE = 0.5
 
 
 async def main(path: str, how: str) -> None:
-    told = None if how == "blocked" else await ears()
+    told = None if how == "blocked" else await listeners()
     async with (
         agentbus.connect(path, beat_every=3600) as bus,
         bus.agent("stalling", type="worker", pools=["jobs"]) as worker,

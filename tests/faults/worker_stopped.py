@@ -1,17 +1,17 @@
-"""Stops in the middle of a transaction, with the lock: by itself (``stopped``), or by leaving a child behind that keeps
-a copy of the lock, forked behind Python's back (``inherited``)."""
+"""Stop within a transaction with the lock (``stopped``), or leave a forked child with a copy of it (``inherited``)."""
 
 import asyncio
 import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 import agentbus
 from agentbus import Now
 from agentbus.errors import AgentBusError
-from agentbus.operations import Op, Query, operation
+from agentbus.operations.protocol import Op, Query, operation
 from tests.support.processes import say
 
 
@@ -20,7 +20,8 @@ def pause(requests: Sequence[str], now: Now) -> Op[list[AgentBusError | None]]:
     yield Query("meta_set", ("paused", requests[0]))
     if requests[0] == "stopped":
         say("stopping", os.getpid())
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # This thread, which must not finish the transaction before the process stops.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     else:
         child = ctypes.CDLL(None).fork()
         if child == 0:

@@ -1,4 +1,4 @@
-"""Runs a workflow of six steps, in a process of its own for each line that it is told: which can say where to die.
+"""Run a workflow of six steps, in its own process for each input line, which can name the point of death.
 
 Every execution of a step leaves a line in a file and, with its result, a message on the bus; both carry a token of its
 own, and so does the result.

@@ -1,4 +1,4 @@
-"""A team at work in one session: a chair hands out tasks, workers do each in one unit; and those who recover it."""
+"""A team in one session: a chair distributes tasks, workers do each in one unit; and the recovery of the team."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import agentbus
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 WORKERS = ("w0", "w1")
 
@@ -47,7 +47,7 @@ async def work(path: str, name: str) -> None:
 
 async def resume(path: str) -> None:
     """Make a plan, and resume as soon as it is told."""
-    told = await ears()
+    told = await listeners()
     async with agentbus.connect(path, beat_every=3600) as bus:
         plan = await bus.recovery.plan("s")
         say("planned", *(option.action for option in plan.options))

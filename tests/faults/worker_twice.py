@@ -1,11 +1,11 @@
-"""Opens one bus twice in one process, and closes the second again and again; both write all the time."""
+"""Open one bus twice in one process, and repeatedly close the second; both write all the time."""
 
 import asyncio
 import sys
 
 import agentbus
 from agentbus import Agent
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 
 async def send(agent: Agent, name: str) -> None:
@@ -14,7 +14,7 @@ async def send(agent: Agent, name: str) -> None:
 
 
 async def main(path: str) -> None:
-    told = await ears()
+    told = await listeners()
     async with agentbus.connect(path) as lasting, lasting.agent("lasting", type="worker") as one:
         await lasting.expect("receiver", type="worker")
         for turn in range(5):

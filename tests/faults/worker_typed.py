@@ -1,4 +1,4 @@
-"""Answers every message with what it got: as a Struct if it was told to know it, as plain JSON otherwise."""
+"""Answer every message with its payload: as a Struct if the argument says so, as plain JSON otherwise."""
 
 import asyncio
 import sys

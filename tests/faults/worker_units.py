@@ -1,7 +1,7 @@
-"""Handles one message in a unit of everything, and is killed in the middle of it: a process for each line it is told.
+"""Handle one message in a complete unit and be killed within it: a process for each input line.
 
-``statement N`` kills it before the N-th statement of the commit, ``after`` right after the COMMIT, ``moment N`` at a
-moment of that many microseconds after the block began to end.
+``statement N`` kills it before the N-th statement of the commit, ``after`` right after the COMMIT, ``moment N``
+N microseconds after the block started to end.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ class Executioner:
         if self._how == "statement":
             self._writer._connection._conn.set_trace_callback(self._note)
         elif self._how == "after":
-            commit = self._writer._transactor._commit
+            commit = self._writer._runner._commit
 
             def commit_and_die(*arguments: Any) -> list[str]:
                 channels = commit(*arguments)
                 die()
                 return channels
 
-            setattr(self._writer._transactor, "_commit", commit_and_die)  # noqa: B010 - mypy minds a method
+            setattr(self._writer._runner, "_commit", commit_and_die)  # noqa: B010 - mypy minds a method
         else:
             threading.Thread(target=self._wait, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Does one thing over and over until it is killed: sends, retention, backups, restores."""
+"""Repeat one operation until killed: sends, retention, backups, restores."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import agentbus
 from agentbus import RetentionPolicy
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 EVERYTHING = RetentionPolicy(messages=0, dead_letters=0, agents=0, sessions=0, events=None, tombstones=None)
 
@@ -28,7 +28,7 @@ async def apply(path: str, once: str) -> None:
     async with agentbus.connect(path) as bus:
         say("ready")
         if once == "once":
-            await (await ears()).readline()
+            await (await listeners()).readline()
         while True:
             report = await bus.retention.apply(policy=EVERYTHING)
             say("removed", sum(report.removed.values()))

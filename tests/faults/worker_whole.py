@@ -1,5 +1,4 @@
-"""Another process beside the test: ``follow`` tells the trail, ``answer`` answers in a session's state, ``hold`` keeps
-the write lock."""
+"""A second process: ``follow`` prints the audit log, ``answer`` sets session state, ``hold`` holds the write lock."""
 
 import asyncio
 import json
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import agentbus
 from agentbus.errors import AgentBusError
-from tests.conformance.story import line
+from tests.api.event_story import line
 from tests.faults.rows import lock_held
-from tests.support.processes import ears, say
+from tests.support.processes import listeners, say
 
 
 async def follow(path: str) -> None:
@@ -39,7 +38,7 @@ async def answer(path: str) -> None:
 
 
 async def hold(path: str) -> None:
-    told = await ears()
+    told = await listeners()
     database = Path(path) / "bus.db"
     with lock_held(Path(path)), closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.execute("BEGIN EXCLUSIVE")

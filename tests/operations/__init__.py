@@ -1,1 +1,1 @@
-"""The rules of the bus, tested without a database: rows go in by hand, statements come out."""
+"""The rules of the bus, tested without a database: rows go in, statements come out."""

@@ -1,4 +1,4 @@
-"""Drives an operation by hand: answers its questions from a script, and notes what it would write and whom it wakes."""
+"""Drive an operation with scripted answers, and record its writes and wake-ups."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from agentbus.clock import Now
+from agentbus.core.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
-from agentbus.operations import Actor, Again, Each, Numbered, Op, Query, Row, Separately, Several, Wake
+from agentbus.operations.protocol import (
+    Actor,
+    CannotBatch,
+    ExecuteMany,
+    Gather,
+    InsertNumbered,
+    Op,
+    Query,
+    Row,
+    Wake,
+    WakeLater,
+)
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
 
 SELDOM = {
-    "agent_cut_off", "agent_suspects", "bus_quotas", "checkpoint_newest_within", "copy_place", "mailbox_unsubscribed",
-    "process_revive", "session_expected", "session_interrupt", "session_own_again", "session_resume", "state_floors",
-    "state_lengths", "task_held_by", "task_lapsed", "task_open_of_session", "task_running",
+    "agent_cut_off", "agent_suspects", "bus_quotas", "checkpoint_newest_within", "copy_position",
+    "mailbox_unsubscribed", "process_revive", "session_expected", "session_interrupt", "session_reclaim",
+    "session_resume", "state_floors", "state_lengths", "task_held_by", "task_lapsed", "task_open_of_session",
+    "task_running",
 }  # fmt: skip
 """Questions whose answer is nothing, unless the script says otherwise; also those that write, and found nothing."""
 
@@ -73,13 +85,13 @@ def play(operation: Op[T], *answers: Answer) -> Played[T]:
     return played
 
 
-def undone(operation: Op[Any], *answers: Answer) -> Played[AgentBusError | Separately]:
+def undone(operation: Op[Any], *answers: Answer) -> Played[AgentBusError | CannotBatch]:
     """Run an operation that gives up: its outcome is what it raised, for the driver to undo what it wrote."""
     played: Played[Any] = Played(None)
     left = list(answers)
     try:
         outcomes = _run(operation, played, left)
-    except (AgentBusError, Separately) as error:
+    except (AgentBusError, CannotBatch) as error:
         played.outcomes = error
         assert not left, f"never asked for: {[name for name, _ in left]}"
         return played
@@ -90,13 +102,13 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
     try:
         step = next(operation)
         while True:
-            if isinstance(step, Several):
+            if isinstance(step, Gather):
                 step = operation.send([_answer(query, played, left) for query in step.queries])  # type: ignore[misc]
-            elif isinstance(step, Numbered):
+            elif isinstance(step, InsertNumbered):
                 taken = Query("counter_take", (step.counter, len(step.rows)))
                 ((last,),) = _answer(taken, played, left)
                 first = last - len(step.rows) + 1
-                _answer(Each(step.name, [(id, *row) for id, row in enumerate(step.rows, first)]), played, left)
+                _answer(ExecuteMany(step.name, [(id, *row) for id, row in enumerate(step.rows, first)]), played, left)
                 step = operation.send([(first,)])
             else:
                 step = operation.send(_answer(step, played, left))
@@ -104,8 +116,8 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
         return stop.value
 
 
-def _answer(step: Query | Each | Wake | Again, played: Played[Any], left: list[Answer]) -> list[Row]:
-    if isinstance(step, Again):
+def _answer(step: Query | ExecuteMany | Wake | WakeLater, played: Played[Any], left: list[Answer]) -> list[Row]:
+    if isinstance(step, WakeLater):
         played.again += step.channels
         return []
     if isinstance(step, Wake):
@@ -113,10 +125,10 @@ def _answer(step: Query | Each | Wake | Again, played: Played[Any], left: list[A
         return []
     text = load("sqlite")[step.name]
     writes = not text.startswith(("SELECT", "WITH"))
-    for parameters in step.rows if isinstance(step, Each) else [step.parameters]:
+    for parameters in step.rows if isinstance(step, ExecuteMany) else [step.parameters]:
         wanted = max((int(number) for number in re.findall(r"\?(\d+)", text)), default=0)
         assert len(parameters) == wanted, f"{step.name} takes {wanted} parameters, is given {parameters}"
-    if isinstance(step, Each):
+    if isinstance(step, ExecuteMany):
         assert writes, f"{step.name} only reads; Each gives nothing back"
         played.statements += [(step.name, tuple(row)) for row in step.rows]
         return []
@@ -189,4 +201,4 @@ def settled(*messages: Row) -> Answer:
 
 def row(id: int, priority: int = 5, mailbox: int = 10, attempts: int = 0, lease: int = 0) -> Row:
     """A row of message_rows."""
-    return id, None, "b", "note", "null", 0, priority, attempts, lease, None, None, None, 900_000, mailbox
+    return id, None, "b", "note", "null", 0, priority, attempts, lease, None, None, None, 900_000, mailbox, None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentbus.errors import AgentFenced, UnknownAgent
-from agentbus.operations import Actor, mailbox_channel
+from agentbus.operations.agent_identity import Registration
 from agentbus.operations.agents import (
     BusyRequest,
     DeclareRequest,
@@ -17,12 +17,16 @@ from agentbus.operations.agents import (
     progress,
     update,
 )
-from agentbus.operations.lives import Registration
+from agentbus.operations.protocol import Actor, mailbox_channel
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
 FENCED = Actor("a", 7)
 NOWHERE = (None, None, None, None, None, None)
-LIFE: tuple[Answer, ...] = (("agent_life", [(1, 10, 11, "s-1")]), ("agent_mailboxes", []), ("counter_take", [(1,)]))
+LIFE: tuple[Answer, ...] = (
+    ("agent_incarnation", [(1, 10, 11, "s-1")]),
+    ("agent_mailboxes", []),
+    ("counter_take", [(1,)]),
+)
 
 
 def test_progress_is_noted_for_all_that_may_act() -> None:
@@ -61,7 +65,7 @@ def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:
     answers: list[Answer] = [
         ALIVE,
         ("mailbox_find", [(30,)]), ("mailbox_find", [(40,)]), ("mailbox_find", [(31,)]),
-        ("agent_life", [(1, 10, 11, "s-1")]),
+        ("agent_incarnation", [(1, 10, 11, "s-1")]),
         ("agent_mailboxes", [("pool", "p", 30), ("subscription", "t", 31)]),
         ("counter_take", [(1,)]),
     ]  # fmt: skip
@@ -101,7 +105,7 @@ def test_a_fenced_agent_changes_no_membership() -> None:
     assert played.written("pool_leave") == [("p", "b")]
 
 
-def test_declaring_makes_mailboxes_that_nobody_reads_yet() -> None:
+def test_declaring_creates_mailboxes_without_readers() -> None:
     found: list[Answer] = [("mailbox_find", rows) for id in (30, 31, 40) for rows in ([], [(id,)])]
     requests = [DeclareRequest(("p", "q", "p"), ()), DeclareRequest((), ("t",))]
     played = play(declare.run(requests, NOW), *found)

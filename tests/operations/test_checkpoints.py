@@ -1,14 +1,12 @@
-"""Checkpoints by hand: who may save, in which order it is written, what goes."""
+"""Checkpoints without a database: fencing, order of writes, pruning."""
 
 from __future__ import annotations
 
 import pytest
 
-from agentbus.codec import decode
+from agentbus.core.codec import decode
+from agentbus.core.validation import MAX_ID
 from agentbus.errors import AgentFenced, UnknownAgent, UnknownCheckpoint, UnknownSession, WrongState
-from agentbus.limits import MAX_ID
-from agentbus.operations import Actor
-from agentbus.operations.budget import Budget
 from agentbus.operations.checkpoints import (
     HistoryFilter,
     Owner,
@@ -23,6 +21,8 @@ from agentbus.operations.checkpoints import (
     prune_checkpoints,
     save_checkpoint,
 )
+from agentbus.operations.common import Budget
+from agentbus.operations.protocol import Actor
 from agentbus.records import CheckpointSummary
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
@@ -59,7 +59,7 @@ def test_checkpoints_of_many_agents_are_fenced_with_one_question() -> None:
     ]
 
 
-def test_saving_writes_no_event_and_wakes_nobody() -> None:
+def test_saving_writes_no_event_and_wakes_no_listener() -> None:
     played = play(save_checkpoint.run([request(keep=3)], NOW), ALIVE, *inserted(5), ("checkpoint_surplus", [(1, 9)]))
     assert played.wrote == ["checkpoint_insert", "checkpoint_remove"]
     assert played.woken == []
@@ -83,7 +83,7 @@ def test_what_others_save_for_an_agent_has_its_session() -> None:
     assert played.outcomes == [Saved(5, "s-2", NOW.wall)]
 
 
-def test_nobody_can_have_a_checkpoint_who_is_not_there() -> None:
+def test_an_unknown_owner_cannot_have_a_checkpoint() -> None:
     answers: list[Answer] = [("agent_status", []), ("session_status", [])]
     requests = [request(None, owner="c"), request(None, "session", "s-9")]
     played = play(save_checkpoint.run(requests, NOW), *answers)
@@ -102,7 +102,7 @@ def test_a_session_that_has_ended_takes_none(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
-def test_a_session_that_goes_on_is_its_own_session(status: str) -> None:
+def test_an_open_session_is_the_session_of_its_checkpoints(status: str) -> None:
     answers: list[Answer] = [ALIVE, ("session_status", [(status,)]), *inserted(5)]
     played = play(save_checkpoint.run([request(A, "session", "s-9")], NOW), *answers)
     assert played.outcomes == [Saved(5, "s-9", NOW.wall)]
@@ -110,10 +110,10 @@ def test_a_session_that_goes_on_is_its_own_session(status: str) -> None:
 
 def test_a_batch_is_bounded_by_the_bytes_of_all_that_is_kept() -> None:
     whole = SaveRequest(A, Owner("agent", "a"), "n", "{}", CHECKSUM, 2, notes="four", files="[{},{}]")
-    assert whole.weight == 2 + 4 + 7
+    assert whole.data_size == 2 + 4 + 7
 
 
-def test_a_deleted_checkpoint_is_in_the_trail() -> None:
+def test_deleting_a_checkpoint_records_an_event() -> None:
     answers: list[Answer] = [("checkpoint_delete", [("agent", "a", "n")]), ("checkpoint_delete", [])]
     played = play(delete_checkpoint.run([5, 6], NOW), *answers)
     assert played.outcomes[0] is None
@@ -136,17 +136,17 @@ def test_pruning_goes_through_all_names_but_never_over_its_budget() -> None:
     ((_, kind, subject_kind, subject, _, facts),) = played.written("event_insert")
     assert (kind, subject_kind, subject) == ("checkpoints_pruned", "agent", "a")
     assert decode(facts) == {"count": 3, "name": None, "keep": 1}
-    assert wanted.weight == Budget().left
+    assert wanted.data_size == Budget().left
 
 
-def test_pruning_nothing_is_no_news() -> None:
+def test_pruning_nothing_records_no_event() -> None:
     wanted = PruneRequest(Owner("session", "s"), ("n",), keep=0, name="n")
     played = play(prune_checkpoints.run([wanted], NOW), ("checkpoint_surplus", []))
     assert played.outcomes == [Pruned(0)]
     assert played.written("event_insert") == []
 
 
-def test_forgetting_goes_on_until_all_is_gone_and_says_how_many() -> None:
+def test_forgetting_continues_until_all_are_deleted_and_counts_them() -> None:
     answers: list[Answer] = [
         ("checkpoint_oldest", [(id, 10) for id in range(100)]),
         ("checkpoint_oldest", [(100, 10), (101, 10)]),

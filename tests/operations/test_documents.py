@@ -1,14 +1,22 @@
-"""Documents and participants without a database: who may save and finish, what is kept, what is refused."""
+"""Documents and meetings without a database: fencing, versions, errors."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from agentbus.errors import AgentFenced, SessionEnded, UnknownParticipant, UnknownSession
-from agentbus.operations import Actor, Part, UnitRequest, unit
 from agentbus.operations.agents import ProgressRequest, progress
-from agentbus.operations.documents import Saved, SaveRequest, save_document
-from agentbus.operations.participants import EnrolRequest, FinishRequest, Member, enrol, finish_member
+from agentbus.operations.documents import (
+    EnrolRequest,
+    FinishRequest,
+    Member,
+    Saved,
+    SaveRequest,
+    enrol,
+    finish_member,
+    save_document,
+)
+from agentbus.operations.protocol import Actor, Part, UnitRequest, unit
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
 ACTIVE: Answer = ("session_status", [("active",)])
@@ -52,7 +60,7 @@ def test_an_agent_that_saves_is_fenced_and_its_neighbours_are_not() -> None:
     assert [values[3] for values in played.written("document_insert")] == ["b", None]
 
 
-def test_whoever_is_no_agent_is_not_looked_up() -> None:
+def test_a_caller_that_is_not_an_agent_is_not_looked_up() -> None:
     played = play(save_document.run([saves()], NOW), ACTIVE, stored(5, 1))
     assert [name for name, _ in played.asked] == ["session_status"]
 
@@ -60,7 +68,7 @@ def test_whoever_is_no_agent_is_not_looked_up() -> None:
 def test_a_document_weighs_what_it_holds_and_a_unit_with_one_is_durable() -> None:
     part = Part(save_document, SaveRequest("s", "x", "x" * 500, SUM, "a", 10, A))
     request = UnitRequest((Part(progress, ProgressRequest(A, 5)), part))
-    assert (request.weight, request.durable) == (500, True)
+    assert (request.data_size, request.durable) == (500, True)
 
 
 def test_documents_of_units_that_wait_together_are_each_answered() -> None:
@@ -89,7 +97,7 @@ def test_the_first_list_is_recorded_in_its_order() -> None:
     assert played.outcomes == [[Member("b", None, None, None), Member("a", None, None, None)]]
 
 
-def test_only_who_is_new_is_added_behind_the_others() -> None:
+def test_only_new_members_are_appended() -> None:
     played = play(enrol.run([enrols("c", "a")], NOW), listed(("a", 5, "1", 7), ("b", None, None, None)), ACTIVE)
     assert played.written("participant_insert") == [("s", "meeting", "c", 2, NOW.wall)]
     assert played.outcomes == [
@@ -112,7 +120,7 @@ def got(*row: Any) -> Answer:
     return "participant_get", [row] if row else []
 
 
-def test_the_first_who_finishes_a_member_counts() -> None:
+def test_of_two_finishes_of_a_member_the_first_counts() -> None:
     played = play(
         finish_member.run([finishes(), finishes(), finishes("b"), finishes("c")], NOW),
         got("a", None, None, None), ACTIVE, got("a", 5, "1", 7), got(), got("c", None, None, None), ENDED,
@@ -121,4 +129,4 @@ def test_the_first_who_finishes_a_member_counts() -> None:
     assert played.outcomes[1] == (False, Member("a", 5, "1", 7), "meeting")
     assert [type(outcome) for outcome in played.outcomes[2:]] == [UnknownParticipant, SessionEnded]
     assert played.written("participant_finish") == [(NOW.wall, "[2]", 9, "s", "meeting", "a")]
-    assert finishes().weight == 3
+    assert finishes().data_size == 3

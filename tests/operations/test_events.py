@@ -1,4 +1,4 @@
-"""The audit trail: what it says it records is what the code records."""
+"""The audit log: the documented events are the recorded ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import agentbus
 from agentbus.engine.sqlite.connection import migrations
 from agentbus.operations.events import KINDS, SUBJECTS, EventFilter, event, last_event, read_events, record
 from tests.operations.script import NOW, play
+from tests.support.source import syntax_tree
 
 OPERATIONS = sorted((Path(agentbus.__file__).parent / "operations").glob("*.py"))
 
@@ -52,7 +53,7 @@ def emitted(module: ast.Module) -> list[str]:
     return [kind for call in calls for kind in kinds(call.args[1], module)]
 
 
-ALL = {kind for file in OPERATIONS for kind in emitted(ast.parse(file.read_text(encoding="utf-8")))}
+ALL = {kind for file in OPERATIONS for kind in emitted(syntax_tree(file))}
 
 
 @pytest.mark.parametrize("kind", sorted(ALL))
@@ -67,7 +68,7 @@ def test_every_event_that_is_documented_is_recorded(kind: str) -> None:
     assert KINDS[kind]
 
 
-def test_a_kind_that_nobody_documented_would_be_found() -> None:
+def test_an_undocumented_kind_would_be_found() -> None:
     module = ast.parse(
         "def f(now):\n    x = 'a_b' if now else 'c_d'\n    event(now, x, s)\n    event(now, f'e_{x}', s)"
     )
@@ -79,7 +80,7 @@ def test_the_subjects_are_those_that_the_table_takes() -> None:
     assert set(re.findall(r"'(\w+)'", listed)) == set(SUBJECTS)
 
 
-def test_recording_wakes_those_who_follow_and_nothing_wakes_nobody() -> None:
+def test_recording_wakes_followers_and_an_empty_list_wakes_none() -> None:
     played = play(record([event(NOW.wall, "type_defined", ("vocabulary", "x"), None, a=1)]))
     assert played.written("event_insert") == [(NOW.wall, "type_defined", "vocabulary", "x", None, '{"a":1}')]
     assert played.woken == ["events"]
@@ -106,5 +107,5 @@ def test_events_are_found_by_the_index_that_fits(wanted: EventFilter, query: str
     assert [(found.id, found.subject, found.facts) for found in played.outcomes] == [(8, "a", {"error": "x"})]
 
 
-def test_the_newest_event_of_an_empty_trail_is_nothing() -> None:
+def test_the_newest_event_of_an_empty_log_is_zero() -> None:
     assert play(last_event(None, NOW), ("event_last", [(0,)])).outcomes == 0

@@ -1,4 +1,4 @@
-"""Verdicts: who is suspect, who has failed, on which evidence, and what may have changed since it was gathered."""
+"""Verdicts: suspicion and failure, their evidence, and changes since it was gathered."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from agentbus.codec import decode
-from agentbus.operations import Row
-from agentbus.operations.liveness import JudgeRequest, Rules, convict, suspect
-from agentbus.operations.tidying import SurveyRequest, TidyRequest, survey, tidy
-from agentbus.operations.visits import VisitRequest, visit
+from agentbus.core.codec import decode
+from agentbus.operations.agent_identity import VisitRequest, visit
+from agentbus.operations.liveness import CheckLiveness, Rules, mark_failed, suspect
+from agentbus.operations.protocol import Row
+from agentbus.operations.sweep import CleanUpRequest, SurveyRequest, clean_up, survey
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, ended, held, play, silence, standing
 
 RULES = Rules(suspect_after=10_000, fail_after=30_000)
@@ -34,7 +34,7 @@ def judged(played: Played[Any]) -> dict[str, dict[str, Any]]:
 
 def test_a_process_that_is_gone_takes_its_agents_with_it() -> None:
     played = play(
-        convict.run([JudgeRequest(RULES, gone=(3,))], NOW),
+        mark_failed.run([CheckLiveness(RULES, gone=(3,))], NOW),
         ("process_end", [ended(3)]), ("agent_of_processes", [silence("a")]), *FAILING, ("counter_take", [(1,)]),
         *NOBODY,
     )  # fmt: skip
@@ -44,13 +44,13 @@ def test_a_process_that_is_gone_takes_its_agents_with_it() -> None:
 
 
 def test_with_nothing_gone_no_process_is_touched() -> None:
-    played = play(convict.run([JudgeRequest(RULES)], NOW), *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(RULES)], NOW), *NOBODY)
     assert played.statements == []
     assert [name for name, _ in played.asked] == ["agent_overdue", "agent_absent"]
 
 
 def test_silence_makes_suspect_first() -> None:
-    request = JudgeRequest(STRICT, stalled=(3,), unseen=(4,))
+    request = CheckLiveness(STRICT, stalled=(3,), unseen=(4,))
     beats: Answer = ("process_beats", [beat(40_000, silent=None), beat(40_000, 4, silent=None)])
     agents: Answer = ("agent_of_status", [silence("a", 3), silence("b", 4)])
     played = play(suspect.run([request], NOW), beats, agents, ("agent_silent", []), ("agent_overdue", []))
@@ -65,25 +65,25 @@ def test_silence_makes_suspect_first() -> None:
 
 
 @pytest.mark.parametrize("silent", [None, 0, 9_999, -1])
-def test_what_cannot_be_seen_is_not_struck_off_before_it_could_have_beaten_twice(silent: int | None) -> None:
+def test_an_unobservable_process_is_not_marked_dead_before_two_heartbeats(silent: int | None) -> None:
     """Since it was found silent, that is: the clock may have jumped."""
-    request = JudgeRequest(RULES, unseen=(4,))
+    request = CheckLiveness(RULES, unseen=(4,))
     beats: Answer = ("process_beats", [beat(3_600_000, 4, silent=silent)])
-    assert play(convict.run([request], NOW), beats, *NOBODY).statements == []
+    assert play(mark_failed.run([request], NOW), beats, *NOBODY).statements == []
 
 
-def test_a_process_that_beat_meanwhile_is_not_judged() -> None:
-    request = JudgeRequest(STRICT, stalled=(3,), unseen=(4,))
+def test_a_process_that_sent_a_heartbeat_meanwhile_is_not_judged() -> None:
+    request = CheckLiveness(STRICT, stalled=(3,), unseen=(4,))
     beats: Answer = ("process_beats", [beat(10_000), beat(0, 4)])
     played = play(suspect.run([request], NOW), beats, ("agent_silent", []), ("agent_overdue", []))
     assert (played.outcomes[0].agents, played.statements) == ([], [])
-    assert play(convict.run([request], NOW), beats, ("agent_silent", []), *NOBODY).statements == []
+    assert play(mark_failed.run([request], NOW), beats, ("agent_silent", []), *NOBODY).statements == []
 
 
 @pytest.mark.parametrize(
     ("age", "running", "struck"), [(31_000, False, True), (30_000, False, False), (31_000, True, False)]
 )
-def test_what_cannot_be_seen_is_dead_once_none_of_its_agents_is_running_any_more(
+def test_an_unobservable_process_is_dead_once_none_of_its_agents_is_running(
     age: int, running: bool, struck: bool
 ) -> None:
     answers: list[Answer] = [("process_beats", [beat(age, 4)])]
@@ -91,7 +91,7 @@ def test_what_cannot_be_seen_is_dead_once_none_of_its_agents_is_running_any_more
         answers.append(("agent_of_status", [silence("a", 4)] if running else []))
     if struck:
         answers += [("process_end", [ended(4)]), ("agent_of_processes", []), ("counter_take", [(1,)])]
-    played = play(convict.run([JudgeRequest(RULES, unseen=(4,))], NOW), *answers, *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(RULES, unseen=(4,))], NOW), *answers, *NOBODY)
     assert played.outcomes[0].processes == ([4] if struck else [])
 
 
@@ -101,7 +101,7 @@ def test_what_is_there_but_silent_fails_its_agents_only_if_asked_for_and_never_a
     if rules is STRICT:
         suspects = [silence("a"), silence("busy", busy_until=NOW.awake + 1)]
         answers += [("agent_of_status", suspects), *FAILING, ("agent_silent", [])]
-    played = play(convict.run([JudgeRequest(rules, stalled=(3,))], NOW), *answers, *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(rules, stalled=(3,))], NOW), *answers, *NOBODY)
     assert played.outcomes[0].agents == (["a"] if rules is STRICT else [])
     assert played.written("process_end") == [], "the process itself is not dead"
 
@@ -111,29 +111,29 @@ def test_what_is_there_but_silent_fails_its_agents_only_if_asked_for_and_never_a
 ])  # fmt: skip
 def test_a_visiting_agent_with_a_process_that_is_there_is_only_stuck(rules: Rules, parameters: tuple[int, int]) -> None:
     answers: list[Answer] = [] if rules is RULES else [("agent_silent", [])]
-    played = play(convict.run([JudgeRequest(rules)], NOW), *answers, *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(rules)], NOW), *answers, *NOBODY)
     assert played.parameters("agent_overdue") == ("suspect", NOW.awake, *parameters, 500, "")
 
 
 def test_judging_goes_in_bounded_steps() -> None:
     rows = [(*silence(f"a{n}"), 41, NOW.awake - 100) for n in range(2)]
-    request = JudgeRequest(RULES, limit=2)
+    request = CheckLiveness(RULES, limit=2)
     played = play(suspect.run([request], NOW), ("agent_silent", rows), ("agent_overdue", []))
     assert (played.outcomes[0].agents, played.outcomes[0].more) == (["a0", "a1"], True)
-    request = JudgeRequest(RULES, limit=3)
+    request = CheckLiveness(RULES, limit=3)
     played = play(suspect.run([request], NOW), ("agent_silent", rows), ("agent_overdue", []))
     assert not played.outcomes[0].more
 
 
-def test_sessions_that_nobody_is_in_are_interrupted() -> None:
-    request = JudgeRequest(RULES, sessions=("s", "t"))
+def test_sessions_without_live_agents_are_interrupted() -> None:
+    request = CheckLiveness(RULES, sessions=("s", "t"))
     causes: Answer = ("session_causes", [("s", 8, "dead", None, None, 0, 0)])
-    played = play(convict.run([request], NOW), *NOBODY, ("session_interrupt", [("s",)]), causes)
+    played = play(mark_failed.run([request], NOW), *NOBODY, ("session_interrupt", [("s",)]), causes)
     assert played.outcomes[0].sessions == ["s"]
     assert played.written("session_interrupt")[0][3] == ["s", "t"]
 
 
-def test_a_call_of_a_visiting_agent_is_a_beat_and_extends_what_it_holds() -> None:
+def test_a_call_of_a_visiting_agent_is_a_heartbeat_and_extends_its_leases() -> None:
     suspects: Answer = ("agent_suspected", [("b", '{"verdict":"silent"}')])
     played = play(visit.run([VisitRequest(A, 60_000), VisitRequest(B, 30_000)], NOW), ALIVE, suspects)
     assert played.outcomes == [None, None]
@@ -142,7 +142,7 @@ def test_a_call_of_a_visiting_agent_is_a_beat_and_extends_what_it_holds() -> Non
     assert [row[2] for row in played.written("agent_recover")] == ["b"]
 
 
-def test_a_visiting_agent_of_another_life_is_refused_and_its_neighbour_is_not() -> None:
+def test_a_visiting_agent_of_another_epoch_is_refused_and_others_are_not() -> None:
     lives: Answer = ("agent_standing", [standing("a", epoch=2), standing("b")])
     requests = [VisitRequest(A, 60_000), VisitRequest(B, 60_000)]
     played = play(visit.run(requests, NOW), lives, ("agent_suspected", []))
@@ -151,19 +151,19 @@ def test_a_visiting_agent_of_another_life_is_refused_and_its_neighbour_is_not() 
     assert [row[1] for row in played.written("agent_called")] == ["b"]
 
 
-def test_tidying_frees_first_and_then_expires_where_it_freed_too() -> None:
+def test_cleaning_up_releases_first_and_then_expires_there_too() -> None:
     rows = [held(1, mailbox=10), held(2, mailbox=20, attempts=5, max_attempts=5)]
     lapsed: Answer = ("message_lapsed_anywhere", rows)
     expired: Answer = ("message_expire_some", [(7,)])
-    played = play(tidy.run([TidyRequest((30,), limit=5)], NOW), lapsed, expired)
+    played = play(clean_up.run([CleanUpRequest((30,), limit=5)], NOW), lapsed, expired)
     assert (played.outcomes[0].freed, played.outcomes[0].expired, played.outcomes[0].more) == (2, 1, False)
     assert played.ids("message_release") == [1]
-    assert played.ids("message_bury") == [2]
+    assert played.ids("message_dead_letter") == [2]
     assert played.written("message_expire_some") == [(NOW.wall, [10, 20, 30], 5)]
 
 
-def test_where_nothing_lapsed_and_nothing_is_too_old_tidying_writes_nothing() -> None:
-    assert play(tidy.run([TidyRequest(())], NOW), ("message_lapsed_anywhere", [])).statements == []
+def test_cleaning_up_writes_nothing_if_nothing_lapsed_or_expired() -> None:
+    assert play(clean_up.run([CleanUpRequest(())], NOW), ("message_lapsed_anywhere", [])).statements == []
 
 
 def test_a_survey_of_a_quiet_bus_finds_nothing_and_names_the_other_processes() -> None:
@@ -175,5 +175,5 @@ def test_a_survey_of_a_quiet_bus_finds_nothing_and_names_the_other_processes() -
         ("mailbox_unattended", []), ("mailbox_deep", []),
     )  # fmt: skip
     found = played.outcomes
-    assert (found.suspicious, found.guilty, found.lapsed, found.expiring) == (False, False, False, ())
-    assert (found.others[0].neighbour.process, found.others[0].watched, found.others[0].beat) == (4, True, 40_000)
+    assert (found.suspicious, found.failing, found.lapsed, found.expiring) == (False, False, False, ())
+    assert (found.others[0].peer.process, found.others[0].watched, found.others[0].beat) == (4, True, 40_000)

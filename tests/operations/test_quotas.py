@@ -1,10 +1,10 @@
-"""Who is let in: asked of the database no more than the quotas need, and nothing is written for those refused."""
+"""Quotas: no more queries than they need, and no writes for refused requests."""
 
 from __future__ import annotations
 
 from agentbus.errors import BusFull, QueueFull, SendingTooFast
-from agentbus.operations import Rows
-from agentbus.operations.quotas import Load, admit, forget
+from agentbus.operations.protocol import Rows
+from agentbus.operations.quotas import Load, admit, delete_send_counters
 from tests.operations.script import NOW, play
 
 ONE = Load("a", 1, (("agent", "b", 20),))
@@ -57,4 +57,4 @@ def test_a_full_bus_refuses_messages_and_not_replies() -> None:
 
 
 def test_an_agent_that_is_gone_has_sent_nothing() -> None:
-    assert play(forget(["a", "b"])).written("counter_drop") == [("sent/a",), ("sent/b",)]
+    assert play(delete_send_counters(["a", "b"])).written("counter_drop") == [("sent/a",), ("sent/b",)]

@@ -1,4 +1,4 @@
-"""Recovery without a database: what can be done when, in which order it is written, and what a plan compares."""
+"""Recovery without a database: possible actions, order of writes, and the comparison of plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from agentbus.codec import decode, digest
+from agentbus.core.codec import decode, digest
 from agentbus.errors import (
     PlanOutdated,
     SessionEnded,
@@ -18,21 +18,21 @@ from agentbus.errors import (
     UnknownSession,
     WrongState,
 )
-from agentbus.operations import Row
 from agentbus.operations.checkpoints import restored
-from agentbus.operations.composites import (
+from agentbus.operations.protocol import Row
+from agentbus.operations.recovery import RecoverRequest, recover
+from agentbus.operations.recovery_plan import PlanBasis, outline, summarize
+from agentbus.operations.session_snapshots import (
     ComposeRequest,
     Composite,
-    KeptAgent,
-    KeptDocument,
-    KeptEntry,
     RollbackRequest,
+    SavedAgent,
+    SavedDocument,
+    SavedEntry,
     checkpoint_session,
     rollback,
 )
-from agentbus.operations.prospects import Basis, outline, summarize
-from agentbus.operations.recovery import RecoverRequest, recover
-from agentbus.operations.sessions import BeginRequest
+from agentbus.operations.sessions import StartSessionRequest
 from agentbus.records import CheckpointSummary, Recovered, Rollback
 from tests.operations.script import NOW, Answer, Played, play
 
@@ -64,15 +64,17 @@ def agent(id: str = "a", status: str = "failed", epoch: int = 1, checkpoint: int
     return id, "worker", status, epoch, 10, None, "crashed", checkpoint, 0
 
 
-def basis(status: str = "interrupted", agents: tuple[Row, ...] = (), documents: tuple[Row, ...] = ()) -> Basis:
-    return Basis(status, 6, 8, tuple((row[0], row[2], row[3]) for row in agents), tuple(row[:2] for row in documents))
+def basis(status: str = "interrupted", agents: tuple[Row, ...] = (), documents: tuple[Row, ...] = ()) -> PlanBasis:
+    return PlanBasis(
+        status, 6, 8, tuple((row[0], row[2], row[3]) for row in agents), tuple(row[:2] for row in documents)
+    )
 
 
-def acts(action: str, answers: list[Answer], plan: Basis, **options: Any) -> Played[Any]:
+def acts(action: str, answers: list[Answer], plan: PlanBasis, **options: Any) -> Played[Any]:
     return play(recover.run([RecoverRequest("s", action, plan, **options)], NOW), *answers)
 
 
-def trail(played: Played[Any]) -> list[str]:
+def events_of(played: Played[Any]) -> list[str]:
     return [event[1] for event in played.written("event_insert")]
 
 
@@ -96,8 +98,8 @@ def test_the_outline_of_a_session_is_what_plans_are_compared_by() -> None:
         ({"status": "active"}, "it was interrupted and is active"),
         ({"agents": (("a", "running", 2),)}, "its agents are not what they were"),
         ({"documents": (("d", 1),)}, "its documents are not what they were"),
-        ({"updated": 7}, "somebody went on with it"),
-        ({"process": None}, "somebody went on with it"),
+        ({"updated": 7}, "it was continued meanwhile"),
+        ({"process": None}, "it was continued meanwhile"),
         ({}, None),
     ],
 )
@@ -128,7 +130,7 @@ def test_what_has_ended_is_not_recovered(action: str, status: str) -> None:
 
 @pytest.mark.parametrize("action", ["complete", "abandon", "rollback", "follow_on"])
 @pytest.mark.parametrize("why", ["agent", "owner"])
-def test_what_somebody_is_at_work_in_is_not_ended(action: str, why: str) -> None:
+def test_a_session_with_live_agents_is_not_ended(action: str, why: str) -> None:
     agents = (agent("a", "running"),) if why == "agent" else ()
     status = "interrupted" if why == "agent" else "active"
     played = acts(action, found(status, agents, owner="live"), basis(status, agents))
@@ -146,8 +148,8 @@ def test_a_resumption_continues_the_session_and_expects_its_agents() -> None:
     assert played.outcomes == [Recovered("resume", "s", True, ["a", "b"], remaining={"m": ["b"]})]
     assert played.written("session_change") == [("active", None, NOW.wall, None, None, "s")]
     assert played.written("agent_expect_again") == [(NOW.wall, "s", NOW.awake, None)]
-    assert played.written("session_await") == [], "there is no hurry"
-    assert trail(played) == ["session_continued", "session_recovered"]
+    assert played.written("session_await") == [], "there is no stop_waiting"
+    assert events_of(played) == ["session_continued", "session_recovered"]
 
 
 def test_of_two_resumptions_in_one_batch_the_second_finds_it_done() -> None:
@@ -180,7 +182,7 @@ def test_a_follow_on_is_there_before_its_documents_and_says_where_they_came_from
         "follow_on",
         [*found(documents=documents), ("session_standing", []), ("session_standing", []), changing()],
         basis(documents=documents),
-        follow_on=BeginRequest("t", "execution", None, metadata='{"mine":1}'),
+        follow_on=StartSessionRequest("t", "execution", None, metadata='{"mine":1}'),
     )  # fmt: skip
     assert played.outcomes == [Recovered("follow_on", "s", True, [], "t")]
     assert played.wrote.index("session_insert") < played.wrote.index("document_copy")
@@ -198,7 +200,7 @@ def test_an_id_that_is_taken_starts_no_follow_on() -> None:
         "follow_on",
         [*found(documents=documents), changing("active")],
         basis(documents=documents),
-        follow_on=BeginRequest("t", "execution", None),
+        follow_on=StartSessionRequest("t", "execution", None),
     )
     assert isinstance(played.outcomes[0], SessionIdTaken)
     assert played.statements == []
@@ -217,10 +219,10 @@ SIZE: Answer = ("session_size", [(40,)])
 OPEN: Answer = ("session_status", [("interrupted",)])
 PAST = Composite(
     "s", "execution", 10,
-    [KeptDocument("d", 1, "a", 7, "old", Raw(b'{"x": 1}'))],
-    [KeptEntry("a", "k", "user_data", None, 8, "a", Raw(b"1")),
-     KeptEntry("a", "gone", "user_data", NOW.wall, 8, "a", Raw(b"1"))],
-    [], [KeptAgent("a", "worker", "running", 0, None, 2), KeptAgent("moved", "worker", "running", 0, None, 1)], [],
+    [SavedDocument("d", 1, "a", 7, "old", Raw(b'{"x": 1}'))],
+    [SavedEntry("a", "k", "user_data", None, 8, "a", Raw(b"1")),
+     SavedEntry("a", "gone", "user_data", NOW.wall, 8, "a", Raw(b"1"))],
+    [], [SavedAgent("a", "worker", "running", 0, None, 2), SavedAgent("moved", "worker", "running", 0, None, 1)], [],
 )  # fmt: skip
 
 
@@ -269,7 +271,7 @@ def test_a_rollback_saves_what_is_there_before_it_changes_anything() -> None:
     assert played.written("document_insert") == [("s", "d", "old", "a", NOW.wall, '{"x": 1}')]
     assert played.written("session_rewind") == [(10, NOW.wall, "s")]
     assert played.woken[:1] == ["state/a"]
-    assert trail(played) == ["session_rolled_back"]
+    assert events_of(played) == ["session_rolled_back"]
 
 
 def test_a_rollback_that_cannot_save_what_is_there_changes_nothing() -> None:
@@ -286,14 +288,14 @@ def test_a_checkpoint_that_was_deleted_meanwhile_is_unknown() -> None:
     assert played.statements == []
 
 
-# What a life goes on from
+# Checkpoints to resume from
 
 SUMMARY = CheckpointSummary(4, "agent", "a", "n", "", None, 5, 2, 0)
 NEWEST: Answer = ("checkpoint_newest_within", [msgspec.structs.astuple(SUMMARY)])
 
 
 @pytest.mark.parametrize("before", ["failed", "stopped", "running", "suspect", "pending", "spawning"])
-def test_a_life_after_one_that_did_not_complete_goes_on_from_the_newest_checkpoint_of_its_session(before: str) -> None:
+def test_an_incarnation_after_an_incomplete_one_resumes_from_the_newest_checkpoint_of_its_session(before: str) -> None:
     cut_off: list[Answer] = [] if before in {"running", "suspect"} else [("agent_cut_off", [(1,)])]
     played = play(restored("a", before, "s"), *cut_off, NEWEST)
     assert played.outcomes == SUMMARY
@@ -301,7 +303,7 @@ def test_a_life_after_one_that_did_not_complete_goes_on_from_the_newest_checkpoi
     assert play(restored("a", before, None), *cut_off, ("checkpoint_newest_within", [])).outcomes is None
 
 
-def test_other_lives_begin_anew() -> None:
+def test_other_incarnations_start_without_a_checkpoint() -> None:
     assert play(restored("a", None, "s")).asked == []
     for before in ("completed", "failed", "pending", "spawning"):
         played = play(restored("a", before, "s"), ("agent_cut_off", [(0,)]))
@@ -324,7 +326,7 @@ def test_other_lives_begin_anew() -> None:
         ([(0, "session_failed", then, None) for then in (9, 1, 2)], 3, 0.0, 4, 2),
     ],
 )  # fmt: skip
-def test_how_recovery_went_is_read_from_the_trail(
+def test_past_recoveries_are_read_from_the_audit_log(
     history: list[Row], recoveries: int, rate: float | None, mean: int | None, median: int | None
 ) -> None:
     summary = play(

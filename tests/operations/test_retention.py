@@ -1,16 +1,17 @@
-"""What retention lets go: the rule for checkpoints, and removals that must not touch what changed meanwhile."""
+"""Retention: the rule for checkpoints, and removals that must not affect changed data."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentbus.clock import Now
-from agentbus.operations import Op
-from agentbus.operations.removing import Removed, RemoveRequest, remove
-from agentbus.operations.retention import Piece, Wanted, find_messages, surplus
+from agentbus.core.clock import Now
+from agentbus.operations.protocol import Op
+from agentbus.operations.removal import Removed, RemoveRequest, remove
+from agentbus.operations.retention import Piece, RetentionQuery, find_messages, surplus
 from agentbus.records import RetentionPolicy
 from tests.operations.script import NOW, Played, play, standing
+from tests.support.examples import examples
 
 DAY = 24 * 3600 * 1000
 moments = st.lists(st.integers(0, 60 * DAY), max_size=80)
@@ -32,7 +33,7 @@ def left(rows: list[tuple[int, int]], policy: RetentionPolicy, wall: int) -> lis
 
 
 @given(moments, policies)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_newest_stay_and_the_last_of_each_day(times: list[int], policy: RetentionPolicy) -> None:
     rows = list(enumerate(sorted(times), 1))
     kept = left(rows, policy, 60 * DAY)
@@ -48,7 +49,7 @@ def test_the_newest_stay_and_the_last_of_each_day(times: list[int], policy: Rete
 
 
 @given(moments, policies)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_often_or_once_comes_to_the_same(times: list[int], policy: RetentionPolicy) -> None:
     """Whatever goes early would not have stayed later."""
     rows = list(enumerate(sorted(times), 1))
@@ -59,7 +60,7 @@ def test_often_or_once_comes_to_the_same(times: list[int], policy: RetentionPoli
 
 
 @given(moments, policies)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_goes_names_the_one_that_stays_for_its_day(times: list[int], policy: RetentionPolicy) -> None:
     rows = list(enumerate(sorted(times), 1))
     kept = {id for id, _ in left(rows, policy, 60 * DAY)}
@@ -70,7 +71,7 @@ def test_what_goes_names_the_one_that_stays_for_its_day(times: list[int], policy
 
 def found(*rows: tuple[object, ...]) -> list[Piece]:
     policy = RetentionPolicy(messages=100, dead_letters=200, messages_most=None)
-    return list(play(find_messages(Wanted(policy), NOW), ("message_ages", list(rows))).outcomes.pieces)
+    return list(play(find_messages(RetentionQuery(policy), NOW), ("message_ages", list(rows))).outcomes.pieces)
 
 
 def test_a_message_goes_by_when_it_finished_not_by_when_it_was_sent() -> None:
@@ -91,7 +92,7 @@ def removed(*pieces: Piece, answers: tuple[tuple[str, list[tuple[object, ...]]],
     return play(operation, *answers)
 
 
-def test_nothing_that_went_is_no_line_in_the_trail() -> None:
+def test_removing_nothing_records_no_event() -> None:
     played = removed(Piece("message", 7, 1, (5,)), answers=(("message_remove", []),))
     assert played.outcomes == [Removed([])]
     assert played.written("event_insert") == []

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentbus.addresses import Address, pool, topic
-from agentbus.codec import encode
+from agentbus.core.addresses import Address, pool, topic
+from agentbus.core.codec import encode
 from agentbus.errors import AgentEnded, AgentFenced, UnknownRecipient, UnknownType
-from agentbus.operations import mailbox_channel, reply_channel
-from agentbus.operations.messages import Draft, Receipt, SendRequest, post, send
+from agentbus.operations.protocol import mailbox_channel, reply_channel
+from agentbus.operations.rows import Draft
+from agentbus.operations.send import Receipt, SendRequest, post, send
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, play, standing
 
 KNOWN: Answer = ("type_known", [("note", None)])
@@ -39,7 +40,7 @@ def row(played: Played[Any]) -> dict[str, Any]:
     """The one message that was written, by column."""
     columns = (
         "id", "message_id", "mailbox", "sender", "type", "payload", "checksum", "priority", "status",
-        "max_attempts", "due", "expires", "correlation", "reply_to", "session", "created",
+        "max_attempts", "due", "expires", "correlation", "reply_to", "session", "created", "headers",
     )  # fmt: skip
     (values,) = played.written("message_insert")
     return dict(zip(columns, values, strict=True))
@@ -52,11 +53,12 @@ def test_a_message_gets_a_row_an_id_and_a_wake() -> None:
         "id": 42, "message_id": None, "mailbox": 20, "sender": "a", "type": "note", "payload": TEXT,
         "checksum": CHECKSUM, "priority": 5, "status": "queued", "max_attempts": 5, "due": None,
         "expires": None, "correlation": None, "reply_to": None, "session": "s-1", "created": NOW.wall,
+        "headers": None,
     }  # fmt: skip
     assert played.woken == [mailbox_channel(20)]
 
 
-def test_ids_are_given_out_consecutively_over_all_requests() -> None:
+def test_ids_are_consecutive_over_all_requests() -> None:
     requests = [SendRequest(A, (draft(), draft())), SendRequest(B, (draft(Address("agent", "a")),))]
     played = play(send.run(requests, NOW), ALIVE, KNOWN, ids(last=9))
     assert played.outcomes == [[Receipt(7, "m-7"), Receipt(8, "m-8")], [Receipt(9, "m-9")]]
@@ -73,7 +75,7 @@ def test_there_is_one_wake_for_each_row() -> None:
 def test_a_refused_request_takes_no_id_and_leaves_its_neighbours_alone() -> None:
     requests = [
         SendRequest(A, (draft(),)),
-        SendRequest(A, (draft(), draft(Address("agent", "nobody")))),
+        SendRequest(A, (draft(), draft(Address("agent", "unknown")))),
         SendRequest(B, (draft(),)),
     ]
     played = play(send.run(requests, NOW), ALIVE, KNOWN, ids(last=2))
@@ -107,7 +109,7 @@ def test_an_unknown_type_is_refused_with_its_position() -> None:
 
 @pytest.mark.parametrize(
     ("to", "question"),
-    [(Address("agent", "nobody"), None), (pool("q"), "pool_mailbox"), (topic("u"), "topic_mailboxes")],
+    [(Address("agent", "unknown"), None), (pool("q"), "pool_mailbox"), (topic("u"), "topic_mailboxes")],
 )
 def test_an_unknown_recipient_is_refused_with_its_position(to: Address, question: str | None) -> None:
     answers: list[Answer] = [ALIVE, KNOWN] if question is None else [ALIVE, KNOWN, (question, [])]
@@ -158,9 +160,9 @@ def test_a_topic_gives_each_subscriber_a_copy() -> None:
     assert played.woken == [mailbox_channel(box) for box in (31, 32, 33, 20)]
 
 
-def test_a_topic_without_subscribers_delivers_to_nobody_and_that_is_no_error() -> None:
-    nobody: Answer = ("topic_mailboxes", [("t", None)])
-    played = play(send.run([SendRequest(A, (draft(topic("t")),))], NOW), ALIVE, KNOWN, nobody, ids(last=9))
+def test_a_topic_without_subscribers_delivers_no_copy_and_that_is_no_error() -> None:
+    unsubscribed: Answer = ("topic_mailboxes", [("t", None)])
+    played = play(send.run([SendRequest(A, (draft(topic("t")),))], NOW), ALIVE, KNOWN, unsubscribed, ids(last=9))
     assert played.outcomes == [[Receipt(None, None, delivered=0)]]
     assert played.written("message_insert") == []
     assert played.woken == []
@@ -179,7 +181,7 @@ def test_time_to_live_counts_from_when_the_message_can_be_read(delay: int, expir
     assert row(played)["expires"] == NOW.wall + expires
 
 
-def test_a_reply_goes_to_its_mailbox_and_wakes_only_the_one_that_asked() -> None:
+def test_a_reply_goes_to_its_mailbox_and_wakes_only_the_requester() -> None:
     # A mailbox is always there, whatever became of its owner: replies always queue.
     played = play(send.run([SendRequest(A, (draft(77, correlation="r-1"),))], NOW), ALIVE, KNOWN, ids(last=1))
     assert row(played)["mailbox"] == 77

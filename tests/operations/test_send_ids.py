@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from agentbus.addresses import Address, pool, topic
+from agentbus.core.addresses import Address, pool, topic
 from agentbus.errors import MessageIdConflict
-from agentbus.operations import Row, Separately
-from agentbus.operations.messages import Draft, Receipt, SendRequest, send
+from agentbus.operations.protocol import CannotBatch, Row
+from agentbus.operations.rows import Draft
+from agentbus.operations.send import Receipt, SendRequest, send
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play, standing
 
 TO_A, TO_B = Address("agent", "a"), Address("agent", "b")
@@ -55,13 +56,13 @@ def test_the_same_id_with_the_same_content_gives_the_first_receipt_again() -> No
     assert played.woken == []
 
 
-def test_a_repetition_is_a_commit_of_its_own_that_takes_no_id() -> None:
-    # Whoever sent it first may have died before its fsync: only a commit that writes something makes that durable too.
+def test_a_duplicate_is_a_commit_of_its_own_that_takes_no_id() -> None:
+    # The first sender may have died before its fsync: only a commit that writes a row makes it durable too.
     played = play(send.run([SendRequest(A, (draft(),))], NOW), ALIVE, KNOWN, before(sent()), AGAIN)
     assert played.written("counter_take") == [("message", 0)]
 
 
-def test_beside_something_new_a_repetition_needs_no_write_of_its_own() -> None:
+def test_with_a_new_message_a_duplicate_needs_no_write_of_its_own() -> None:
     drafts = (draft(), draft(message_id=None))
     played = play(send.run([SendRequest(A, drafts)], NOW), ALIVE, KNOWN, before(sent()), ids(8))
     assert played.written("counter_take") == [("message", 1)]
@@ -72,7 +73,7 @@ def test_priority_and_times_are_no_part_of_the_content() -> None:
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
 
 
-def test_beside_a_duplicate_the_rest_of_the_request_is_sent() -> None:
+def test_with_a_duplicate_the_rest_of_the_request_is_sent() -> None:
     drafts = (draft(message_id=None), draft(), draft(message_id="id-2"))
     played = play(send.run([SendRequest(A, drafts)], NOW), ALIVE, KNOWN, before(sent()), ids(8))
     assert played.outcomes == [[Receipt(7, "m-7"), Receipt(3, "id-1", duplicate=True), Receipt(8, "id-2")]]
@@ -128,7 +129,7 @@ def test_another_pool_is_another_recipient() -> None:
     assert isinstance(error, MessageIdConflict)
 
 
-def test_a_publication_sent_again_counts_its_first_copies_whoever_subscribes_now() -> None:
+def test_a_publication_sent_again_counts_its_first_copies() -> None:
     copies = before(sent(31, 3, "t"), sent(32, 4, "t"))
     played = play(
         send.run([SendRequest(A, (draft(topic("t")),))], NOW),
@@ -148,7 +149,7 @@ def test_all_copies_of_a_publication_share_its_id() -> None:
 
 
 def test_a_duplicate_to_an_agent_that_ended_meanwhile_still_gives_its_receipt() -> None:
-    # The first send was acknowledged to nobody; its retry must not look as if it had failed.
+    # The first send lost its receipt; the retry must not look as if it had failed.
     alive: Answer = ("agent_standing", [standing("a"), standing("b", "completed", mailbox=20)])
     played = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN, before(sent()), AGAIN)
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
@@ -156,7 +157,7 @@ def test_a_duplicate_to_an_agent_that_ended_meanwhile_still_gives_its_receipt() 
 
 def test_two_requests_of_a_batch_with_the_same_new_id_must_run_by_themselves() -> None:
     requests = [SendRequest(A, (draft(),)), SendRequest(B, (draft(),))]
-    with pytest.raises(Separately):
+    with pytest.raises(CannotBatch):
         play(send.run(requests, NOW), ALIVE, KNOWN, before())
 
 

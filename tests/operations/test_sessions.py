@@ -1,4 +1,4 @@
-"""Sessions without a database: who may begin, go on with, change and end one, and what the trail says."""
+"""Sessions without a database: start, continuation, changes of status and end, and the events."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from agentbus.codec import decode
+from agentbus.core.codec import decode
 from agentbus.errors import SessionDiffers, SessionEnded, SessionExists, SessionLost, UnknownSession, WrongState
-from agentbus.operations import Row
+from agentbus.operations.agent_status import interrupt, resume
 from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
-from agentbus.operations.interruptions import interrupt, resume
 from agentbus.operations.processes import LeaveRequest, leave
+from agentbus.operations.protocol import Row
 from agentbus.operations.sessions import (
-    BeginRequest,
-    Begun,
     ChangeRequest,
     SessionFilter,
     SessionProgressRequest,
+    StartedSession,
+    StartSessionRequest,
     advance_session,
-    begin_session,
     change_session,
     list_sessions,
+    start_session,
 )
 from tests.operations.script import ALIVE, NOW, A, Answer, Played, ended, errors, play, standing
 
@@ -42,14 +42,14 @@ def stands(
 ABSENT: Answer = ("session_standing", [])
 
 
-def trail(played: Played[Any]) -> list[tuple[str, str | None, dict[str, Any]]]:
+def events_of(played: Played[Any]) -> list[tuple[str, str | None, dict[str, Any]]]:
     assert all(event[2:4] == ("session", "s") for event in played.written("event_insert"))
     return [(event[1], event[4], decode(event[5])) for event in played.written("event_insert")]
 
 
 def begins(answer: Answer, **options: Any) -> Played[Any]:
     return play(
-        begin_session.run([BeginRequest("s", options.pop("operation", "planning"), ME, **options)], NOW), answer
+        start_session.run([StartSessionRequest("s", options.pop("operation", "planning"), ME, **options)], NOW), answer
     )
 
 
@@ -57,24 +57,24 @@ def changes(answer: Answer, status: str, **options: Any) -> Played[Any]:
     return play(change_session.run([ChangeRequest("s", status, **options)], NOW), answer)
 
 
-def test_a_new_session_is_owned_by_its_process_and_the_trail_says_so() -> None:
+def test_a_new_session_is_owned_by_its_process_and_records_an_event() -> None:
     played = begins(ABSENT, milestone="m", expected={"a": "x"}, metadata='{"n":1}')
-    assert played.outcomes == [Begun("s", "planning", "m", False)]
+    assert played.outcomes == [StartedSession("s", "planning", "m", False)]
     assert played.written("session_insert") == [
         ("s", "planning", "m", ME, '{"a":"x"}', '{"n":1}', NOW.wall, NOW.wall)
     ]  # fmt: skip
-    assert trail(played) == [
+    assert events_of(played) == [
         ("session_started", None, {"operation": "planning", "milestone": "m", "process": ME})
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
 @pytest.mark.parametrize("owner", ["dead", "ended", None])
-def test_a_session_whose_owner_is_gone_goes_on_in_this_process(status: str, owner: str | None) -> None:
+def test_a_session_whose_owner_is_gone_continues_in_this_process(status: str, owner: str | None) -> None:
     played = begins(stands(status, owner, expected='{"a":"x","b":"y"}'), expected={"b": "z"})
-    assert played.outcomes == [Begun("s", "planning", "m", True)]
+    assert played.outcomes == [StartedSession("s", "planning", "m", True)]
     assert played.written("session_continue") == [(ME, None, '{"a":"x","b":"z"}', None, NOW.wall, "s")]
-    assert trail(played) == [("session_continued", None, {"before": status, "process": ME})]
+    assert events_of(played) == [("session_continued", None, {"before": status, "process": ME})]
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
@@ -103,14 +103,14 @@ def test_another_operation_or_milestone_is_refused(operation: str, milestone: st
 
 def test_a_milestone_that_was_left_open_may_be_given_later() -> None:
     played = begins(stands("interrupted", None, milestone=None), milestone="n")
-    assert played.outcomes == [Begun("s", "planning", "n", True)]
+    assert played.outcomes == [StartedSession("s", "planning", "n", True)]
     assert played.written("session_continue")[0][1] == "n"
 
 
-def test_of_two_that_begin_one_session_together_the_second_is_refused() -> None:
-    request = BeginRequest("s", "planning", ME)
-    played = play(begin_session.run([request, request], NOW), ABSENT, stands())
-    assert isinstance(played.outcomes[0], Begun)
+def test_of_two_concurrent_starts_of_a_session_the_second_is_refused() -> None:
+    request = StartSessionRequest("s", "planning", ME)
+    played = play(start_session.run([request, request], NOW), ABSENT, stands())
+    assert isinstance(played.outcomes[0], StartedSession)
     assert isinstance(played.outcomes[1], SessionExists)
     assert len(played.written("session_insert")) == 1
 
@@ -141,10 +141,10 @@ def test_a_status_is_reached_only_from_where_it_may_be(before: str, after: str) 
     assert ended == (NOW.wall if after in {"completed", "failed"} else None)
     kind = "session_continued" if after == "active" else f"session_{after}"
     word = "error" if after == "failed" else "reason"
-    assert trail(played) == [(kind, None, {"before": before, word: "why"})]
+    assert events_of(played) == [(kind, None, {"before": before, word: "why"})]
 
 
-def test_a_session_that_nobody_knows_cannot_change() -> None:
+def test_an_unknown_session_cannot_change() -> None:
     assert isinstance(changes(ABSENT, "paused").outcomes[0], UnknownSession)
 
 
@@ -153,7 +153,7 @@ def test_a_process_changes_as_its_owner_only_what_it_owns(owner: str | None) -> 
     played = changes(stands(owner=owner), "completed", owner=ME)
     (error,) = errors(played.outcomes)
     assert isinstance(error, SessionLost)
-    assert error.holder == ("nobody" if owner is None else "process 41")
+    assert error.holder == ("no process" if owner is None else "process 41")
     assert played.statements == []
     assert changes(stands(owner="live", process=ME), "completed", owner=ME).outcomes == [None]
 
@@ -166,7 +166,7 @@ def test_an_owner_that_leaves_an_interrupted_session_owns_it_no_more() -> None:
     assert (played.wrote, played.written("session_disown")) == (["session_disown"], [("s",)])
 
 
-def test_an_owner_that_leaves_a_session_that_ended_otherwise_hears_it() -> None:
+def test_an_owner_that_leaves_a_session_that_ended_otherwise_gets_an_error() -> None:
     played = changes(stands("failed", process=ME), "completed", owner=ME, leaving=True)
     assert isinstance(played.outcomes[0], WrongState)
 
@@ -178,7 +178,7 @@ def test_what_is_continued_is_not_interrupted_again_by_an_owner_that_is_gone(
     assert changes(stands("interrupted", owner), "active").written("session_change")[0][4] == kept
 
 
-def test_progress_needs_one_statement_while_the_session_goes_on() -> None:
+def test_progress_needs_one_statement_while_the_session_is_open() -> None:
     requests = [SessionProgressRequest(session, 40) for session in ("s", "done", "none")]
     played = play(
         advance_session.run(requests, NOW),
@@ -188,7 +188,7 @@ def test_progress_needs_one_statement_while_the_session_goes_on() -> None:
     )  # fmt: skip
     assert played.outcomes[0] is None
     assert [type(outcome) for outcome in played.outcomes[1:]] == [SessionEnded, UnknownSession]
-    assert played.wrote == ["session_progress"], "no line in the trail"
+    assert played.wrote == ["session_progress"], "no event"
 
 
 def test_a_page_ends_with_a_cursor_where_there_is_more() -> None:
@@ -211,30 +211,30 @@ def test_a_page_ends_with_a_cursor_where_there_is_more() -> None:
         ((7, "live", "a", "why", 2, 0), "a and 2 more failed: why"),
         ((7, "dead", "a", "why", 0, 0), "a failed: why; its own process is gone too"),
         ((7, "ended", None, None, 0, 0), "its own process is gone, and none of its agents is live any more"),
-        ((None, None, None, None, 0, 1), "it was resumed, and nobody came in time"),
+        ((None, None, None, None, 0, 1), "it was resumed, and no agent registered in time"),
     ],
 )
-def test_what_is_interrupted_is_in_the_trail_with_the_true_reason(cause: Row, reason: str) -> None:
+def test_an_interruption_records_an_event_with_the_true_reason(cause: Row, reason: str) -> None:
     answers: list[Answer] = [("session_interrupt", [("s",)]), ("session_causes", [("s", *cause)])]
     played = play(interrupt(["a"], [8], "its process died", NOW), *answers)
     assert played.written("session_interrupt") == [(NOW.wall, ["a"], [8], [], NOW.awake)]
     assert played.written("session_reason") == [(reason, "s")]
-    assert trail(played) == [("session_interrupted", None, {"before": "active", "reason": reason})]
+    assert events_of(played) == [("session_interrupted", None, {"before": "active", "reason": reason})]
 
 
-def test_what_is_not_interrupted_leaves_no_trace() -> None:
+def test_no_interruption_records_no_event() -> None:
     played = play(interrupt(["a"], [], "why", NOW), ("session_interrupt", []))
     assert (played.wrote, played.asked) == (["session_interrupt"], [])
 
 
-def test_an_agent_that_goes_on_with_a_session_is_its_actor_in_the_trail() -> None:
+def test_an_agent_that_continues_a_session_is_the_actor_of_the_event() -> None:
     played = play(resume("s", "a", NOW), ("session_resume", [("s",)]))
-    assert trail(played) == [("session_continued", "a", {"before": "interrupted"})]
+    assert events_of(played) == [("session_continued", "a", {"before": "interrupted"})]
     assert play(resume("s", "a", NOW), ("session_resume", [])).written("event_insert") == []
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "stopped"])
-def test_whenever_an_agent_ends_its_session_is_looked_at_and_a_failure_is_noted(status: str) -> None:
+def test_the_end_of_an_agent_checks_its_session_and_records_a_failure(status: str) -> None:
     played = play(
         finish.run([EndRequest(A, status, "why" if status == "failed" else None)], NOW),
         ALIVE, ("agent_standing", [standing("a")]), ("message_held_by", []),
@@ -259,12 +259,12 @@ def test_a_process_that_leaves_interrupts_what_it_owns_after_it_counts_as_gone()
 
 
 @pytest.mark.parametrize("process", [ME, None])
-def test_only_an_agent_that_lives_goes_on_with_its_session(process: int | None) -> None:
+def test_only_a_live_agent_continues_its_session(process: int | None) -> None:
     played = play(
         register.run([RegisterRequest("a", "worker", process, Profile(), session="s")], NOW),
         ("type_known", [("worker",)]), ("session_status", [("interrupted",)]), ("agent_status", []),
         ("agent_status", []), ("mailbox_find", [(10,)]), ("mailbox_find", [(11,)]),
-        ("agent_life", [(1, 10, 11, "s")]), ("agent_mailboxes", []),
+        ("agent_incarnation", [(1, 10, 11, "s")]), ("agent_mailboxes", []),
         *([("counter_take", [(1,)])] if process else []),
     )  # fmt: skip
     assert played.written("session_resume") == ([(NOW.wall, "s")] if process else [])

@@ -1,4 +1,4 @@
-"""Changes of state without a database: what is asked, what is written, and whom it wakes."""
+"""Changes of state without a database: queries, writes and wake-ups."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from agentbus.errors import (
     VersionConflict,
     WrongState,
 )
-from agentbus.operations import Row
-from agentbus.operations.budget import Budget
+from agentbus.operations.common import Budget
+from agentbus.operations.protocol import Row
 from agentbus.operations.state import (
     Changed,
     ChangeRequest,
     ExpireRequest,
-    Wanted,
+    StateQuery,
     change_state,
     clear_state,
     expire,
@@ -83,7 +83,7 @@ def test_a_change_keeps_when_the_entry_was_made() -> None:
 
 
 @pytest.mark.parametrize("row", [there(expires=WALL), there(value=None)], ids=["expired", "tombstone"])
-def test_what_is_not_there_any_more_is_made_anew_with_the_next_version(row: Row) -> None:
+def test_a_deleted_entry_is_created_again_with_the_next_version(row: Row) -> None:
     played = change(put("2", if_version=0), rows=[row], answers=(numbers(41),))
     assert played.outcomes == [Changed(4, False)]
     assert played.written("state_update")[0][6] == WALL
@@ -184,7 +184,7 @@ def test_the_state_of_a_session_that_is_not_open_cannot_be_changed(rows: list[Ro
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
-def test_the_state_of_a_session_that_goes_on_can_be_changed(status: str) -> None:
+def test_the_state_of_an_open_session_can_be_changed(status: str) -> None:
     played = play(
         change_state.run([put(scope="session:x")], NOW),
         ("session_status", [(status,)]),
@@ -240,7 +240,7 @@ def test_what_expired_becomes_a_tombstone_with_a_change_of_its_own() -> None:
     played = play(expire.run([ExpireRequest(), ExpireRequest()], NOW), ("state_expired", rows), numbers(43))
     assert played.outcomes == [3, 3]
     assert played.parameters("state_expired")[0] == WALL
-    assert played.written("state_bury") == [(41, WALL, "s", "x"), (42, WALL, "t", "y"), (43, WALL, "s", "z")]
+    assert played.written("state_erase") == [(41, WALL, "s", "x"), (42, WALL, "t", "y"), (43, WALL, "s", "z")]
     assert played.woken == ["state/s", "state/t"]
 
 
@@ -251,12 +251,12 @@ def test_where_nothing_expired_nothing_is_written() -> None:
     assert played.woken == []
 
 
-def test_clearing_a_scope_buries_every_entry_and_passes_tombstones_by() -> None:
+def test_clearing_a_scope_deletes_every_entry_and_skips_tombstones() -> None:
     rows: list[Row] = [("a", "j", 3, 10), ("a", "k", 5, None), ("a", "l", 8, 1)]
     played = play(clear_state("a", 2, Budget(), NOW), ("state_lengths", rows), numbers(42))
     assert played.outcomes == 8
     assert played.parameters("state_lengths")[:2] == ("a", 2)
-    assert [row[2:] for row in played.written("state_bury")] == [("a", "j"), ("a", "l")]
+    assert [row[2:] for row in played.written("state_erase")] == [("a", "j"), ("a", "l")]
     assert played.woken == ["state/a"]
 
 
@@ -266,7 +266,7 @@ def test_clearing_a_scope_ends_where_the_budget_does() -> None:
     played = play(clear_state("a", 0, budget, NOW), ("state_lengths", rows), numbers(42))
     assert budget.spent
     assert played.outcomes == 5
-    assert [row[2:] for row in played.written("state_bury")] == [("a", "j"), ("a", "k")]
+    assert [row[2:] for row in played.written("state_erase")] == [("a", "j"), ("a", "k")]
     assert play(clear_state("a", 5, budget, NOW)).outcomes == 5, "nothing is asked once it is spent"
 
 
@@ -279,7 +279,7 @@ def entry(key: str = "k", value: str | None = "1", checksum: int | None = None, 
     return "s", key, "user_data", 3, change, None, "a", 1, 2, found, value
 
 
-def test_a_damaged_value_is_never_given_out() -> None:
+def test_a_damaged_value_is_never_returned() -> None:
     with pytest.raises(DamagedPayload, match="'k' of s"):
         play(get_value(("s", "k"), NOW), ("state_value", [("1", 0)]))
     with pytest.raises(DamagedPayload, match="'k' of s"):
@@ -289,8 +289,8 @@ def test_a_damaged_value_is_never_given_out() -> None:
 def test_one_damaged_value_does_not_hide_the_others() -> None:
     rows = [entry("a"), entry("b", checksum=0), entry("c", value=None)]
     for played in (
-        play(list_entries(Wanted("s", "", 10), NOW), ("state_list", rows)).outcomes.items,
-        play(list_changes(Wanted("s", "", 10), NOW), ("state_changes", rows)).outcomes,
+        play(list_entries(StateQuery("s", "", 10), NOW), ("state_list", rows)).outcomes.items,
+        play(list_changes(StateQuery("s", "", 10), NOW), ("state_changes", rows)).outcomes,
     ):
         assert [(one.value, one.deleted) for one in played] == [(1, False), (None, False), (None, True)]
         assert [one.error is not None for one in played] == [False, True, False]
@@ -307,7 +307,7 @@ def test_one_damaged_value_does_not_hide_the_others() -> None:
     ],
 )
 def test_a_prefix_and_a_cursor_are_one_range_of_keys(prefix: str, cursor: str | None, low: str, high: str) -> None:
-    played = play(list_entries(Wanted("s", prefix, 10, cursor), NOW), ("state_list", []))
+    played = play(list_entries(StateQuery("s", prefix, 10, cursor), NOW), ("state_list", []))
     assert played.parameters("state_list") == ("s", low, high, WALL, 11)
 
 

@@ -1,4 +1,4 @@
-"""The rules of tasks without a database: transitions, fencing, letting go, failing, freeing."""
+"""The rules of tasks without a database: transitions, fencing, release, failure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from agentbus.errors import AgentFenced, NotAnOperator, TaskExists, TaskLost, UnknownTask, WrongState
-from agentbus.operations import Op, Row
-from agentbus.operations.approvals import (
+from agentbus.operations.protocol import Op, Row
+from agentbus.operations.task_approvals import (
     AskRequest,
     DecideRequest,
     ExpireRequest,
@@ -18,36 +18,45 @@ from agentbus.operations.approvals import (
     decide_approval,
     expire_approval,
 )
-from agentbus.operations.controls import ControlRequest, control_task
-from agentbus.operations.holding import READY, HeldRequest, HeldTask, Hold, ended_channel, free, held, worker_channel
-from agentbus.operations.steps import (
-    BeginStepRequest,
+from agentbus.operations.task_control import ControlRequest, control_task
+from agentbus.operations.task_ownership import (
+    READY,
+    HeldRequest,
+    HeldTask,
+    Hold,
+    check_holders,
+    ended_channel,
+    release_tasks,
+    worker_channel,
+)
+from agentbus.operations.task_steps import (
     FailStepRequest,
     FinishStepRequest,
-    StepPlace,
-    begin_step,
+    StartStepRequest,
+    StepIdentity,
     fail_step,
     finish_step,
+    start_step,
 )
 from agentbus.operations.tasks import (
     TRANSITIONS,
     ClaimTasksRequest,
     CompleteRequest,
     FailRequest,
-    LetGoRequest,
+    ReleaseRequest,
     RenewTasksRequest,
     StartRequest,
     claim_tasks,
     complete_task,
     fail_task,
-    let_go_task,
+    release_task,
     renew_tasks,
     start_task,
 )
 from tests.operations.script import ALIVE, NOW, A, B, Played, play
 
 HOLD = Hold(7, "t", 3)
-PLACE = StepPlace("step", "plan", "plan", 1)
+STEP = StepIdentity("step", "plan", "plan", 1)
 CLOCK = f"{NOW.boot} {NOW.wall - NOW.awake}"
 STATES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
 
@@ -77,7 +86,7 @@ def test_every_state_can_be_left_and_come_to() -> None:
     assert left == set(STATES)
 
 
-def test_what_has_ended_goes_on_only_by_resume_redo_and_restart() -> None:
+def test_an_ended_task_continues_only_by_resume_redo_and_restart() -> None:
     for ended in ("completed", "failed", "stopped"):
         allowed = {action for action, table in TRANSITIONS.items() if ended in table}
         assert allowed <= {"resume", "redo", "restart"}
@@ -93,12 +102,12 @@ def test_what_has_ended_goes_on_only_by_resume_redo_and_restart() -> None:
         ([], "deleted"),
         ([task(status="pending", holder=None)], "it is pending"),
         ([task(status="stopped", holder=None)], "it is stopped"),
-        ([task(holder="b", lease=4)], "in the hands of b (hand-out 4)"),
-        ([task(lease=4)], "in the hands of a (hand-out 4)"),
+        ([task(holder="b", lease=4)], "held by b (lease 4)"),
+        ([task(lease=4)], "held by a (lease 4)"),
     ],
 )
-def test_whoever_does_not_hold_a_task_any_more_gets_a_named_error(found: list[Row], reason: str) -> None:
-    played = driven(held([HeldRequest(A, HOLD)]), ("task_held", found))
+def test_a_worker_that_lost_a_task_gets_a_named_error(found: list[Row], reason: str) -> None:
+    played = driven(check_holders([HeldRequest(A, HOLD)]), ("task_held", found))
     errors, _ = played.outcomes
     assert isinstance(errors[0], TaskLost)
     assert reason in str(errors[0])
@@ -107,14 +116,14 @@ def test_whoever_does_not_hold_a_task_any_more_gets_a_named_error(found: list[Ro
 
 def test_a_fenced_agent_writes_nothing_even_for_a_task_that_seems_its_own() -> None:
     gone = ("agent_standing", [("a", "failed", 1, 1, 2)])
-    played = play(finish_step.run([FinishStepRequest(A, HOLD, PLACE, ("1", 0))], NOW), gone, held_as())
+    played = play(finish_step.run([FinishStepRequest(A, HOLD, STEP, ("1", 0))], NOW), gone, held_as())
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.written("step_finish") == []
 
 
-def test_of_many_that_finish_together_only_those_who_lost_their_task_hear_of_it() -> None:
+def test_of_many_that_finish_together_only_those_that_lost_their_task_get_an_error() -> None:
     other = Hold(8, "u", 1)
-    requests = [FinishStepRequest(A, HOLD, PLACE, ("1", 5)), FinishStepRequest(B, other, PLACE, ("2", 6), "true")]
+    requests = [FinishStepRequest(A, HOLD, STEP, ("1", 5)), FinishStepRequest(B, other, STEP, ("2", 6), "true")]
     rows = [task(lease=4), task(number=8, id="u", holder="b", lease=1)]
     played = driven(finish_step.run(requests, NOW), ("task_held", rows))
     assert isinstance(played.outcomes[0], TaskLost)
@@ -126,8 +135,8 @@ def test_of_many_that_finish_together_only_those_who_lost_their_task_hear_of_it(
 
 
 def test_a_step_begins_as_a_new_row_or_as_another_attempt_of_one() -> None:
-    requests = [BeginStepRequest(A, HOLD, PLACE, 1, note="n"), BeginStepRequest(A, HOLD, PLACE, 3)]
-    played = driven(begin_step.run(requests, NOW), held_as())
+    requests = [StartStepRequest(A, HOLD, STEP, 1, note="n"), StartStepRequest(A, HOLD, STEP, 3)]
+    played = driven(start_step.run(requests, NOW), held_as())
     assert played.outcomes == [True, True]
     ((_, kind, key, _, position, status, *_),) = played.written("step_insert")
     assert (kind, key, position, status) == ("step", "plan", 1, "running")
@@ -135,14 +144,14 @@ def test_a_step_begins_as_a_new_row_or_as_another_attempt_of_one() -> None:
 
 
 def test_no_step_begins_in_a_task_that_is_to_be_halted() -> None:
-    played = driven(begin_step.run([BeginStepRequest(A, HOLD, PLACE)], NOW), held_as(halting=1))
+    played = driven(start_step.run([StartStepRequest(A, HOLD, STEP)], NOW), held_as(halting=1))
     assert played.outcomes == [False]
     assert played.statements == []
 
 
 @pytest.mark.parametrize(("delay", "status", "due"), [(None, "failed", None), (500, "retrying", NOW.wall + 500)])
 def test_a_failed_attempt_is_followed_by_another_or_by_none(delay: int | None, status: str, due: int | None) -> None:
-    played = driven(fail_step.run([FailStepRequest(A, HOLD, PLACE, "{}", 2, delay)], NOW), held_as())
+    played = driven(fail_step.run([FailStepRequest(A, HOLD, STEP, "{}", 2, delay)], NOW), held_as())
     assert played.outcomes == [due]
     ((found, when, failures, *_),) = played.written("step_fail")
     assert (found, when, failures) == (status, due, 2)
@@ -163,12 +172,12 @@ def test_a_failed_attempt_is_followed_by_another_or_by_none(delay: int | None, s
         ((("approval", "plan"),), [("approval", "plan")], 1, "halted", None),
     ],
 )
-def test_what_a_task_is_once_it_is_let_go(
+def test_the_status_of_a_released_task(
     awaits: tuple[tuple[str, str], ...], there: list[Row], halting: int, status: str, due: int | None
 ) -> None:
     when = 99 if any(kind == "retry" for kind, _ in awaits) else None
     answers = [] if halting else [("task_awaited", there)]
-    played = driven(let_go_task.run([LetGoRequest(A, HOLD, awaits, when)], NOW), held_as(halting=halting), *answers)
+    played = driven(release_task.run([ReleaseRequest(A, HOLD, awaits, when)], NOW), held_as(halting=halting), *answers)
     assert played.outcomes == [status]
     ((found, found_due, *_),) = played.written("task_let_go")
     assert (found, found_due) == (status, due)
@@ -178,7 +187,7 @@ def test_what_a_task_is_once_it_is_let_go(
 # Ends
 
 
-def test_a_task_that_completes_wakes_those_who_wait_and_its_parent() -> None:
+def test_a_task_that_completes_wakes_waiting_callers_and_its_parent() -> None:
     parent = task(number=9, id="p", status="waiting", holder=None)
     played = driven(
         complete_task.run([CompleteRequest(A, HOLD, ("1", 5))], NOW), held_as(parent="p"), ("task_standing", [parent])
@@ -214,16 +223,16 @@ def test_a_task_that_fails_is_restarted_as_its_policy_says(
 @pytest.mark.parametrize("halting", [0, 1])
 def test_a_task_whose_holder_is_gone_is_free_and_its_steps_are_interrupted(halting: int) -> None:
     present = [] if halting else [("task_awaited", [("approval", "plan")])]
-    played = play(free([HeldTask(*task(halting=halting))], "it died", NOW), *present)
+    played = play(release_tasks([HeldTask(*task(halting=halting))], "it died", NOW), *present)
     assert played.written("step_interrupt") == [(7,)]
     assert played.written("task_free") == [(NOW.wall, 7)]
     assert (READY in played.woken) == (not halting)
     assert worker_channel("a") in played.woken
 
 
-def test_of_a_task_whose_holder_is_gone_it_is_named_what_only_a_person_can_say() -> None:
+def test_a_task_whose_holder_is_gone_reports_steps_that_an_operator_must_settle() -> None:
     present = ("task_awaited", [("approval", "plan"), ("step", "charge")])
-    played = play(free([HeldTask(*task())], "it died", NOW), present)
+    played = play(release_tasks([HeldTask(*task())], "it died", NOW), present)
     assert played.written("task_free") == []
     assert played.written("task_let_go") == [("pending", 0, '["step:charge"]', NOW.wall, 7)]
     assert READY in played.woken, "other branches of it may be able to go on"
@@ -232,7 +241,7 @@ def test_of_a_task_whose_holder_is_gone_it_is_named_what_only_a_person_can_say()
 # Claims
 
 
-def test_a_claim_first_makes_ready_what_is_due_and_frees_what_was_held_too_long() -> None:
+def test_a_claim_first_makes_due_tasks_ready_and_releases_lapsed_ones() -> None:
     lapsed = task(number=9, id="u", holder="b")
     played = driven(
         claim_tasks.run([ClaimTasksRequest(A, ("w",), 1, 60_000)], NOW),
@@ -328,7 +337,7 @@ def test_a_question_is_open_or_passed_through(auto: int) -> None:
     assert (answer.status, answer.auto, answer.expires) == ("approved" if auto else "open", auto, NOW.wall + 60)
 
 
-def test_whoever_lost_a_task_does_not_say_that_its_approval_expired() -> None:
+def test_a_worker_that_lost_a_task_cannot_expire_its_approval() -> None:
     played = driven(expire_approval.run([ExpireRequest(A, HOLD, "plan")], NOW), held_as(lease=HOLD.lease + 1))
     assert isinstance(played.outcomes[0], TaskLost)
     assert played.statements == []

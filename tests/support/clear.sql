@@ -30,6 +30,7 @@ BEGIN
     EXECUTE $sql$ DELETE FROM meta WHERE key <> 'bus' $sql$;
     EXECUTE $sql$ UPDATE meta SET value = left(replace(gen_random_uuid()::text, '-', ''), 16) $sql$;
     EXECUTE 'DELETE FROM vocabulary WHERE builtin = 0';
+    EXECUTE $sql$ DELETE FROM counters WHERE name NOT IN ('message', 'change', 'directory') $sql$;
     EXECUTE 'UPDATE counters SET value = 0';
     FOR name IN SELECT relname FROM pg_class
         WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace

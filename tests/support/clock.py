@@ -9,12 +9,15 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from typing import Any, TypeVar
 
 import anyio
 
 import agentbus
 from agentbus.engine.postgres.engine import PostgresEngine
 from agentbus.errors import BusClosed
+
+T = TypeVar("T")
 
 START = 1_700_000_000_000
 _TEN_YEARS = 10 * 365 * 24 * 3600.0
@@ -52,6 +55,8 @@ class FakeClock:
         self._order = count()
         self._timers: list[tuple[int, int, FakeTimer]] = []
         self._buses: list[agentbus.Bus] = []
+        self._calls = 0
+        """Calls of the engines of these buses."""
         self.blocked = 0
         """Functions on threads of the bus that wait for the test."""
 
@@ -94,6 +99,15 @@ class FakeClock:
     def attach(self, bus: agentbus.Bus) -> None:
         """Let this bus keep up whenever time passes."""
         self._buses.append(bus)
+        for name in ("write", "read", "read_inline"):
+            setattr(bus.engine, name, self._counted(getattr(bus.engine, name)))
+
+    def _counted(self, method: Callable[..., T]) -> Callable[..., T]:
+        def call(*arguments: Any, **options: Any) -> T:
+            self._calls += 1
+            return method(*arguments, **options)
+
+        return call
 
     async def pass_time(self, seconds: float) -> None:
         """Time passes as it does in a healthy process: from timer to timer, the bus keeping up with each."""
@@ -106,13 +120,15 @@ class FakeClock:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let every task go on until it waits for time, for a message, or for the test.
+        """Let every task run until it waits for time, for a message, or for the test.
 
-        A write that deletes nothing is answered after everything that was written before it, a question after
-        everything that was asked before it. Five such rounds are more than the longest chain that one event sets off
-        (a beat: written, looked for what is pending, rung, claimed, handled and acknowledged).
+        A write that deletes nothing is answered after everything that was written before it, a read after everything
+        that was read before it. Five such rounds are more than the longest chain that one event starts (a heartbeat:
+        written, pending messages read, rung, claimed, handled and acknowledged); two without another call are enough.
         """
+        idle = 0
         for _ in range(5):
+            calls = self._calls
             await self._threads_rest()
             for bus in self._buses:
                 await _turns()
@@ -120,8 +136,12 @@ class FakeClock:
                     await quiet(bus.engine)
                     continue
                 with suppress(BusClosed):
+                    calls += 2
                     await bus.messages.purge(status="expired", older_than=_TEN_YEARS)
                     await bus.messages.get("nothing")
+            idle = idle + 1 if self._calls <= calls else 0
+            if idle == 2:
+                break
         await self._threads_rest()
         await _turns()
 

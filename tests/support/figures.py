@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import hypothesis
 import pytest
 
+from tests.support.examples import examples
+
 T = TypeVar("T")
 Figure = Callable[..., None]
 Properties = Sequence[tuple[str, object]]
@@ -56,9 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("long") and config.getoption("seed") is None:
         config.option.seed = random.SystemRandom().randrange(10**9)
     scale = Scale(config)
+    examples.full = scale.full
     # Read when the tests are imported. Without derandomize, Hypothesis prints what repeats a failure.
     hypothesis.settings.register_profile(
-        "faults", max_examples=scale(100, 2000, 20_000), derandomize=not config.getoption("long"), print_blob=True
+        "faults", max_examples=scale(40, 2000, 20_000), derandomize=not config.getoption("long"), print_blob=True
     )
 
 

@@ -7,10 +7,14 @@ import math
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
+
 LIMIT = 1_000_000
 
 # The same values in every run, however slow the machine.
-thorough = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(
+    max_examples=examples(300), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 
 whole = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 text = st.text(st.characters(exclude_categories=["Cs"]))

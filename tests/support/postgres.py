@@ -45,7 +45,7 @@ class Server:
     """A server of our own: initdb, start, stop, and start again."""
 
     def __init__(self, **settings: str) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="abpg-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="abpg-"))
         self.settings = {**_SETTINGS, "unix_socket_directories": str(self.directory), **settings}
         self._user = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
         self._data = self.directory / "data"
@@ -224,8 +224,8 @@ class Schemas:
         self._loop.close()
 
     async def _make(self, name: str) -> None:
-        from agentbus.engine.postgres.address import parse
         from agentbus.engine.postgres.connection import connect, prepare
+        from agentbus.engine.postgres.server import parse
 
         address = parse(at_schema(self.url, name))
         connection = await connect(address)

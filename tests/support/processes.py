@@ -19,8 +19,6 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NoReturn
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 30.0
 """Seconds that a healthy worker may take for anything, on a busy machine."""
@@ -100,7 +98,7 @@ class Worker:
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -132,6 +130,8 @@ class Worker:
         return self._errors.read()
 
     def fail(self, reason: str) -> NoReturn:
+        import pytest
+
         pytest.fail(f"{self.name} ({self.pid}) {reason}\nits errors:\n{self.errors()[-4000:]}")
 
     def close(self) -> None:
@@ -185,6 +185,8 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = PATIEN
     pause = threading.Event()
     while not condition():
         if time.monotonic() - begun > seconds:
+            import pytest  # the workers of a test import this module too, and need no pytest
+
             pytest.fail(f"not within {seconds:g} s: {what}")
         pause.wait(0.005)
     return time.monotonic() - begun
@@ -198,7 +200,7 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def ears() -> asyncio.StreamReader:
+async def listeners() -> asyncio.StreamReader:
     """What the test tells this worker, without blocking its loop."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

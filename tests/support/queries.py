@@ -31,7 +31,7 @@ HOT = (
     "message_begin",
     "message_extend",
     "message_release",
-    "message_bury",
+    "message_dead_letter",
     "state_standing",
     "state_values",
     "state_update",

@@ -1,15 +1,15 @@
-"""The validator of ours, in short."""
+"""Shorthands for checking one value against one schema."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from agentbus.schema import compiled, schema_text
+from agentbus.core.jsonschema import compiled, schema_text
 
 
-def problem(schema: dict[str, Any], value: Any) -> tuple[str, str] | None:
-    return compiled(schema_text(schema, "example")).problem(value)
+def violation(schema: dict[str, Any], value: Any) -> tuple[str, str] | None:
+    return compiled(schema_text(schema, "example")).violation(value)
 
 
-def fits(schema: dict[str, Any], value: Any) -> bool:
-    return problem(schema, value) is None
+def matches(schema: dict[str, Any], value: Any) -> bool:
+    return violation(schema, value) is None

@@ -13,10 +13,10 @@ import pytest
 
 import agentbus
 from agentbus.engine.sqlite import connection as sqlite
-from agentbus.engine.sqlite import examination, restoring, shape
+from agentbus.engine.sqlite import health, restore, schema_check
 from agentbus.engine.sqlite.migration import build
 from agentbus.errors import SchemaTooNew
-from tests.conformance.at_work import work_off
+from tests.api.task_workers import work_off
 
 TABLES = ("steps", "mailboxes", "messages")
 _LISTS = {
@@ -79,13 +79,13 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], pytest.Mo
 
     def add(script: str) -> pytest.MonkeyPatch:
         steps = {**known, max(known) + 1: script}
-        shape._created.cache_clear()
-        for module in (sqlite, shape, examination, restoring):
+        schema_check._created.cache_clear()
+        for module in (sqlite, restore, health, schema_check):
             monkeypatch.setattr(module, "migrations", lambda: steps)
         return monkeypatch
 
     yield add
-    shape._created.cache_clear()
+    schema_check._created.cache_clear()
 
 
 @agentbus.workflow("widened")

@@ -10,17 +10,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agentbus.addresses import Address
-from agentbus.clock import Now, SystemClock
-from agentbus.codec import encode
+from agentbus.core.addresses import Address
+from agentbus.core.clock import Now, SystemClock
+from agentbus.core.codec import encode
 from agentbus.engine.sqlite.engine import SQLiteEngine
-from agentbus.engine.sqlite.home import find
+from agentbus.engine.sqlite.paths import find
 from agentbus.engine.sqlite.writer import Writer
-from agentbus.operations import Actor, Op, Outcome, Query, operation
+from agentbus.operations.agent_identity import Registration
 from agentbus.operations.agents import Profile, RegisterRequest, register
-from agentbus.operations.lives import Registration
-from agentbus.operations.messages import Draft, SendRequest
-from agentbus.operations.vocabulary import DefineRequest, define
+from agentbus.operations.protocol import Actor, Op, Outcome, Query, operation
+from agentbus.operations.rows import Draft
+from agentbus.operations.send import SendRequest
+from agentbus.operations.types import DefineRequest, define
 
 
 class Gate:
@@ -100,7 +101,7 @@ def open_and_finish(engine: SQLiteEngine, gate: Gate) -> None:
     """Let the thread write all that waits while the loop stands still, which then hears of everything at once."""
     idle = threading.Event()
     gate.opened.set()
-    writer(engine)._connection.hop(idle.set)
+    writer(engine)._connection.run_on_thread(idle.set)
     assert idle.wait(10)
 
 

@@ -1,1 +1,1 @@
-"""How statements reach PostgreSQL."""
+"""The engine for a PostgreSQL server."""

@@ -1,53 +1,73 @@
-"""Connections to a server, and bringing the tables up to date."""
+"""Connections to a server: settings, credentials, migrations, admission, response timeouts and retries."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
 import socket
 import sys
+import time
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import parse_qsl, urlsplit
+from weakref import WeakKeyDictionary
 
 import asyncpg
 import msgspec
 
-from agentbus.clock import Clock
-from agentbus.engine.forking import forget_in_child
-from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.problems import DRIVER, STANDBY, is_pooler, translated, untrusted
-from agentbus.engine.queries import parse, read_all, text
-from agentbus.errors import AccessDenied, NoBus, NotWritable, SchemaTooNew, ServerTooOld, UnsupportedPooler
+from agentbus.core.backoff import backoff
+from agentbus.core.clock import Clock
+from agentbus.engine.postgres import errors as driver_errors
+from agentbus.engine.postgres.errors import DRIVER, STANDBY, is_pooler, translate_error, untrusted
+from agentbus.engine.postgres.server import Address, ServerClock
+from agentbus.engine.process_safety import forget_in_child
+from agentbus.engine.queries import named, read_all
+from agentbus.errors import (
+    AccessDenied,
+    AgentBusError,
+    LockTimeout,
+    NoBus,
+    NotWritable,
+    SchemaTooNew,
+    ServerTooOld,
+    TooManyConnections,
+    UnsupportedPooler,
+)
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 OLDEST = 140000
-_PATIENCE = 10.0
-"""Seconds that a connection may take to be made."""
+_CONNECT_TIMEOUT = 10.0
+"""Seconds to establish a connection."""
 _SETTINGS = {
     "application_name": "agentbus",
     "jit": "off",
     "standard_conforming_strings": "on",
     "timezone": "UTC",
     "default_transaction_isolation": "read committed",
-    # One that is stopped in the middle of a transaction, or whose machine is gone, must not hold up all others.
+    # A client that is stopped in a transaction, or whose machine is gone, must not block the others.
     "idle_in_transaction_session_timeout": "15s",
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
 _PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""When a silent connection is probed, and between probes; how many; milliseconds for what is sent to arrive."""
+"""Seconds before the first probe and between probes; their number; milliseconds until unacknowledged data fails."""
 WRITING = {
-    # What is promised is on the disk, also where the server's own habit is not to wait for that.
+    # A promise is on the disk, whatever the server's default is.
     "synchronous_commit": "on",
-    # Every statement finds its rows by an index. It shall do so from the first message to the millionth, also where the
-    # statistics are those of an empty table; and it is planned once.
+    # Every statement finds its rows by an index, from the first message to the millionth, even with statistics of an
+    # empty table; and it is planned once.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -62,7 +82,7 @@ _NUMBERS = {
 
 
 class _Sessions:
-    """The open connections of this process."""
+    """The open connections of this process, closed in a forked child."""
 
     def __init__(self) -> None:
         self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -72,9 +92,9 @@ class _Sessions:
         self._connections.add(connection)
 
     def forget(self) -> None:
-        """In a forked child: the server would not notice the end of the parent while a copy of its socket is open.
+        """Drop the sockets in a forked child: with a copy open, the server would not notice the end of the parent.
 
-        The descriptors stay valid, because the objects that own them close them some day.
+        The descriptors stay valid, because the objects that own them close them later.
         """
         nothing = -1
         for connection in list(self._connections):
@@ -89,41 +109,41 @@ class _Sessions:
 _sessions = _Sessions()
 
 
-def writing(patience: float) -> dict[str, str]:
-    """The settings of a connection that writes, and waits no longer than that for another one's lock."""
-    return {**WRITING, "lock_timeout": f"{lock_timeout(patience):d}"}
+def writing(timeout: float) -> dict[str, str]:
+    """Return the settings of a connection that writes, with a lock timeout."""
+    return {**WRITING, "lock_timeout": f"{lock_timeout_ms(timeout):d}"}
 
 
-def lock_timeout(patience: float) -> int:
-    """Return the value of the setting: milliseconds, and never 0, which stands for no limit."""
-    return max(1, round(patience * 1000))
+def lock_timeout_ms(timeout: float) -> int:
+    """Return the setting in milliseconds; never 0, which means no limit."""
+    return max(1, round(timeout * 1000))
 
 
 @cache
 def server_queries() -> dict[str, str]:
-    """What is asked of the server itself."""
-    return parse(text("server"))
+    """Return the queries about the server itself."""
+    return named("postgres/server")
 
 
 async def connect(address: Address, settings: Mapping[str, str] | None = None, *, standby: bool = False) -> Connection:
-    """A connection whose search path is the schema of the bus; not to a standby, unless that is allowed. Raises what
-    the driver does, and ``UnsupportedPooler`` or ``UntrustedServer``."""
+    """Connect with the schema of the bus as search path; to a standby only if allowed. Raises errors of the driver,
+    ``UnsupportedPooler`` and ``UntrustedServer``."""
     wanted = {**_SETTINGS, **(settings or {}), "search_path": address.identifier}
     try:
         connection = await _connected(address, wanted, standby=standby)
         try:
             await _check_session(connection, address, wanted)
         except BaseException:
-            let_go(connection)
+            terminate(connection)
             raise
     except asyncpg.PostgresError as error:
         if is_pooler(error, address):
-            # Trying again would not help.
-            raise translated(error, address) from error
+            # A retry would not help.
+            raise translate_error(error, address) from error
         raise
     _sessions.add(connection)
     _keep_alive(connection)
-    # What the driver would ask the server for, at the first list of numbers, with a query that takes it 15 ms.
+    # Without this the driver looks the type up at the first list of numbers, which takes 15 ms.
     cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
     return connection
 
@@ -132,10 +152,10 @@ async def _connected(address: Address, wanted: Mapping[str, str], *, standby: bo
     try:
         return await asyncpg.connect(
             address.dsn,
-            timeout=_PATIENCE,
+            timeout=_CONNECT_TIMEOUT,
             statement_cache_size=500,
             max_cached_statement_lifetime=0,
-            # A pooler refuses what it does not know.
+            # A pooler refuses unknown settings.
             server_settings={"application_name": wanted["application_name"]} if address.pooled else dict(wanted),
             **_server(address, standby=standby),
             **_credentials(address),
@@ -148,13 +168,13 @@ async def _connected(address: Address, wanted: Mapping[str, str], *, standby: bo
 
 
 def _server(address: Address, *, standby: bool) -> dict[str, Any]:
-    """Return the servers to connect to. Given by themselves, they override what the driver reads from the URL."""
+    """Return the servers to connect to; they override those that the driver reads from the URL."""
     hosts: dict[str, Any] = {}
     if address.hosts:
         hosts = {"host": [host for host, _ in address.hosts], "port": [port for _, port in address.hosts]}
     if standby or _options(address).get("target_session_attrs") == "read-write":
         return hosts
-    # Of several servers, the one that can be written; after a failover that is another one than before.
+    # Of several servers, connect to the primary; a failover changes which one that is.
     return {**hosts, "target_session_attrs": "primary"}
 
 
@@ -167,13 +187,13 @@ def _credentials(address: Address) -> dict[str, Any]:
         raise untrusted(address, f"its URL asks for {', '.join(address.borrowed)}")
     if _shows_certificate(address):
         raise untrusted(address, "it could ask for the certificate of the user")
-    # Of the two, the one that is not of this system.
+    # The library that this system does not have.
     limits = {"servicefile": os.devnull, "gsslib": "gssapi" if sys.platform == "win32" else "sspi"}
     return limits if address.has_password else {**limits, "password": ""}
 
 
 def _shows_certificate(address: Address) -> bool:
-    """Return True if the driver would load a certificate of the user, and show it to the server if asked."""
+    """Return True if the driver would present a certificate of the user to the server."""
     if address.hosts and all(host.startswith("/") for host, _ in address.hosts):
         return False
     if (_options(address).get("sslmode") or os.environ.get("PGSSLMODE")) == "disable":
@@ -187,9 +207,9 @@ def _options(address: Address) -> dict[str, str]:
 
 
 async def _check_session(connection: Connection, address: Address, wanted: Mapping[str, str]) -> None:
-    """See that the connection is one to the server, with the settings that were asked for. A pooler gives each
-    transaction, or each statement, to another connection of its own: what is set, prepared or listened to on one is not
-    there on the next. It is known by the number of the process, which it makes up."""
+    """Check that the connection reaches the server itself, with the requested settings. A pooler runs each
+    transaction or statement on another server connection, so that settings, prepared statements and LISTEN do not
+    persist. It is recognised by the backend pid, which it invents."""
     queries = server_queries()
     if address.pooled:
         await connection.fetch(queries["server_settings"], msgspec.json.encode(wanted).decode())
@@ -197,35 +217,35 @@ async def _check_session(connection: Connection, address: Address, wanted: Mappi
     if process != connection.get_server_pid() and not address.pooled:
         raise UnsupportedPooler(path=address.shown, reason="a pooler is between agentbus and the server")
     if path != address.identifier:
-        reason = f"the schema {address.schema} was asked for, but search_path is {path}"
+        reason = f"search_path is {path} instead of the schema {address.schema}"
         raise UnsupportedPooler(path=address.shown, reason=reason)
 
 
 def _keep_alive(connection: Connection) -> None:
-    """See that a server whose machine or network is gone without a word is noticed: otherwise whoever only listens
-    would wait for ever, and whoever asks for a quarter of an hour."""
+    """Detect a server whose machine or network disappeared: otherwise a listener would wait indefinitely, and a query
+    for a quarter of an hour."""
     own = cast(Any, connection)._transport.get_extra_info("socket")
     if own is None or own.family == socket.AF_UNIX:
         return
     own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBES.items():
-        # Not every system has all of them.
+        # Not every platform has all of these.
         if hasattr(socket, name):
             own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def opened(address: Address, patience: float, clock: Clock, *, create: bool) -> Connection:
-    """The first connection, which writes: what is wrong with the address or the server is said at once, the tables are
-    there (if there is no bus, unless ``create``, that is an error), and the clock knows the server's time."""
+async def open_bus_connection(address: Address, timeout: float, clock: Clock, *, create: bool) -> Connection:
+    """Open the connection that writes: migrate the tables (without a bus and without ``create`` that is an error) and
+    set the clock to the server's time. Problems of the address or the server are raised at once."""
     read_all("postgres")
     try:
-        connection = await connect(address, writing(patience))
+        connection = await connect(address, writing(timeout))
     except (*DRIVER, ValueError) as error:
-        raise translated(error, address) from error
+        raise translate_error(error, address) from error
     try:
         moment = await prepare(connection, address, create=create)
     except BaseException:
-        let_go(connection)
+        terminate(connection)
         raise
     if isinstance(clock, ServerClock):
         clock.told(moment)
@@ -233,7 +253,7 @@ async def opened(address: Address, patience: float, clock: Clock, *, create: boo
 
 
 async def prepare(connection: Connection, address: Address, *, create: bool = True) -> int:
-    """See that the server does, and that the tables are those that this agentbus knows; its time."""
+    """Check the server, migrate the tables, and return the server's time."""
     queries = server_queries()
     try:
         facts = await connection.fetchrow(queries["server_facts"], address.schema)
@@ -249,7 +269,7 @@ async def prepare(connection: Connection, address: Address, *, create: bool = Tr
         if not made or not await _is_current(connection, address):
             await _migrate(connection, address)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-        raise translated(error, address) from error
+        raise translate_error(error, address) from error
     return int(moment)
 
 
@@ -257,7 +277,7 @@ async def _is_current(connection: Connection, address: Address) -> bool:
     try:
         found = await connection.fetchval(server_queries()["server_version"])
     except asyncpg.UndefinedTableError as error:
-        # It is there, but not for this user.
+        # The schema exists, but this user has no access.
         raise AccessDenied(path=address.shown, reason=f"no USAGE on the schema {address.schema}") from error
     newest = max(migrations())
     if found > newest:
@@ -266,7 +286,7 @@ async def _is_current(connection: Connection, address: Address) -> bool:
 
 
 async def _migrate(connection: Connection, address: Address) -> None:
-    """One transaction for all, under a lock: whoever comes second finds it done, a kill leaves the old or the new."""
+    """Migrate in one transaction under a lock: a second process finds it done, a kill leaves the old or the new."""
     queries = server_queries()
     async with connection.transaction():
         await connection.fetch(queries["server_lock_migrations"], address.schema)
@@ -274,7 +294,7 @@ async def _migrate(connection: Connection, address: Address) -> None:
         if not there:
             await connection.execute(queries["server_schema"].format(schema=address.identifier))
         if made:
-            # Before any table is: whoever writes to it takes them in another order.
+            # Before any table is locked: writers lock them in another order.
             await connection.execute(queries["server_lock_alone"])
         else:
             await connection.execute(queries["server_migrations"])
@@ -287,13 +307,13 @@ async def _migrate(connection: Connection, address: Address) -> None:
         except asyncpg.InsufficientPrivilegeError as error:
             if not made:
                 raise
-            reason = f"its tables are of version {found}; only their owner can bring them to {max(steps)}"
+            reason = f"the tables have version {found}; only their owner can migrate them to {max(steps)}"
             raise AccessDenied(path=address.shown, reason=reason) from error
 
 
 @cache
 def migrations() -> dict[int, str]:
-    """The schema's numbered files. In a checkout they lie beside the package, in a wheel inside it."""
+    """Return the numbered schema files, which are next to the package in a checkout and inside it in a wheel."""
     package = Path(__file__).parents[2]
     inside = package / "_schemas" / "postgres"
     folder = inside if inside.is_dir() else package.parent / "schemas" / "postgres"
@@ -305,7 +325,196 @@ def migrations() -> dict[int, str]:
     return steps
 
 
-def let_go(connection: Connection | None) -> None:
+def terminate(connection: Connection | None) -> None:
     """Close a connection without waiting for the server."""
     if connection is not None and not connection.is_closed():
         connection.terminate()
+
+
+LONG = 10.0
+"""Seconds without an answer after which a second connection probes the server."""
+
+
+@contextmanager
+def with_response_timeout(connection: Connection, address: Address) -> Iterator[None]:
+    """Watch a query: if the server is unresponsive, close the connection.
+
+    After ``LONG`` seconds without an answer another connection is tried. If that fails, the server counts as lost.
+    Otherwise the query merely takes long.
+    """
+    watch = _Watch(connection, address)
+    try:
+        yield
+    finally:
+        watch.end()
+
+
+class _Watch:
+    def __init__(self, connection: Connection, address: Address) -> None:
+        self._connection = connection
+        self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._knocking: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(LONG, self._knock)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._knocking is not None:
+            self._knocking.cancel()
+
+    def _knock(self) -> None:
+        self._knocking = self._loop.create_task(self._ask(), name="agentbus watch")
+
+    async def _ask(self) -> None:
+        try:
+            terminate(await connect(self._address))
+        except (asyncpg.PostgresError, AgentBusError):
+            # A refusal is an answer.
+            pass
+        except driver_errors.DRIVER:
+            terminate(self._connection)
+            return
+        self._timer = self._loop.call_later(LONG, self._knock)
+
+
+log = logging.getLogger("agentbus.engine")
+
+_FIRST = 0.02
+_CROWDED = 0.2
+"""Upper bound in seconds of the first pause after a lost connection, and after a refused one."""
+
+
+def pause_of(state: RetryCallState) -> float:
+    """Return the seconds before the next attempt of a transaction or a read: at most one."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    # A transaction that was not committed carries the reason.
+    error = getattr(error, "reason", error)
+    first = _CROWDED if isinstance(error, BaseException) and driver_errors.is_crowded(error) else _FIRST
+    return backoff(state.attempt_number, first, 1.0, jitter=1.0)
+
+
+class Retries:
+    """Bound the retries after ``error`` to ``timeout`` seconds, or fewer while the server has no connection left."""
+
+    def __init__(self, address: Address, timeout: float, error: BaseException) -> None:
+        self._timeout = timeout
+        self._begun = time.monotonic()
+        self._crowded: float | None = None
+        if driver_errors.is_lost(error):
+            crowded = driver_errors.is_crowded(error)
+            reason = driver_errors.translate_error(error, address).args[0]
+            log.warning("%s; retrying for up to %g s", reason, self._crowding if crowded else timeout)
+
+    @property
+    def _crowding(self) -> float:
+        return min(self._timeout, driver_errors.CROWDED)
+
+    def are_over(self, error: BaseException | None) -> bool:
+        """Return True if the attempt that ended with ``error`` was the last one."""
+        now = time.monotonic()
+        if error is None or not driver_errors.is_crowded(error):
+            self._crowded = None
+            return now - self._begun > self._timeout
+        self._crowded = now if self._crowded is None else self._crowded
+        return now - self._crowded > self._crowding
+
+
+MAX_OPENING = 4
+"""Maximum number of buses of a process that open at the same time."""
+_ADMISSION_TIMEOUT = 30.0
+"""Minimum seconds to wait in line."""
+_FIRST_ADMISSION_DELAY = 0.1
+_LONGEST = 0.75
+"""Maximum seconds after a refusal until the next bus may try; the delay doubles with each."""
+_OUTDATED = 5.0
+"""Seconds after which a refusal is disregarded."""
+
+
+class Admission:
+    """Queue buses that open on one server, first come, first served.
+
+    A bus needs two connections to open. Many that open at once would each get one and be refused the other, and each
+    attempt costs the server a process and this event loop a turn.
+    """
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._refusals = 0
+        self._last: tuple[float, TooManyConnections] | None = None
+        self._opened = 0.0
+
+    @asynccontextmanager
+    async def turn(self, address: Address, timeout: float) -> AsyncIterator[None]:
+        """Wait for the turn to open, until none has opened for ``timeout`` seconds. While the server refuses
+        connections, wait about a second, then raise the last refusal."""
+        await self._wait(address, max(timeout, _ADMISSION_TIMEOUT))
+        try:
+            yield
+        except TooManyConnections as error:
+            self._refused(error)
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        self._refusals, self._last, self._opened = 0, None, asyncio.get_running_loop().time()
+        self._leave()
+
+    async def _wait(self, address: Address, timeout: float) -> None:
+        if not self._line and self._inside < self._max_opening:
+            self._inside += 1
+            return
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._line.append(turn)
+        try:
+            while not turn.done():
+                await asyncio.wait([turn], timeout=driver_errors.CROWDED)
+                # More may open at a time once the last refusal is outdated.
+                self._next()
+                if not turn.done() and (refusal := self._refusal) is not None:
+                    raise TooManyConnections(**refusal.facts)
+                if not turn.done() and loop.time() - max(begun, self._opened) > timeout:
+                    raise LockTimeout(path=address.shown, pid="of this process", waited=timeout)
+        except BaseException:
+            if turn.done():
+                self._leave()
+            else:
+                self._line.remove(turn)
+            raise
+
+    @property
+    def _refusal(self) -> TooManyConnections | None:
+        """Return the last refusal, unless it is outdated."""
+        if self._last is not None and asyncio.get_running_loop().time() - self._last[0] > _OUTDATED:
+            self._refusals, self._last = 0, None
+        return None if self._last is None else self._last[1]
+
+    @property
+    def _max_opening(self) -> int:
+        return MAX_OPENING if self._refusal is None else 1
+
+    def _refused(self, error: TooManyConnections) -> None:
+        """Hold the turn for a while, until the connections of the refused bus are closed."""
+        loop = asyncio.get_running_loop()
+        self._refusals, self._last = self._refusals + 1, (loop.time(), error)
+        loop.call_later(backoff(self._refusals, _FIRST_ADMISSION_DELAY, _LONGEST, jitter=1.0), self._leave)
+
+    def _leave(self) -> None:
+        self._inside -= 1
+        self._next()
+
+    def _next(self) -> None:
+        while self._line and self._inside < self._max_opening:
+            self._inside += 1
+            self._line.popleft().set_result(None)
+
+
+_admissions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Admission]] = WeakKeyDictionary()
+
+
+def admission(address: Address) -> Admission:
+    """Return the queue of this event loop for a server and user."""
+    servers = _admissions.setdefault(asyncio.get_running_loop(), {})
+    return servers.setdefault(address.dsn, Admission())

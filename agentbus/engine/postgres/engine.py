@@ -1,4 +1,4 @@
-"""The PostgreSQL engine: one connection that writes, a few that read, one that rings and is rung."""
+"""The PostgreSQL engine: one connection that writes, a few that read, one for notifications."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from agentbus.aside import running_loop
-from agentbus.clock import Clock, Now
+from agentbus.core.clock import Clock, Now
+from agentbus.core.threads import running_loop
 from agentbus.engine.blocking import BlockingEngine
+from agentbus.engine.group_commit import AsyncEngine
 from agentbus.engine.interface import Progress
-from agentbus.engine.looped import LoopEngine
-from agentbus.engine.postgres import problems
-from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.admission import admission
-from agentbus.engine.postgres.bell import Bell
+from agentbus.engine.postgres import errors as driver_errors
 from agentbus.engine.postgres.blocking import BlockingPostgres
-from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import opened
-from agentbus.engine.postgres.examination import examine, oldest
+from agentbus.engine.postgres.connection import admission, open_bus_connection
+from agentbus.engine.postgres.health import examine, oldest
+from agentbus.engine.postgres.notify import Bell
 from agentbus.engine.postgres.readers import Readers
-from agentbus.engine.postgres.transaction import Transactor
+from agentbus.engine.postgres.server import Address, ServerClock
+from agentbus.engine.postgres.transaction import TransactionRunner
 from agentbus.engine.postgres.writer import Writer
 from agentbus.errors import BusClosed, TooManyConnections, UseServerTools
-from agentbus.operations import Op
-from agentbus.operations.examining import OpenTransaction, Unseen
+from agentbus.operations.health import OpenTransaction, SkippedCheck
 from agentbus.operations.processes import Entry
+from agentbus.operations.protocol import Op
 from agentbus.records import BackupRecord, Check
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-class PostgresEngine(LoopEngine[Writer]):
-    """A bus in a schema of a server."""
+class PostgresEngine(AsyncEngine[Writer]):
+    """Run a bus in a schema of a PostgreSQL server."""
 
     def __init__(
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
@@ -42,40 +40,40 @@ class PostgresEngine(LoopEngine[Writer]):
         super().__init__(clock or ServerClock(), address.directory, home=None, durability=durability)
         self._address = address
         self._create = create
-        self._patience = lock_timeout
+        self._lock_timeout = lock_timeout
         self._readers: Readers | None = None
         self._bell: Bell | None = None
 
     async def open(self) -> Entry:
         self._loop = running_loop()
-        async with admission(self._address).turn(self._address, self._patience):
+        async with admission(self._address).turn(self._address, self._lock_timeout):
             try:
                 return await self._open()
             except TooManyConnections:
-                # Before anything else of this process tries.
-                await self._let_go()
+                # Free what was opened before another bus of this process tries.
+                await self._release_all()
                 raise
 
     async def _open(self) -> Entry:
-        connection = await opened(self._address, self._patience, self.clock, create=self._create)
-        self._bell = bell = Bell(self._address, self.hub)
-        transactor = Transactor(self._address, self.clock, patience=self._patience, connection=connection)
-        self._writer = Writer(transactor, bell)
-        self._readers = Readers(self._address, self._patience, lender=transactor)
-        bell.is_barred = lambda: transactor.is_refused
-        transactor.refused = self._give_back
+        connection = await open_bus_connection(self._address, self._lock_timeout, self.clock, create=self._create)
+        self._bell = bell = Bell(self._address, self.waiters)
+        runner = TransactionRunner(self._address, self.clock, lock_timeout=self._lock_timeout, connection=connection)
+        self._writer = Writer(runner, bell)
+        self._readers = Readers(self._address, self._lock_timeout, lender=runner)
+        bell.is_barred = lambda: runner.is_refused
+        runner.refused = self._close_idle
         try:
             await bell.open()
-        except problems.DRIVER as error:
-            raise problems.translated(error, self._address) from error
+        except driver_errors.DRIVER as error:
+            raise driver_errors.translate_error(error, self._address) from error
         return await self._enter(bell.name)
 
-    def _give_back(self) -> None:
-        """The connection that writes was lost, and the server refuses another."""
+    def _close_idle(self) -> None:
+        """Free idle connections: the one that writes was lost, and the server refuses another."""
         if self._readers is not None:
-            self._readers.give_back()
+            self._readers.close_idle()
         if self._bell is not None:
-            self._bell.give_back()
+            self._bell.close_idle()
 
     def _entered(self, entry: Entry) -> None:
         super()._entered(entry)
@@ -84,14 +82,14 @@ class PostgresEngine(LoopEngine[Writer]):
 
     @property
     def busy(self) -> bool:
-        """Whether something is on its way to the server or back."""
+        """Return True while a statement is in flight."""
         parts = (self._writer, self._readers, self._bell)
         return any(part is not None and part.busy for part in parts)
 
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         return await self._reading().answer(lambda: question(request, self.clock.now()))
 
-    async def look(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+    async def read_inline(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         return await self._reading().answer(lambda: question(request, self.clock.now()))
 
     def _reading(self) -> Readers:
@@ -104,10 +102,10 @@ class PostgresEngine(LoopEngine[Writer]):
         self.check()
         raise UseServerTools(path=self._address.shown, command=self._address.dump(path))
 
-    async def examine(self) -> list[Check | Unseen]:
+    async def check_health(self) -> list[Check | SkippedCheck]:
         return await examine(self._reading(), self._address)
 
-    async def inspect(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
+    async def read_isolated(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         return await self.read(question, request)
 
     async def sizes(self) -> tuple[int, int]:
@@ -120,37 +118,37 @@ class PostgresEngine(LoopEngine[Writer]):
     async def oldest_transaction(self) -> OpenTransaction | None:
         return await oldest(self._reading())
 
-    def waited(self) -> int:
-        # Transactions run beside each other.
+    def lock_wait_ms(self) -> int:
+        # Transactions run concurrently.
         return 0
 
     async def checkpoint(self) -> None:
-        """The server looks after its own log."""
+        """Do nothing: the server maintains its own log."""
 
     def blocking(self) -> BlockingEngine:
-        # The server's time as that connection hears of it: the clock of this one belongs to the loop's thread.
+        # The clock of this engine belongs to the loop's thread; the other connection learns the server's time itself.
         clock = None if isinstance(self.clock, ServerClock) else self.clock
         durability = "disk" if self._disk else "process"
         store = BlockingPostgres(
-            self._address, create=False, durability=durability, clock=clock, lock_timeout=self._patience
+            self._address, create=False, durability=durability, clock=clock, lock_timeout=self._lock_timeout
         )
-        store.entered(self.process)
+        store.set_process(self.process)
         return store
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         if self._writer is not None:
-            self._writer.hurry()
+            self._writer.stop_waiting()
         if self._readers is not None:
-            self._readers.hurry()
+            self._readers.stop_waiting()
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        """A bell is gone with the connection that it hung on."""
+        """Do nothing: a doorbell ends with its connection."""
 
     async def close(self, *, left: bool = True) -> None:
-        if self._owner.is_here:
-            await self._let_go()
+        if self._owner.is_current:
+            await self._release_all()
 
-    async def _let_go(self) -> None:
+    async def _release_all(self) -> None:
         writer, self._writer = self._writer, None
         readers, self._readers = self._readers, None
         bell, self._bell = self._bell, None
@@ -159,5 +157,5 @@ class PostgresEngine(LoopEngine[Writer]):
                 await writer.close()
         finally:
             await asyncio.gather(*(part.close() for part in (readers, bell) if part is not None))
-            # Whoever waits for a message hears that there will be none.
-            self.hub.ring_all()
+            # Receivers that still wait must see that the bus is closed.
+            self.waiters.ring_all()

@@ -1,23 +1,32 @@
-"""Connections that only read: a few, made when they are needed, and used again."""
+"""Read-only connections, opened on demand and reused; several queries merged into one round trip."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
-from agentbus.engine.postgres import problems
-from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.connection import Connection, connect, let_go, server_queries
-from agentbus.engine.postgres.retries import Retries, pause_of
-from agentbus.engine.postgres.standstill import watched
-from agentbus.engine.postgres.statements import ask
+import msgspec
+
+from agentbus.engine.postgres import errors as driver_errors
+from agentbus.engine.postgres.connection import (
+    Connection,
+    Retries,
+    connect,
+    pause_of,
+    server_queries,
+    terminate,
+    with_response_timeout,
+)
+from agentbus.engine.postgres.server import Address
+from agentbus.engine.postgres.statements import ask, statements
 from agentbus.errors import BusClosed
-from agentbus.operations import Op, Query, Rows
+from agentbus.operations.protocol import Op, Query, Rows
 
 log = logging.getLogger("agentbus.engine")
 
@@ -26,30 +35,30 @@ Work: TypeAlias = Callable[[Connection], Coroutine[Any, Any, T]]
 
 
 class Lender(Protocol):
-    """Runs reads on a connection that is open for something else."""
+    """Runs reads on a connection that is open for another purpose."""
 
     async def lend(self, work: Work[T]) -> T: ...
 
 
 MOST = 4
 IDLE = 10.0
-"""Seconds after which connections that were not needed are given back to the server, which has only so many."""
+"""Seconds after which unused connections are closed."""
 _SETTINGS = {"default_transaction_read_only": "on"}
-"""A question that would write, or lock a row against others, is refused."""
+"""The server refuses a query that would write or lock a row."""
 
 
 class Readers:
-    """Answers questions, several at once. First come, first served.
+    """Run reads concurrently, first come, first served.
 
-    While the server refuses connections, reads share those that are open; if there is none, they run on the connection
-    of ``lender``. So a bus that is open needs no further connection to finish its work.
+    While the server refuses connections, reads share the open ones; if there is none, they run on the connection of
+    ``lender``. So an open bus needs no further connection to finish its work.
     """
 
     def __init__(
-        self, address: Address, patience: float, *, standby: bool = False, lender: Lender | None = None
+        self, address: Address, lock_timeout: float, *, standby: bool = False, lender: Lender | None = None
     ) -> None:
         self._address = address
-        self._patience = patience
+        self._lock_timeout = lock_timeout
         self._standby = standby
         self._lender = lender
         self._lent = 0
@@ -59,7 +68,7 @@ class Readers:
         self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
-        self._hurried = False
+        self._stopping = False
         self._spare = 0
         self._look: asyncio.TimerHandle | None = None
         self._partings: set[asyncio.Task[None]] = set()
@@ -69,11 +78,11 @@ class Readers:
         return self._lent > 0 or self._count > len(self._idle)
 
     async def answer(self, question: Callable[[], Op[T]]) -> T:
-        """Answer a question of the bus."""
+        """Run a read of the bus."""
         return await self._do(lambda connection: _drive(question(), connection))
 
     async def fetch(self, name: str, *parameters: Any) -> Rows:
-        """Ask the server about itself."""
+        """Run a query about the server itself."""
         sql = server_queries()[name]
 
         async def ask_server(connection: Connection) -> Rows:
@@ -82,34 +91,34 @@ class Readers:
         return await self._do(ask_server)
 
     async def ask(self, name: str) -> Rows:
-        """Run a query of the bus that takes nothing."""
+        """Run a query of the bus without parameters."""
         return await self._do(lambda connection: ask(connection, Query(name)))
 
     async def ring(self, channels: Sequence[str], process: int) -> None:
-        """Notify whoever listens to these channels: more of them than go with a commit."""
+        """Notify the listeners of channels, more than fit into a commit."""
         await self._do(lambda connection: ask(connection, Query("listeners_of", (list(channels), process))))
 
     async def _do(self, work: Work[T]) -> T:
-        """If the connection is lost meanwhile, do it again: reading twice does no harm."""
+        """Run a read, and repeat it if the connection is lost: reading twice is harmless."""
         try:
             return await self._once(work)
         except Exception as error:
-            if not problems.is_lost(error) or self._closed:
-                raise self._problem(error) from error
+            if not driver_errors.is_lost(error) or self._closed:
+                raise self._error_for_caller(error) from error
             lost = error
-        return await self._patiently(work, lost)
+        return await self._retry(work, lost)
 
-    async def _patiently(self, work: Work[T], lost: Exception) -> T:
+    async def _retry(self, work: Work[T], lost: Exception) -> T:
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
-        retries = Retries(self._address, self._patience, lost)
+        retries = Retries(self._address, self._lock_timeout, lost)
 
         def enough(state: RetryCallState) -> bool:
             last = state.outcome.exception() if state.outcome is not None else None
-            return self._closed or self._hurried or retries.are_over(last)
+            return self._closed or self._stopping or retries.are_over(last)
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception(problems.is_lost),
+            retry=retry_if_exception(driver_errors.is_lost),
             stop=enough,
             wait=pause_of,
             reraise=True,
@@ -117,21 +126,21 @@ class Readers:
         try:
             return await retrying(self._once, work)
         except Exception as error:
-            raise self._problem(error) from error
+            raise self._error_for_caller(error) from error
 
-    def _problem(self, error: Exception) -> Exception:
+    def _error_for_caller(self, error: Exception) -> Exception:
         if self._closed:
             return BusClosed()
-        driver = isinstance(error, problems.DRIVER)
-        return problems.translated(error, self._address, waited=self._patience) if driver else error
+        driver = isinstance(error, driver_errors.DRIVER)
+        return driver_errors.translate_error(error, self._address, waited=self._lock_timeout) if driver else error
 
     async def _once(self, work: Work[T]) -> T:
         try:
             async with self._connection() as connection:
-                with watched(connection, self._address):
+                with with_response_timeout(connection, self._address):
                     return await work(connection)
         except Exception as error:
-            if self._lender is None or not (isinstance(error, _Refused) or problems.is_crowded(error)):
+            if self._lender is None or not (isinstance(error, _Refused) or driver_errors.is_crowded(error)):
                 raise
         return await self._borrow(self._lender, work)
 
@@ -173,9 +182,9 @@ class Readers:
             yield connection
             sound = True
         except Exception as error:
-            # Whatever the server answered, the connection can go on, unless it was lost.
-            sound = not problems.is_lost(error)
-            if problems.is_crowded(error):
+            # Any answer of the server leaves the connection usable, unless it was lost.
+            sound = not driver_errors.is_lost(error)
+            if driver_errors.is_crowded(error):
                 self._refused(loop.time())
             raise
         finally:
@@ -183,24 +192,24 @@ class Readers:
                 self._idle.append(connection)
                 self._look_later()
             else:
-                # Also after a cancellation: a statement may be on its way.
-                let_go(connection)
+                # Also after a cancellation: a statement may be in flight.
+                terminate(connection)
                 self._count -= 1
             self._next()
 
     def _refused(self, now: float) -> None:
-        """Make do with the connections that are open, for a while. Then try again: not all buses at the same time."""
+        """Use only the open connections for a while. The delay is random, so that not all buses retry at once."""
         if now >= self._few_until and self._lender is not None:
-            log.warning("the server has no connection left for reading; reads share those that this bus has")
+            log.warning("the server has no connection left for reading; reads share the open connections")
         self._most, self._few_until = self._count - 1, now + IDLE * random.uniform(0.5, 1.5)  # noqa: S311
 
-    def give_back(self) -> None:
-        """Close the connections that are idle: the one that writes was refused."""
+    def close_idle(self) -> None:
+        """Close idle connections: the one that writes was refused."""
         idle, self._idle = self._idle, []
         self._count -= len(idle)
         self._most, self._few_until = self._count, asyncio.get_running_loop().time() + IDLE
         for connection in idle:
-            let_go(connection)
+            terminate(connection)
 
     def _next(self) -> None:
         while self._waiting:
@@ -210,12 +219,12 @@ class Readers:
                 return
 
     def _look_later(self) -> None:
-        """One connection is kept. How many others are spared all the time until then?"""
+        """Schedule the closing of connections that stay idle until then; one stays open."""
         if self._look is None and len(self._idle) > 1:
             self._spare = len(self._idle)
-            self._look = asyncio.get_running_loop().call_later(IDLE, self._give_back)
+            self._look = asyncio.get_running_loop().call_later(IDLE, self._close_idle)
 
-    def _give_back(self) -> None:
+    def _close_idle(self) -> None:
         self._look = None
         for connection in self._idle[: max(0, self._spare - 1)]:
             self._idle.remove(connection)
@@ -225,8 +234,8 @@ class Readers:
             parting.add_done_callback(self._partings.discard)
         self._look_later()
 
-    def hurry(self) -> None:
-        self._hurried = True
+    def stop_waiting(self) -> None:
+        self._stopping = True
 
     async def close(self) -> None:
         self._closed = True
@@ -241,14 +250,14 @@ class Readers:
 
 
 class _Refused(Exception):
-    """The server has refused a connection lately, and this bus has none that only reads."""
+    """The server refused a connection recently, and this bus has no read-only one."""
 
 
 async def _part(connection: Connection) -> None:
     try:
         await connection.close(timeout=0.5)
     except Exception:
-        let_go(connection)
+        terminate(connection)
 
 
 async def _drive(op: Op[T], connection: Connection) -> T:
@@ -258,3 +267,73 @@ async def _drive(op: Op[T], connection: Connection) -> T:
             step = op.send(await ask(connection, cast(Query, step)))
     except StopIteration as stop:
         return cast(T, stop.value)
+
+
+_parameter = re.compile(r"\$(\d+)")
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """Several queries as one statement, and the columns of each in a row."""
+
+    sql: str
+    columns: tuple[slice, ...]
+
+
+_merged: dict[tuple[str, ...], Merged] = {}
+"""Keyed by the names of the queries."""
+
+
+async def ask_several(connection: Connection, queries: Sequence[Query]) -> list[Rows]:
+    """Run queries and return the rows of each: in one statement, except those that lock first."""
+    answers: list[Rows] = [[] for _ in queries]
+    together: list[int] = []
+    for place, query in enumerate(queries):
+        if len(statements()[query.name]) > 1:
+            answers[place] = await ask(connection, query)
+        else:
+            together.append(place)
+    if together:
+        names = tuple(queries[place].name for place in together)
+        merged = _merged.get(names) or await _merge(connection, names)
+        parameters = [value for place in together for value in queries[place].parameters]
+        for row in await connection.fetch(merged.sql, *parameters):
+            number = row[0]
+            answers[together[number]].append(row[merged.columns[number]])
+    return answers
+
+
+async def _merge(connection: Connection, names: tuple[str, ...]) -> Merged:
+    """Build the merged statement. A row has the number of its query, the columns of that query, and NULL for the
+    others. The column types are looked up once."""
+    queries = server_queries()
+    questions: list[str] = []
+    kinds: list[list[str]] = []
+    width = 0
+    for number, name in enumerate(names):
+        (statement,) = statements()[name]
+        prepared = await connection.prepare(statement.sql)
+        kinds.append([attribute.type.name for attribute in prepared.get_attributes()])
+        columns = ", ".join(f"c{place}" for place in range(len(kinds[-1])))
+        sql = _shifted(statement.sql, width)
+        questions.append(queries["server_question"].format(number=number, columns=columns, sql=sql))
+        width += statement.width
+    answers: list[str] = []
+    slices: list[slice] = []
+    start = 1
+    for number, own in enumerate(kinds):
+        values = [
+            f"c{place}" if other == number else f"CAST(NULL AS {kind})"
+            for other, columns_of in enumerate(kinds)
+            for place, kind in enumerate(columns_of)
+        ]
+        answers.append(queries["server_answer"].format(number=number, values=", ".join(values)))
+        slices.append(slice(start, start + len(own)))
+        start += len(own)
+    sql = queries["server_several"].format(questions=", ".join(questions), answers=" UNION ALL ".join(answers))
+    merged = _merged[names] = Merged(sql, tuple(slices))
+    return merged
+
+
+def _shifted(sql: str, width: int) -> str:
+    """Return the SQL with its parameters numbered after those of the previous queries."""
+    return _parameter.sub(lambda match: f"${int(match[1]) + width}", sql)

@@ -1,4 +1,4 @@
-"""Named queries as PostgreSQL runs them: parameters, lists of rows, and queries of several statements."""
+"""Run named queries on PostgreSQL: parameters, lists of rows, and queries of several statements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from agentbus.codec import plain
+from agentbus.core.codec import plain
 from agentbus.engine.postgres.connection import Connection, server_queries
 from agentbus.engine.queries import load
-from agentbus.operations import Each, Numbered, Query, Row, Rows
+from agentbus.operations.protocol import ExecuteMany, InsertNumbered, Query, Row, Rows
 
 _wide: dict[str, str] = {}
 """INSERTs that take a list for each column, by the name of the query."""
@@ -20,7 +20,7 @@ _plain_insert = re.compile(r"(INSERT INTO [^()]*\([^()]*\)\s*)VALUES \((\$\d+(?:
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """One statement of a query, how many of the query's parameters it takes, and which of them it opens as JSON."""
+    """One statement of a query, the number of parameters it takes, and those that it expands as JSON."""
 
     sql: str
     width: int
@@ -29,7 +29,7 @@ class Statement(msgspec.Struct, frozen=True):
 
 @cache
 def statements() -> dict[str, tuple[Statement, ...]]:
-    """Every named query. What comes before its last statement only locks, so that the last one sees what others did."""
+    """Return every named query. Statements before the last only lock, so that the last sees the changes of others."""
     return {name: tuple(_statement(part) for part in sql.split(";\n")) for name, sql in load("postgres").items()}
 
 
@@ -49,7 +49,7 @@ async def ask(connection: Connection, query: Query) -> Rows:
     return [tuple(row) for row in await connection.fetch(found[-1].sql, *parameters)]
 
 
-async def write_each(connection: Connection, step: Each) -> None:
+async def write_each(connection: Connection, step: ExecuteMany) -> None:
     """Run a query for every row of parameters."""
     if not step.rows:
         return
@@ -67,15 +67,15 @@ async def write_each(connection: Connection, step: Each) -> None:
 
 
 async def _widened(connection: Connection, name: str, sql: str, match: re.Match[str]) -> str:
-    """An INSERT of one row as one of many: the server is asked once for the types."""
+    """Return an INSERT of one row as an INSERT of many. The types are looked up once."""
     prepared = await connection.prepare(sql)
     lists = ", ".join(f"${number}::{kind.name}[]" for number, kind in enumerate(prepared.get_parameters(), 1))
     _wide[name] = f"{match[1]}{_FROM_LISTS.format(lists=lists)}{match[3]}"
     return _wide[name]
 
 
-async def write_numbered(connection: Connection, step: Numbered) -> Rows:
-    """Insert rows that the server numbers, all in one statement; the first of the numbers."""
+async def write_numbered(connection: Connection, step: InsertNumbered) -> Rows:
+    """Insert rows that the server numbers, in one statement; return the first number."""
     if len(step.rows) == 1:
         sql = await _numbering(connection, step.name, "server_numbered_one")
         return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter)]
@@ -84,16 +84,16 @@ async def write_numbered(connection: Connection, step: Numbered) -> Rows:
     return [tuple(row) for row in await connection.fetch(sql, *parameters)]
 
 
-async def write_if_current(connection: Connection, step: Numbered, version: int) -> Rows:
-    """Insert the only row of this step; its number. Nothing if the directory has another version by now, or cannot be
-    looked at without waiting."""
+async def write_if_current(connection: Connection, step: InsertNumbered, version: int) -> Rows:
+    """Insert the only row of this step and return its number. Nothing if the count has changed, or cannot be read
+    without waiting."""
     sql = await _numbering(connection, step.name, "server_numbered_if_current")
     return [tuple(row) for row in await connection.fetch(sql, *step.rows[0], step.counter, version)]
 
 
-async def find_written(connection: Connection, step: Numbered, newest: int) -> tuple[int | None, bool]:
-    """See that the only row of this step is not inserted any more; its number, if it was (one after ``newest``), and
-    whether that can be told."""
+async def find_written(connection: Connection, step: InsertNumbered, newest: int) -> tuple[int | None, bool]:
+    """Prevent the insertion of the only row of this step, and return its number if it was inserted (after ``newest``),
+    and whether that is certain."""
     _, match = _inserting(step.name)
     _, *columns = (name.strip() for name in match[1].partition("(")[2].strip(" )\n").split(","))
     row = dict(zip(columns, step.rows[0], strict=True))
@@ -103,7 +103,7 @@ async def find_written(connection: Connection, step: Numbered, newest: int) -> t
 
 
 async def _numbering(connection: Connection, name: str, template: str) -> str:
-    """An INSERT of one row as another that takes numbers from a counter: the server is asked once for the types."""
+    """Return an INSERT of one row as one that takes numbers from a counter. The types are looked up once."""
     if (name, template) not in _numbered:
         statement, match = _inserting(name)
         prepared = await connection.prepare(statement.sql)
@@ -129,7 +129,7 @@ def _inserting(name: str) -> tuple[Statement, re.Match[str]]:
 
 
 _numbered: dict[tuple[str, str], str] = {}
-"""INSERTs that take their numbers from a counter, by the name of the query and of what is made of it."""
+"""INSERTs that take their numbers from a counter, keyed by query and template."""
 _FROM_LISTS = "(SELECT * FROM unnest({lists}))"
 
 
@@ -138,5 +138,5 @@ def _columns(rows: Sequence[Row]) -> list[list[Any]]:
 
 
 def _bound(value: Any, opened: bool) -> Any:
-    """A parameter as the driver takes it: a list of pairs as JSON, where the query opens that."""
+    """Return a parameter for the driver: a list of pairs as JSON, where the query expands it."""
     return plain(value) if opened and type(value) is list else value

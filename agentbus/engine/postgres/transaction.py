@@ -1,7 +1,7 @@
-"""Driving operations in PostgreSQL transactions: many calls in one commit, neighbours never noticing each other.
+"""Run operations in PostgreSQL transactions: many calls in one commit, isolated from each other.
 
-A transaction holds the bus's lock from its beginning to its commit: shared, if all its operations may run beside
-others; alone otherwise. So only what runs beside others needs locks of its own, and those are in the queries.
+A transaction holds the lock of the bus from its start to its commit: shared, if all its operations may run
+concurrently; exclusive otherwise. So only concurrent operations need locks of their own, and those are in the queries.
 """
 
 from __future__ import annotations
@@ -12,31 +12,48 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from agentbus.clock import Clock, Now
-from agentbus.engine.calls import Call, grouped
-from agentbus.engine.postgres import problems
-from agentbus.engine.postgres.address import Address
-from agentbus.engine.postgres.clock import ServerClock
-from agentbus.engine.postgres.connection import Connection, connect, let_go, lock_timeout, server_queries, writing
-from agentbus.engine.postgres.directory import Directory, Planned
-from agentbus.engine.postgres.merging import ask_several
-from agentbus.engine.postgres.retries import Retries, pause_of
-from agentbus.engine.postgres.scripts import Scripts
-from agentbus.engine.postgres.standstill import watched
+from agentbus.core.clock import Clock, Now
+from agentbus.engine.postgres import errors as driver_errors
+from agentbus.engine.postgres.connection import (
+    Connection,
+    Retries,
+    connect,
+    lock_timeout_ms,
+    pause_of,
+    server_queries,
+    terminate,
+    with_response_timeout,
+    writing,
+)
+from agentbus.engine.postgres.pipeline import Scripts
+from agentbus.engine.postgres.readers import ask_several
+from agentbus.engine.postgres.send_cache import Planned, SendCache
+from agentbus.engine.postgres.server import Address, ServerClock
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, BusClosed, OutcomeUnknown, StoreError
-from agentbus.operations import Again, Each, Numbered, Op, Query, Rows, Several, Wake
+from agentbus.operations.protocol import (
+    Call,
+    ExecuteMany,
+    Gather,
+    InsertNumbered,
+    Op,
+    Query,
+    Rows,
+    Wake,
+    WakeLater,
+    group_by_operation,
+)
 
 log = logging.getLogger("agentbus.engine")
 
 T = TypeVar("T")
 Questions: TypeAlias = Callable[[Connection, Sequence[Query]], Awaitable[list[Rows]]]
-"""How several questions are asked."""
+"""Runs several queries at once."""
 
 
 class Bells:
-    """Channels to be rung once a transaction is committed, and those to be rung here again a little later. ``told``:
-    the other processes have been rung already."""
+    """Channels to ring after a commit, and those to ring here once more shortly after. ``told``: other processes have
+    been notified already."""
 
     __slots__ = ("again", "channels", "told")
 
@@ -50,43 +67,43 @@ class Bells:
         self.again += others.again
 
 
-class Transactor:
-    """Commits batches of calls on one connection."""
+class TransactionRunner:
+    """Commit batches of calls on one connection."""
 
-    def __init__(self, address: Address, clock: Clock, *, patience: float, connection: Connection | None) -> None:
+    def __init__(self, address: Address, clock: Clock, *, lock_timeout: float, connection: Connection | None) -> None:
         self._address = address
         self._clock = clock
-        self._patience = patience
+        self._lock_timeout = lock_timeout
         self._limit: float | None = None
         self.process = 0
         self.hint: Callable[[Sequence[str]], None] | None = None
-        """Told before a commit that takes time who will be rung after it."""
+        """Called before a slow commit with the channels that will be rung."""
         self.refused: Callable[[], None] | None = None
-        """Called when the server refuses the connection: the bus then gives back the others that it has."""
+        """Called when the server refuses the connection: the bus then closes its idle ones."""
         self.is_refused = False
         self._connection = connection
         self._turn = asyncio.Lock()
         self._lent: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._scripts: Scripts | None = None
-        self._directory = Directory()
+        self._send_cache = SendCache()
         self._doubted: Planned | None = None
-        self._hurried = False
+        self._stopping = False
         queries = server_queries()
-        self._beside, self._alone = queries["server_lock_beside"], queries["server_lock_alone"]
+        self._shared, self._alone = queries["server_lock_concurrent"], queries["server_lock_alone"]
         self._unlock = queries["server_unlock"]
 
-    async def run(self, calls: Sequence[Call], patience: float | None = None) -> Bells:
-        """Commit the calls and note each one's outcome; the bells to ring. ``patience`` replaces that of the bus: it is
-        the server that ends the wait for a lock, because a COMMIT that is cancelled may have been carried out."""
+    async def run(self, calls: Sequence[Call], lock_timeout: float | None = None) -> Bells:
+        """Commit the calls, set their outcomes, and return the channels to ring. ``lock_timeout`` overrides the lock
+        timeout of the bus. The server enforces it, because a cancelled COMMIT may have been carried out."""
         async with self._turn:
-            self._limit = patience
+            self._limit = lock_timeout
             return await self._run(calls)
 
     @property
-    def _waits(self) -> float:
-        """Seconds that the present calls may wait for others."""
-        return self._patience if self._limit is None else self._limit
+    def _effective_timeout(self) -> float:
+        """Return the lock timeout of the present calls."""
+        return self._lock_timeout if self._limit is None else self._limit
 
     async def _run(self, calls: Sequence[Call]) -> Bells:
         begun = time.perf_counter()
@@ -95,11 +112,13 @@ class Transactor:
             try:
                 bells = await self._attempt(calls)
             except (_Lost, _Conflict) as error:
-                bells = await self._patiently(calls, error)
+                bells = await self._retry(calls, error)
         except (_Lost, _Conflict) as error:
-            return self._failed(calls, problems.translated(error.reason, self._address, waited=self._waits))
+            return self._failed(
+                calls, driver_errors.translate_error(error.reason, self._address, waited=self._effective_timeout)
+            )
         except Exception as error:
-            let_go(self._connection)
+            terminate(self._connection)
             return self._failed(calls, error)
         if log.isEnabledFor(logging.DEBUG):
             names = ", ".join(sorted({call.operation.name for call in calls}))
@@ -107,8 +126,8 @@ class Transactor:
         return bells
 
     async def lend(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        """Read on this connection, between two transactions; first come, first served. Cancelling the caller does not
-        cancel the statement: that would cost the connection. Raises what the driver does."""
+        """Read on this connection between two transactions, first come, first served. Cancelling the caller does not
+        cancel the statement, which would cost the connection. Raises errors of the driver."""
         task = asyncio.ensure_future(self._read(work))
         self._lent.add(task)
         task.add_done_callback(self._returned)
@@ -120,11 +139,11 @@ class Transactor:
                 raise BusClosed
             connection = await self._connected()
             try:
-                with watched(connection, self._address):
+                with with_response_timeout(connection, self._address):
                     return await work(connection)
             except BaseException as error:
-                if problems.is_lost(error) or not isinstance(error, Exception):
-                    let_go(connection)
+                if driver_errors.is_lost(error) or not isinstance(error, Exception):
+                    terminate(connection)
                 raise
 
     def _returned(self, task: asyncio.Task[Any]) -> None:
@@ -132,9 +151,9 @@ class Transactor:
         if not task.cancelled():
             task.exception()
 
-    def hurry(self) -> None:
-        """Wait for the server no longer."""
-        self._hurried = True
+    def stop_waiting(self) -> None:
+        """Stop retrying."""
+        self._stopping = True
 
     async def close(self) -> None:
         self._closed = True
@@ -142,24 +161,24 @@ class Transactor:
         if connection is not None:
             try:
                 await connection.close(timeout=0.5)
-            except problems.DRIVER:
-                let_go(connection)
+            except driver_errors.DRIVER:
+                terminate(connection)
 
-    def break_off(self) -> None:
-        """Whoever waited for a batch was interrupted: what was not committed is undone with the connection."""
-        let_go(self._connection)
+    def abort(self) -> None:
+        """Close the connection: the caller was interrupted, and what is not committed is rolled back."""
+        terminate(self._connection)
 
-    async def _patiently(self, calls: Sequence[Call], error: _Lost) -> Bells:
-        """Nothing was written (or one message, perhaps): the connection was lost, or another transaction was in the
-        way. Try for a while."""
-        # Imported only here, on the slow path.
+    async def _retry(self, calls: Sequence[Call], error: _Lost) -> Bells:
+        """Retry for a bounded time after a lost connection or a conflict. Nothing was written, except possibly one
+        message that was sent alone."""
+        # Imported on the slow path only.
         from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-        retries = Retries(self._address, self._waits, error.reason)
+        retries = Retries(self._address, self._effective_timeout, error.reason)
 
         def enough(state: RetryCallState) -> bool:
             last = state.outcome.exception() if state.outcome is not None else None
-            return self._hurried or retries.are_over(last.reason if isinstance(last, _Lost) else last)
+            return self._stopping or retries.are_over(last.reason if isinstance(last, _Lost) else last)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((_Lost, _Conflict)),
@@ -172,73 +191,78 @@ class Transactor:
     async def _attempt(self, calls: Sequence[Call]) -> Bells:
         try:
             connection = await self._connected()
-            with watched(connection, self._address):
+            with with_response_timeout(connection, self._address):
                 try:
-                    bells = await self._by_itself(connection, calls[0]) if len(calls) == 1 else None
-                    return bells or await self._together(connection, calls)
-                except _Undone:
-                    return await self._one_by_one(connection, calls)
-        except problems.DRIVER as error:
-            if problems.is_lost(error):
-                let_go(self._connection)
+                    bells = await self._run_single_statement(connection, calls[0]) if len(calls) == 1 else None
+                    return bells or await self._run_batch(connection, calls)
+                except _RolledBack:
+                    return await self._run_with_savepoints(connection, calls)
+        except driver_errors.DRIVER as error:
+            if driver_errors.is_lost(error):
+                terminate(self._connection)
                 raise _Lost(error) from error
-            if problems.is_conflict(error):
+            if driver_errors.is_conflict(error):
                 raise _Conflict(error) from error
             raise
 
     async def _connected(self) -> Connection:
-        """Return the connection, or another if it was lost. Raises what the driver does."""
+        """Return the connection, or a new one if it was lost. Raises errors of the driver."""
         if self._connection is None or self._connection.is_closed():
             try:
-                self._connection = await connect(self._address, writing(self._patience))
+                self._connection = await connect(self._address, writing(self._lock_timeout))
             except Exception as error:
-                self.is_refused = problems.is_crowded(error)
+                self.is_refused = driver_errors.is_crowded(error)
                 if self.is_refused and self.refused is not None:
-                    # Writing comes first: buses that hold connections and wait for more would wait for each other.
+                    # Writing comes first: buses that hold connections and wait for more would deadlock.
                     self.refused()
                 raise
             self.is_refused = False
-            # Another server may be there by now, whose tables have counted otherwise.
-            self._directory.forget()
+            # After a failover the counters of the tables may differ.
+            self._send_cache.forget()
             if isinstance(self._clock, ServerClock):
                 self._clock.forget()
         return self._connection
 
-    async def _by_itself(self, connection: Connection, call: Call) -> Bells | None:
-        """One statement instead of a transaction, if it is that kind of call. None if not: nothing was written."""
+    async def _run_single_statement(self, connection: Connection, call: Call) -> Bells | None:
+        """Run the call as one statement instead of a transaction. None if that is not possible; nothing is written
+        then."""
         if self._doubted is not None:
-            return await self._settled(connection, call, self._doubted)
+            return await self._settle_doubt(connection, call, self._doubted)
         clock = self._clock
-        if not call.operation.single or not call.durable or (isinstance(clock, ServerClock) and not clock.is_fresh):
+        if (
+            not call.operation.single_insert
+            or not call.durable
+            or (isinstance(clock, ServerClock) and not clock.is_fresh)
+        ):
             return None
         if self._limit is not None:
-            # Only a transaction has a limit of its own.
+            # Only a transaction can have its own lock timeout.
             return None
-        if (planned := self._directory.plan(call, clock.now())) is None:
+        if (planned := self._send_cache.plan(call, clock.now())) is None:
             return None
         if self.hint is not None:
             self.hint(planned.channels)
         try:
             number = await planned.write(connection)
-        except problems.DRIVER as error:
-            if problems.is_lost(error):
+        except driver_errors.DRIVER as error:
+            if driver_errors.is_lost(error):
                 self._doubted = planned
                 raise
-            if problems.is_lock_timeout(error):
+            if driver_errors.is_lock_timeout(error):
                 raise
             await connection.execute(self._unlock)
             number = []
         if not number:
-            self._directory.forget()
+            self._send_cache.forget()
             return None
         return await self._written(connection, call, planned, number[0][0])
 
-    async def _settled(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
-        """The answer to the one statement was lost. None if it was not carried out, and will not be."""
+    async def _settle_doubt(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
+        """Find out whether a statement whose answer was lost was carried out. None if it was not, and will not be."""
         await connection.execute(f"BEGIN; {self._alone}")
-        number, certain = await doubted.look(connection)
+        number, certain = await doubted.find(connection)
         await connection.execute("COMMIT")
-        self._directory.forget()
+        self._send_cache.forget()
         if number is None and not certain:
             return self._failed([call], StoreError(path=self._address.shown, reason="messages were removed meanwhile"))
         self._doubted = None
@@ -248,28 +272,28 @@ class Transactor:
         bells = Bells()
         bells.channels += planned.channels
         call.outcome = planned.end(number)
-        self._directory.numbered(number)
+        self._send_cache.numbered(number)
         bells.told = await self._ring(connection, planned.channels)
         return bells
 
     async def _ring(self, connection: Connection, channels: Sequence[str]) -> bool:
-        """Ring the other processes; whether that was possible: if not, the bell does it."""
+        """Notify other processes. False if that failed; the doorbell then does it."""
         try:
             await ask(connection, Query("listeners_of", (list(channels), self.process)))
-        except problems.DRIVER:
-            let_go(connection)
+        except driver_errors.DRIVER:
+            terminate(connection)
             return False
         return True
 
-    async def _together(self, connection: Connection, calls: Sequence[Call]) -> Bells:
-        """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
+    async def _run_batch(self, connection: Connection, calls: Sequence[Call]) -> Bells:
+        """Run all calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
         bells = Bells()
         last: list[str] = []
-        # What asks after it has written may be undone, and its answers with it: only what asks first is remembered.
-        several = self._directory.ask if len(calls) == 1 and calls[0].operation.single else ask_several
+        # Only queries that precede all writes are cached: later answers may be rolled back.
+        several = self._send_cache.ask if len(calls) == 1 and calls[0].operation.single_insert else ask_several
         now = await self._begin(connection, calls)
         try:
-            for operation, group in grouped(calls):
+            for operation, group in group_by_operation(calls):
                 op = operation.run([call.request for call in group], now)
                 results = await self._drive(connection, op, bells, last, several)
                 for call, outcome in zip(group, results, strict=True):
@@ -278,12 +302,12 @@ class Transactor:
         except Exception as error:
             await self._rollback(connection, error)
             if len(calls) > 1:
-                raise _Undone from error
-            calls[0].outcome = self._problem(error)
+                raise _RolledBack from error
+            calls[0].outcome = self._error_for_caller(error)
             return Bells()
 
-    async def _one_by_one(self, connection: Connection, calls: Sequence[Call]) -> Bells:
-        """Each call behind a savepoint, so that one that fails takes nothing of its neighbours with it."""
+    async def _run_with_savepoints(self, connection: Connection, calls: Sequence[Call]) -> Bells:
+        """Run each call behind a savepoint, so that a failure affects no other call."""
         bells = Bells()
         now = await self._begin(connection, calls)
         for call in calls:
@@ -294,69 +318,69 @@ class Transactor:
                 await connection.execute("RELEASE call")
                 bells.add(rung)
             except Exception as error:
-                if problems.is_lost(error) or problems.is_conflict(error):
+                if driver_errors.is_lost(error) or driver_errors.is_conflict(error):
                     await self._rollback(connection, error)
                     raise
-                call.outcome = self._problem(error)
+                call.outcome = self._error_for_caller(error)
                 await connection.execute(f"ROLLBACK TO call; RELEASE call; {self._unlock}")
         return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
-        # Only promises are waited for: a crash that undoes a claim or a beat merely repeats work.
+        # Only promises wait for the disk: a crash that undoes a claim or a heartbeat only repeats work.
         begin = "BEGIN" if any(call.durable for call in calls) else "BEGIN; SET LOCAL synchronous_commit = off"
         if self._limit is not None:
-            begin += f"; SET LOCAL lock_timeout = {lock_timeout(self._limit):d}"
-        lock = self._beside if all(call.beside for call in calls) else self._alone
+            begin += f"; SET LOCAL lock_timeout = {lock_timeout_ms(self._limit):d}"
+        lock = self._shared if all(call.concurrent for call in calls) else self._alone
         clock = self._clock
         try:
             if not isinstance(clock, ServerClock) or clock.is_fresh:
-                # One round trip for both; what the second says is not heard.
+                # One round trip for both; the result of the second is not needed.
                 await connection.execute(f"{begin}; {lock}")
                 return clock.now()
             await connection.execute(begin)
             ((_, moment),) = await connection.fetch(lock)
             return clock.told(moment)
-        except problems.DRIVER as error:
-            # The lock was not to be had: that is so for every call, so that none needs to be tried by itself.
+        except driver_errors.DRIVER as error:
+            # The lock timeout concerns every call, so none needs to run separately.
             await self._rollback(connection, error)
             raise
 
     async def _commit(self, connection: Connection, calls: Sequence[Call], bells: Bells, last: list[str]) -> Bells:
-        """Write what is left, commit, and ring the other processes: one round trip, of which the ringing is not in the
-        transaction any more."""
+        """Run the deferred statements, commit, and notify other processes in one round trip. The notification is
+        outside the transaction."""
         scripts = self._scripts_of(connection)
         ring = await scripts.ringing(list(dict.fromkeys(bells.channels)), self.process) if bells.channels else None
         script = "; ".join([*last, "COMMIT", *([ring] if ring else [])])
         try:
             await connection.execute(script)
-        except problems.DRIVER as error:
-            lost = problems.is_lost(error)
-            if not lost and (connection.is_in_transaction() or ring is None or problems.is_conflict(error)):
-                # Something before the COMMIT was refused, or the COMMIT itself.
+        except driver_errors.DRIVER as error:
+            lost = driver_errors.is_lost(error)
+            if not lost and (connection.is_in_transaction() or ring is None or driver_errors.is_conflict(error)):
+                # A statement before the COMMIT was refused, or the COMMIT itself.
                 raise
-            # The server may have committed before the connection went; or it was only the ringing that it refused.
+            # The server may have committed before the connection was lost, or refused only the notification.
             self._unknown(calls, error)
             if lost:
-                # If it was committed, the server has rung too.
-                let_go(connection)
+                # If it was committed, the notification was sent too.
+                terminate(connection)
             else:
-                # Who is not rung by the server is rung by the bell.
+                # The doorbell notifies instead.
                 return bells
         bells.told = ring is not None
         return bells
 
     def _unknown(self, calls: Sequence[Call], error: Exception) -> None:
-        reason = problems.translated(error, self._address).facts.get("reason", "the connection was lost")
+        reason = driver_errors.translate_error(error, self._address).facts.get("reason", "the connection was lost")
         for call in calls:
             if not isinstance(call.outcome, BaseException):
                 call.outcome = OutcomeUnknown(path=self._address.shown, reason=reason)
 
     async def _rollback(self, connection: Connection, error: Exception) -> None:
-        """Undo a transaction that failed. One that was lost needs none, and whoever drives it must hear of that."""
-        if problems.is_lost(error):
+        """Roll a failed transaction back. A lost connection or a conflict is raised to the caller instead."""
+        if driver_errors.is_lost(error):
             raise error
         await connection.execute(f"ROLLBACK; {self._unlock}")
-        if problems.is_conflict(error):
+        if driver_errors.is_conflict(error):
             raise error
 
     async def _drive(
@@ -367,14 +391,15 @@ class Transactor:
         last: list[str] | None = None,
         several: Questions = ask_several,
     ) -> Any:
-        """With ``last``, what gives nothing back waits there, until something is asked for or all is committed."""
+        """Run an operation. With ``last``, statements without results are deferred there until a query or the
+        commit."""
         try:
             step = next(op)
             while True:
                 rows: Rows = []
                 if type(step) is Wake:
                     bells.channels.extend(step.channels)
-                elif type(step) is Again:
+                elif type(step) is WakeLater:
                     bells.again.extend(step.channels)
                 else:
                     rows = await self._do(connection, step, last, several)
@@ -383,7 +408,7 @@ class Transactor:
             return stop.value
 
     async def _do(self, connection: Connection, step: Any, last: list[str] | None, several: Questions) -> Any:
-        if last is not None and isinstance(step, Query | Each):
+        if last is not None and isinstance(step, Query | ExecuteMany):
             script = await self._scripts_of(connection).deferred(step)
             if script is not None:
                 last += [script] if script else []
@@ -394,11 +419,11 @@ class Transactor:
         match step:
             case Query():
                 return await ask(connection, step)
-            case Several():
+            case Gather():
                 return await several(connection, step.queries)
-            case Numbered():
+            case InsertNumbered():
                 ((first,),) = rows = await write_numbered(connection, step)
-                self._directory.numbered(first + len(step.rows) - 1)
+                self._send_cache.numbered(first + len(step.rows) - 1)
                 return rows
         await write_each(connection, step)
         return []
@@ -409,27 +434,27 @@ class Transactor:
         return self._scripts
 
     def _failed(self, calls: Sequence[Call], error: Exception) -> Bells:
-        """Whatever it is, every caller must hear of it."""
+        """Set the error as the outcome of every call."""
         if self._doubted is not None:
             bells = Bells()
             bells.channels += self._doubted.channels
             self._unknown(calls, error)
             return bells
         for call in calls:
-            call.outcome = self._problem(error)
+            call.outcome = self._error_for_caller(error)
         return Bells()
 
-    def _problem(self, error: Exception) -> Exception:
-        """What a caller is told. Our own errors are made anew for each, because each is raised somewhere else."""
+    def _error_for_caller(self, error: Exception) -> Exception:
+        """Return the error for one caller. Errors of the bus are copied, because each caller raises its own."""
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
-        if isinstance(error, problems.DRIVER):
-            return problems.translated(error, self._address, waited=self._waits)
+        if isinstance(error, driver_errors.DRIVER):
+            return driver_errors.translate_error(error, self._address, waited=self._effective_timeout)
         return error
 
 
 class _Lost(Exception):
-    """The connection is gone. Nothing was written, but for one message perhaps that was sent alone."""
+    """The connection was lost. Nothing was written, except possibly one message that was sent alone."""
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__(str(reason))
@@ -437,8 +462,8 @@ class _Lost(Exception):
 
 
 class _Conflict(_Lost):
-    """Another transaction was in the way; nothing was written."""
+    """A concurrent transaction conflicted; nothing was written."""
 
 
-class _Undone(Exception):
-    """The common transaction was rolled back; each call must be tried by itself."""
+class _RolledBack(Exception):
+    """The batch was rolled back; each call must run separately."""

@@ -1,7 +1,7 @@
-"""Group commit: what callers ask for while a batch is being written goes into the next, one transaction for all of it.
+"""Group commit: calls that arrive while a batch is being written form the next batch, in one transaction.
 
-No caller ever holds an open transaction. Cancelling one only detaches it: still queued, its call is withdrawn; already
-taken, it commits, and ``orphaned`` hears of the result that nobody waits for.
+No caller ever holds an open transaction. Cancelling a caller only detaches it: a queued call is withdrawn; a call that
+is being written commits, and ``on_abandoned`` receives the result.
 """
 
 from __future__ import annotations
@@ -11,30 +11,37 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from agentbus.engine.batches import Batch, Waiting, answer, answered, cut_off, take
-from agentbus.engine.postgres.bell import Bell
-from agentbus.engine.postgres.transaction import Bells, Transactor
+from agentbus.engine.group_commit import (
+    Batch,
+    PendingCall,
+    await_result,
+    fail_with_unknown_outcome,
+    resolve,
+    take_batch,
+)
+from agentbus.engine.postgres.notify import Bell
+from agentbus.engine.postgres.transaction import Bells, TransactionRunner
 from agentbus.errors import BusClosed
-from agentbus.operations import Operation
+from agentbus.operations.protocol import Operation
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-LAST = 10.0
-"""Seconds for what still waits when a bus is closed."""
+CLOSE_TIMEOUT = 10.0
+"""Seconds that queued calls get when a bus is closed."""
 
 
 class Writer:
-    """The one way to write, batch after batch."""
+    """Write batches, one after the other."""
 
-    def __init__(self, transactor: Transactor, bell: Bell) -> None:
+    def __init__(self, runner: TransactionRunner, bell: Bell) -> None:
         self._loop = asyncio.get_running_loop()
-        self._transactor = transactor
+        self._runner = runner
         self._bell = bell
-        transactor.hint = bell.hint
+        runner.hint = bell.hint
         self._queue: Batch = deque()
         self._closed = False
-        self._comes: asyncio.Future[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
         self._task = self._loop.create_task(self._work(), name="agentbus writer")
 
     def write(
@@ -42,66 +49,66 @@ class Writer:
         operation: Operation[R, T],
         request: R,
         durable: bool,
-        orphaned: Callable[[T], None] | None = None,
+        on_abandoned: Callable[[T], None] | None = None,
     ) -> Awaitable[T]:
-        """Queue a call; await the answer."""
+        """Queue a call and return an awaitable of its result."""
         if self._closed or self._task.done():
             raise BusClosed
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(Waiting(operation, request, durable, future, orphaned))
-        self._call()
-        return future if orphaned is None else answered(future, orphaned)
+        self._queue.append(PendingCall(operation, request, durable, future, on_abandoned))
+        self._wake()
+        return future if on_abandoned is None else await_result(future, on_abandoned)
 
     @property
     def busy(self) -> bool:
-        return not self._task.done() and (bool(self._queue) or self._comes is None or self._comes.done())
+        return not self._task.done() and (bool(self._queue) or self._wakeup is None or self._wakeup.done())
 
     @property
     def process(self) -> int:
-        return self._transactor.process
+        return self._runner.process
 
     @process.setter
     def process(self, number: int) -> None:
-        self._transactor.process = number
+        self._runner.process = number
 
-    def hurry(self) -> None:
-        self._transactor.hurry()
+    def stop_waiting(self) -> None:
+        self._runner.stop_waiting()
 
     async def close(self) -> None:
-        """Write what waits, then close the connection."""
+        """Write the queued calls, then close the connection."""
         self._closed = True
-        self._call()
-        while not (await asyncio.wait([self._task], timeout=LAST))[0]:
-            # The server stands still: what it has not committed is undone with the connection.
-            self._transactor.hurry()
-            self._transactor.break_off()
-        await self._transactor.close()
+        self._wake()
+        while not (await asyncio.wait([self._task], timeout=CLOSE_TIMEOUT))[0]:
+            # The server is unresponsive: what it has not committed is rolled back with the connection.
+            self._runner.stop_waiting()
+            self._runner.abort()
+        await self._runner.close()
 
-    def _call(self) -> None:
-        if self._comes is not None and not self._comes.done():
-            self._comes.set_result(None)
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     async def _work(self) -> None:
-        """Batch after batch, until the bus is closed and nothing waits any more."""
+        """Write batches until the bus is closed and the queue is empty."""
         batch: Batch = deque()
         try:
             while True:
                 if not self._queue:
                     if self._closed:
                         return
-                    self._comes = self._loop.create_future()
-                    await self._comes
+                    self._wakeup = self._loop.create_future()
+                    await self._wakeup
                     # Every task that is ready in this turn of the loop may still join the batch.
                     await asyncio.sleep(0)
-                take(self._queue, batch)
+                take_batch(self._queue, batch)
                 if batch:
-                    self._deliver(batch, await self._transactor.run(batch))
+                    self._deliver(batch, await self._runner.run(batch))
         finally:
-            # The loop is being torn down: whatever was being written may be written or not.
-            cut_off(batch)
-            cut_off(self._queue)
+            # The loop is being torn down: the outcome of the batch in flight is unknown.
+            fail_with_unknown_outcome(batch)
+            fail_with_unknown_outcome(self._queue)
 
     def _deliver(self, batch: Batch, bells: Bells) -> None:
-        """Ring who waits, here and elsewhere; answer every caller."""
+        """Wake waiters here and in other processes, then resolve every caller."""
         self._bell.ring(bells.channels, bells.again, told=bells.told)
-        answer(batch)
+        resolve(batch)

@@ -1,1 +1,1 @@
-"""The embedded engine: one SQLite file, a lock file and doorbells beside it, no server."""
+"""The engine for one SQLite file."""

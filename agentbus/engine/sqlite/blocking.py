@@ -1,63 +1,64 @@
-"""The blocking SQLite driver: one call, one transaction, no event loop. For the command line."""
+"""The blocking SQLite engine: one call, one transaction, no event loop. Used by the command line."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from agentbus.clock import Clock, Now
-from agentbus.engine import forking
-from agentbus.engine.blocking import Attendance
-from agentbus.engine.calls import Call
-from agentbus.engine.queries import Queries, bound
-from agentbus.engine.sqlite import home
-from agentbus.engine.sqlite.connection import open_writer, translated
+from agentbus.core.clock import Clock, Now
+from agentbus.engine import process_safety
+from agentbus.engine.queries import Queries
+from agentbus.engine.sqlite import paths
+from agentbus.engine.sqlite.connection import open_writer, run_read, translate_error
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.engine.sqlite.transaction import Transactor
+from agentbus.engine.sqlite.transaction import TransactionRunner
 from agentbus.errors import BusClosed, DatabaseGone
-from agentbus.operations import Op, Operation, Query
+from agentbus.operations.protocol import Call, Op, Operation
+
+if TYPE_CHECKING:
+    from agentbus.engine.blocking_wait import WaitingProcess
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
 class BlockingSQLite:
-    """A bus in one file, for callers without an event loop. ``engine.blocking`` says what its methods do.
+    """A bus in one file, for callers without an event loop. ``engine.blocking`` describes the methods.
 
-    ``create``: make the bus if it does not exist; else raise DatabaseGone.
+    ``create``: create the bus if it does not exist; otherwise raise DatabaseGone.
     """
 
     read_only = False
 
     def __init__(
-        self, place: home.Home, *, durability: str, clock: Clock, lock_timeout: float, create: bool = True
+        self, home: paths.Home, *, durability: str, clock: Clock, lock_timeout: float, create: bool = True
     ) -> None:
         if create:
-            home.prepare(place)
-        elif not home.is_there(place):
-            raise DatabaseGone(path=place.file)
+            paths.prepare(home)
+        elif not paths.exists(home):
+            raise DatabaseGone(path=home.file)
         else:
-            home.check(place)
+            paths.check(home)
         self.clock = clock
-        self._owner = forking.Owner()
-        self._home = place
+        self._owner = process_safety.Owner()
+        self._home = home
         self._queries = Queries("sqlite")
-        self._lock = lock = FileLock(place.lock, lock_timeout)
+        self._lock = lock = FileLock(home.lock, lock_timeout)
         connection: sqlite3.Connection | None = None
-        self._transactor: Transactor | None = None
+        self._runner: TransactionRunner | None = None
         try:
-            self._connection = connection = open_writer(place, lock)
-            self._transactor = Transactor(place, connection, lock, clock, disk=durability == "disk")
+            self._connection = connection = open_writer(home, lock)
+            self._runner = TransactionRunner(home, connection, lock, clock, disk=durability == "disk")
         except BaseException as error:
             if connection is not None:
                 connection.close()
             lock.close()
             if isinstance(error, OSError):
-                from agentbus.disk import refusal
+                from agentbus.core.files import file_error
 
-                raise refusal(place.directory, error) from error
+                raise file_error(home.directory, error) from error
             raise
 
     @property
@@ -67,68 +68,60 @@ class BlockingSQLite:
     shown = home
 
     def write(
-        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, lock_timeout: float | None = None
     ) -> T:
-        transactor = self._checked()
+        runner = self._check()
         call = Call(operation, request, operation.durable if durable is None else durable)
-        with nullcontext() if patience is None else self._lock.patient(patience):
-            transactor.run([call])
+        with nullcontext() if lock_timeout is None else self._lock.limit_timeout(lock_timeout):
+            runner.run([call])
         if isinstance(call.outcome, BaseException):
             raise call.outcome
         return cast(T, call.outcome)
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        self._checked()
+        self._check()
         op = question(request, self.clock.now())
         try:
-            step: Any = next(op)
-            while True:
-                step = op.send(self._rows(step))
-        except StopIteration as stop:
-            return cast(T, stop.value)
+            return run_read(op, self._connection, self._queries)
+        except sqlite3.Error as error:
+            raise translate_error(error, self._home) from error
 
-    def still(self) -> AbstractContextManager[None]:
-        self._checked()
+    def pause_writes(self) -> AbstractContextManager[None]:
+        self._check()
         return self._lock.held()
 
-    def attend(self) -> AbstractContextManager[Attendance]:
-        # Imported only here: most calls wait for nothing.
-        from agentbus.engine.sqlite.attending import attend
+    def wait_for_wakeups(self) -> AbstractContextManager[WaitingProcess]:
+        # Imported only here: most commands do not wait.
+        from agentbus.engine.sqlite.blocking_wait import wait_for_wakeups
 
-        self._checked()
-        return attend(self, self._home, self._connection)
+        self._check()
+        return wait_for_wakeups(self, self._home, self._connection)
 
-    def entered(self, process: int) -> None:
-        self._checked().process = process
+    def set_process(self, process: int) -> None:
+        self._check().process = process
 
-    def holds(self, device: int, inode: int) -> bool:
-        return forking.is_open((device, inode))
+    def owns_file(self, device: int, inode: int) -> bool:
+        return process_safety.is_open((device, inode))
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        # Imported only here: most calls have nothing to do with sockets.
-        from agentbus.engine.sqlite.bells import remove
+        # Imported only here: most commands use no sockets.
+        from agentbus.engine.sqlite.doorbell import remove
 
         remove(bells)
 
     def sizes(self) -> tuple[int, int]:
-        return home.sizes(self._home)
+        return paths.sizes(self._home)
 
-    def waited(self) -> int:
-        return self._checked().waited()
+    def lock_wait_ms(self) -> int:
+        return self._check().lock_wait_ms()
 
     def close(self) -> None:
-        transactor, self._transactor = self._transactor, None
-        if transactor is not None and self._owner.is_here:
-            transactor.close()
+        runner, self._runner = self._runner, None
+        if runner is not None and self._owner.is_current:
+            runner.close()
 
-    def _checked(self) -> Transactor:
+    def _check(self) -> TransactionRunner:
         self._owner.check()
-        if self._transactor is None:
+        if self._runner is None:
             raise BusClosed
-        return self._transactor
-
-    def _rows(self, query: Query) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
-        except sqlite3.Error as error:
-            raise translated(error, self._home) from error
+        return self._runner

@@ -1,19 +1,20 @@
-"""Opening the database: pragmas, schema, and SQLite's errors in the bus's words."""
+"""Open connections: pragmas, schema, and the translation of SQLite's errors."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agentbus import ballast
-from agentbus.engine import forking
-from agentbus.engine.queries import named
-from agentbus.engine.sqlite.home import Home, check_database
+from agentbus.core.codec import plain
+from agentbus.engine import process_safety
+from agentbus.engine.queries import load, named
+from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.lock import FileLock
+from agentbus.engine.sqlite.paths import Home, check_database
 from agentbus.errors import (
     AgentBusError,
     BusForked,
@@ -30,20 +31,24 @@ from agentbus.errors import (
     TooManyFiles,
 )
 
+if TYPE_CHECKING:
+    from agentbus.operations.protocol import Op, Query
+
+T = TypeVar("T")
 OLDEST_SQLITE = (3, 37, 0)
-"""The first with STRICT tables."""
+"""The first version with STRICT tables."""
 _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16000",
 )
-_JSON_IS_HARMLESS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
+_JSON_IS_INNOCUOUS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
 
 
 def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
-    """A connection that may write, on a database of the current schema."""
+    """Open a connection for writing, and migrate the database."""
     require_sqlite(sqlite3.sqlite_version_info)
-    if forking.is_inherited(identity(home.file)):
+    if process_safety.is_inherited(identity(home.file)):
         raise BusForked(parent=os.getppid())
     with lock.held():
         connection = _connect(home, lock.timeout)
@@ -51,12 +56,12 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             migrate(connection, home)
-            ballast.load(home.root)
-            # From here on a foreign writer is waited for by us, without holding our lock meanwhile.
+            disk_reserve.load(home.root)
+            # The writer itself retries while another program writes, without holding the lock.
             connection.execute("PRAGMA busy_timeout = 0")
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            # Before it is closed, which may free the descriptor that was missing.
-            problem = translated(error, home)
+            # Before the connection is closed, which may free the descriptor that was missing.
+            problem = translate_error(error, home)
             connection.close()
             raise problem from error
         except BaseException:
@@ -65,31 +70,44 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
         return connection
 
 
-def identity(path: str | os.PathLike[str]) -> forking.File:
-    """Which file this is, whatever its name."""
+def identity(path: str | os.PathLike[str]) -> process_safety.File:
+    """Return the device and inode of a file."""
     found = os.stat(path)
     return found.st_dev, found.st_ino
 
 
 def open_reader(home: Home, busy: float) -> sqlite3.Connection:
-    """A connection that only reads."""
+    """Open a connection that only reads."""
     connection = _connect(home, busy)
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
-    """A connection that only reads, and that leaves the files as they are, in whatever state that is.
+    """Open a connection that only reads and leaves the files unchanged, whatever their state.
 
-    Closing one that may write would move the log into the database, for which it would need the lock. Where there is no
-    log, nobody has the database open, and SQLite is told not to make one.
+    Closing a connection that may write would checkpoint, which needs the lock. Without a log no program has the
+    database open, and SQLite is told not to create one.
     """
-    alone = not home.log.exists() and not home.journal.exists() and not forking.is_open(identity(home.database))
-    return _connect(home, busy, f"?mode=ro{'&immutable=1' if alone else ''}")
+    logged = home.log.exists() or home.journal.exists() or process_safety.is_open(identity(home.database))
+    return _connect(home, busy, f"?mode=ro{'' if logged else '&immutable=1'}")
+
+
+def run_read(op: Op[T], connection: sqlite3.Connection, queries: Mapping[str, str] | None = None) -> T:
+    """Run a read-only operation and return its result."""
+    if queries is None:
+        queries = load("sqlite")
+    try:
+        step = next(op)
+        while True:
+            query = cast("Query", step)
+            step = op.send(connection.execute(queries[query.name], bind(query)).fetchall())
+    except StopIteration as stop:
+        return cast("T", stop.value)
 
 
 def migrate(connection: sqlite3.Connection, home: Home) -> None:
-    """Bring the schema up to date, once it is known that nothing in it is of another program."""
+    """Migrate the schema, unless it contains objects of another program."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     newest = newest_schema()
     if found > newest:
@@ -98,7 +116,7 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
     if found == newest:
         return
     if not found:
-        _warn_of_relics(home)
+        _warn_of_saved_copy(home)
     # Imported only here: most openings have nothing to migrate.
     from agentbus.engine.sqlite import migration
 
@@ -106,22 +124,22 @@ def migrate(connection: sqlite3.Connection, home: Home) -> None:
 
 
 def refuse_foreign(connection: sqlite3.Connection, home: Home, version: int) -> None:
-    """Refuse a database with a trigger, a view or a virtual table of another program: such a thing acts on what is
-    written, or stands where a table should be. The file may come from anywhere, for example with a repository."""
+    """Refuse a database with a trigger, view or virtual table of another program, which could act on what is written or
+    replace a table. The file may come from an untrusted source, such as a repository."""
     known = "\n".join(migrations().values())
-    if all(sql in known for sql, *_ in connection.execute(named("file")["file_acting"])):
+    if all(sql in known for sql, *_ in connection.execute(named("sqlite/schema")["schema_acting"])):
         return
-    # Rare: a trigger whose text SQLite itself has changed since; or one of another program.
-    from agentbus.engine.sqlite.shape import foreign
+    # Rare: a trigger whose text SQLite changed, or one of another program.
+    from agentbus.engine.sqlite.schema_check import foreign_objects
 
-    if objects := foreign(connection, version):
+    if objects := foreign_objects(connection, version):
         raise ForeignObjects(path=home.file, objects=", ".join(objects))
 
 
 @cache
 def migrations() -> dict[int, str]:
-    """The texts of the schema's numbered files, read once: the package may be replaced under a running process. In a
-    checkout they lie beside the package, in a wheel inside it."""
+    """Return the texts of the schema's numbered files, read once: the package may be replaced while the process runs.
+    In a checkout they are next to the package, in a wheel inside it."""
     package = __file__.rsplit("/", 3)[0]
     folder = f"{package}/_schemas/sqlite"
     if not os.path.isdir(folder):
@@ -134,7 +152,7 @@ def migrations() -> dict[int, str]:
 
 
 def newest_schema() -> int:
-    """The schema that this program knows."""
+    """Return the schema version of this program."""
     return max(migrations())
 
 
@@ -143,15 +161,17 @@ def require_sqlite(found: tuple[int, ...]) -> None:
         raise SQLiteTooOld(found=".".join(map(str, found)), needed=".".join(map(str, OLDEST_SQLITE)))
 
 
-def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committing: bool = False) -> AgentBusError:
-    """SQLite's error in the bus's words, by its code and never by its text."""
+def translate_error(
+    error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committing: bool = False
+) -> AgentBusError:
+    """Return the AgentBusError for an error of SQLite, by its code and never by its text."""
     path = home.file
     code = getattr(error, "sqlite_errorcode", None)
     if isinstance(error, UnicodeDecodeError) or (code is None and isinstance(error, sqlite3.OperationalError)):
-        # Not from SQLite, but from Python, which was to make a text of it. Its message has all of that text.
-        return NotADatabase(path=path, reason="something in it that should be a text is not Unicode")
+        # From Python, which could not decode a text. Its message contains the whole text.
+        return NotADatabase(path=path, reason="it contains text that is not Unicode")
     primary = None if code is None else code & 0xFF
-    # Shared memory that cannot grow is SQLite's other way to say that the disk is full.
+    # SQLite also reports a full disk as shared memory that cannot grow.
     if primary == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return DiskFull(path=path)
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
@@ -170,7 +190,7 @@ def translated(error: sqlite3.Error | UnicodeDecodeError, home: Home, *, committ
 
 
 def missing_descriptor() -> str | None:
-    """Return the reason why no file can be opened, if none can: SQLite does not say why it could not open one."""
+    """Return the reason if this process can open no further file: SQLite does not report it."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
@@ -178,20 +198,20 @@ def missing_descriptor() -> str | None:
     return None
 
 
-def _warn_of_relics(home: Home) -> None:
-    """Where there are backups or archives there was a bus."""
+def _warn_of_saved_copy(home: Home) -> None:
+    """Warn if there are backups or archives: a bus existed here before."""
     import logging
 
-    from agentbus.engine.sqlite.relics import newest_relic
+    from agentbus.engine.sqlite.paths import newest_saved_copy
 
-    relic = newest_relic(home)
-    if relic is not None:
-        text = "%s was missing or empty, a new bus was made; %s"
-        logging.getLogger("agentbus").warning(text, home.file, relic.advice(home))
+    copy = newest_saved_copy(home)
+    if copy is not None:
+        text = "%s was missing or empty, created a new bus; %s"
+        logging.getLogger("agentbus").warning(text, home.file, copy.advice(home))
 
 
 class NumberedConnection(sqlite3.Connection):
-    """Binds ``?1``, ``?2`` … by number. Python 3.12.0 to 3.12.3 takes them for names, and warns of a sequence."""
+    """Binds ``?1``, ``?2`` … by number. Python 3.12.0 to 3.12.3 treats them as names, and warns of a sequence."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return super().execute(sql, _numbered(parameters) if "?1" in sql else parameters)
@@ -214,19 +234,19 @@ def _uri(path: str, options: str) -> str:
 
 
 class _TrackedConnection(Connection):  # type: ignore[misc, valid-type]
-    """A connection that a forked child knows of."""
+    """A connection that is registered for forked children."""
 
-    opened: forking.OpenDatabase
+    registration: process_safety.OpenDatabase
 
     def close(self) -> None:
         super().close()
-        self.opened.close()
+        self.registration.close()
 
 
 def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
     check_database(home)
     name = _uri(home.file, options) if options else home.file
-    opened = forking.OpenDatabase(home.file)
+    registration = process_safety.OpenDatabase(home.file)
     try:
         connection = sqlite3.connect(
             name,
@@ -238,16 +258,21 @@ def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
             uri=bool(options),
         )
     except sqlite3.Error as error:
-        raise translated(error, home) from error
-    connection.opened = opened
+        raise translate_error(error, home) from error
+    connection.registration = registration
     try:
         for pragma in _PRAGMAS:
             connection.execute(pragma)
-        # Older SQLite (3.40 among them) does not count json_valid as harmless, and then refuses our CHECK constraints.
-        if connection.execute(_JSON_IS_HARMLESS).fetchone():
+        # Older SQLite (such as 3.40) does not mark json_valid as innocuous, and then refuses the CHECK constraints.
+        if connection.execute(_JSON_IS_INNOCUOUS).fetchone():
             connection.execute("PRAGMA trusted_schema = OFF")
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        problem = translated(error, home)
+        problem = translate_error(error, home)
         connection.close()
         raise problem from error
     return connection
+
+
+def bind(query: Query) -> list[Any]:
+    """Return the parameters as SQLite takes them: a list as JSON text, which the query reads with json_each."""
+    return [plain(item) if type(item) is list else item for item in query.parameters]

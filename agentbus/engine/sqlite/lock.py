@@ -1,8 +1,7 @@
-"""One writer at a time, across processes, fairly.
+"""The write lock of a bus: one writer at a time across processes, granted in order of arrival.
 
-SQLite's own busy handler sleeps and tries again, which starves some of many writers. ``flock`` queues them. It is
-held around every write transaction, every checkpoint and every close; that also closes the WAL-reset race of SQLite
-before 3.51.3.
+SQLite's busy handler sleeps and retries, which starves some of many writers; ``flock`` queues them. The lock is held
+around every write transaction, checkpoint and close, which also avoids the WAL-reset race of SQLite before 3.51.3.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from agentbus.engine.forking import forget_in_child
+from agentbus.core.files import open_file
+from agentbus.engine.process_safety import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable, TooManyFiles
-from agentbus.safe_files import open_file
 
-_HURRY = 0.1
-"""Seconds that all who come after a hurry may wait together."""
+_LAST_WAITS = 0.1
+"""Seconds that all acquisitions after ``stop_waiting`` may wait, together."""
 
 
 class FileLock:
@@ -30,10 +29,10 @@ class FileLock:
         self._fd = self._open()
         self._held: int | None = None
         self._ticket: _Ticket | None = None
-        self._hurried: float | None = None
-        """When nobody waits any more (monotonic seconds)."""
+        self._stops_at: float | None = None
+        """Monotonic seconds from which on no acquisition waits."""
         self._waited = 0.0
-        self._told = 0
+        self._reported = 0
         forget_in_child(self)
 
     @contextmanager
@@ -45,22 +44,22 @@ class FileLock:
             self.release()
 
     @contextmanager
-    def patient(self, seconds: float) -> Iterator[None]:
-        """For the length of a block, wait no longer than this for the lock."""
-        usual, self.timeout = self.timeout, min(self.timeout, seconds)
+    def limit_timeout(self, seconds: float) -> Iterator[None]:
+        """Wait at most this long for the lock within the block."""
+        previous, self.timeout = self.timeout, min(self.timeout, seconds)
         try:
             yield
         finally:
-            self.timeout = usual
+            self.timeout = previous
 
     def acquire(self, timeout: float | None = None) -> None:
-        """Take the lock, or raise LockTimeout with the pid that holds it."""
+        """Acquire the lock, or raise LockTimeout with the pid of the holder."""
         if not self.try_acquire():
             self._held = self._queue(self.timeout if timeout is None else timeout)
             self._sign(self._held)
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it."""
+        """Acquire the lock if it is free."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -70,7 +69,7 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        # Also when it does not count as ours: a signal handler may have raised right after it was taken.
+        # Even if ``_held`` is not set: a signal handler may have raised right after flock.
         held, self._held = self._fd if self._held is None else self._held, None
         if held < 0:
             return
@@ -78,22 +77,22 @@ class FileLock:
         if held != self._fd:
             os.close(held)
 
-    def waited(self) -> int:
-        """Milliseconds that were waited for it since this was last asked. May be called from another thread."""
-        before, self._told = self._told, round(self._waited * 1000)
-        return self._told - before
+    def lock_wait_ms(self) -> int:
+        """Return the milliseconds waited since the last call. May be called from another thread."""
+        before, self._reported = self._reported, round(self._waited * 1000)
+        return self._reported - before
 
-    def hurry(self) -> None:
-        """Whoever waits for the lock gives up, and those who come after wait no longer than a moment, all together."""
-        if self._hurried is None:
-            self._hurried = time.monotonic() + _HURRY
+    def stop_waiting(self) -> None:
+        """End the current wait for the lock, and bound later ones to a fraction of a second altogether."""
+        if self._stops_at is None:
+            self._stops_at = time.monotonic() + _LAST_WAITS
         ticket = self._ticket
         if ticket is not None:
-            ticket.over.set()
+            ticket.done.set()
 
     @property
-    def hurried(self) -> bool:
-        return self._hurried is not None
+    def is_stopping(self) -> bool:
+        return self._stops_at is not None
 
     def close(self) -> None:
         self.release()
@@ -102,14 +101,14 @@ class FileLock:
             os.close(fd)
 
     def holder(self) -> int | None:
-        """The pid that took the lock last; or the one that has it since, if that is another."""
+        """Return the pid of the holder; if the lock is free, of the last one."""
         try:
-            return _keeper(self._path, int(os.pread(self._fd, 16, 0)))
+            return _find_holder(self._path, int(os.pread(self._fd, 16, 0)))
         except (OSError, ValueError):
             return None
 
     def forget(self) -> None:
-        """In a forked child: the lock is the parent's, and an open descriptor would keep it."""
+        """Close the descriptors in a forked child: the lock is the parent's, and an open copy would keep it held."""
         descriptors, self._fd, self._held = {self._fd, self._held}, -1, None
         for descriptor in descriptors:
             if descriptor is not None and descriptor >= 0:
@@ -118,7 +117,7 @@ class FileLock:
 
     @staticmethod
     def _sign(descriptor: int) -> None:
-        """Only for the error message of whoever waits: a full disk must not keep anybody from the lock."""
+        """Write the pid for the error messages of waiting processes. A full disk must not prevent locking."""
         with suppress(OSError):
             os.pwrite(descriptor, b"%-15d\n" % os.getpid(), 0)
 
@@ -131,22 +130,22 @@ class FileLock:
     def _queue(self, timeout: float) -> int:
         """Wait in the kernel's queue, on a daemon thread: a thread blocked in flock would hang the exit.
 
-        The descriptor is the helper's own. On ours, a grant that comes after we gave up would be taken for, and
-        released with, a lock that we took since.
+        The thread has its own descriptor. On ``_fd``, a grant that arrives after the timeout would be mistaken for,
+        and released with, a lock acquired since.
         """
         try:
             ticket = self._ticket = _Ticket(self._open())
         except (NotWritable, TooManyFiles):
-            # No descriptor left to wait with: that passes, as the wait itself would.
+            # No descriptor left to wait with: a transient condition, like a timeout.
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=0) from None
-        # Imported only here: most find the lock free, and the command line should start without it.
+        # Imported only here: the lock is usually free, and the command line should start without it.
         from threading import Thread
 
         Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
-        begun = time.monotonic()
-        ticket.over.wait(timeout if self._hurried is None else max(0.0, min(timeout, self._hurried - begun)))
+        start = time.monotonic()
+        ticket.done.wait(timeout if self._stops_at is None else max(0.0, min(timeout, self._stops_at - start)))
         self._ticket = None
-        waited = time.monotonic() - begun
+        waited = time.monotonic() - start
         self._waited += waited
         if ticket.give_up():
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=round(waited, 1))
@@ -154,8 +153,8 @@ class FileLock:
 
 
 def holder(path: str) -> str | None:
-    """The pid that has a lock at this moment, or ``unknown``; None if nobody has. A look, without waiting and without
-    taking it from anybody."""
+    """Return the pid that holds a lock, or ``unknown``; None if it is free. Neither waits for the lock nor acquires
+    it."""
     try:
         descriptor = open_file(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -165,26 +164,26 @@ def holder(path: str) -> str | None:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             signed = os.pread(descriptor, 16, 0).decode(errors="replace").strip()
-            return str(_keeper(path, int(signed))) if signed.isdecimal() else signed or "unknown"
+            return str(_find_holder(path, int(signed))) if signed.isdecimal() else signed or "unknown"
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         return None
     finally:
         os.close(descriptor)
 
 
-def _keeper(path: str | os.PathLike[str], signed: int) -> int:
-    """Who has the lock that a process signed: that one, or a child of it that was forked behind Python's back, kept the
-    descriptor, and outlived it. Where the system does not say, it is the one that signed."""
+def _find_holder(path: str | os.PathLike[str], signed: int) -> int:
+    """Return the pid that holds the lock which ``signed`` acquired: that process, or a child that was forked without
+    Python's hooks, inherited the descriptor and outlived it. Without ``/proc``, return ``signed``."""
     try:
         file = os.stat(path)
         others = (int(name) for name in os.listdir("/proc") if name.isdecimal() and name != str(signed))
-        return next((pid for pid in (signed, *others) if _has(pid, (file.st_dev, file.st_ino))), signed)
+        return next((pid for pid in (signed, *others) if _holds(pid, (file.st_dev, file.st_ino))), signed)
     except OSError:
         return signed
 
 
-def _has(pid: int, file: tuple[int, int]) -> bool:
-    """Whether a process has a lock on a file, as far as this user may see."""
+def _holds(pid: int, file: tuple[int, int]) -> bool:
+    """Return True if a process holds a lock on a file, as far as this user may see."""
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):
@@ -194,19 +193,19 @@ def _has(pid: int, file: tuple[int, int]) -> bool:
                         if "FLOCK" in facts.read():
                             return True
     except OSError:
-        # It has ended, or is somebody else's.
+        # It has ended, or belongs to another user.
         return False
     return False
 
 
 class _Ticket:
-    """A place in the queue for the lock. Either the waiter gets the descriptor, or it is closed."""
+    """One wait for the lock. Either the waiter gets the descriptor, or it is closed."""
 
     def __init__(self, fd: int) -> None:
         from threading import Event, Lock
 
         self.fd = fd
-        self.over = Event()
+        self.done = Event()
         self._decided = Lock()
         self._granted = False
         self._given_up = False
@@ -220,10 +219,10 @@ class _Ticket:
                 os.close(self.fd)
             else:
                 self._granted = True
-                self.over.set()
+                self.done.set()
 
     def forget(self) -> None:
-        """In a forked child: a copy of the descriptor would keep the place in the queue, and then the lock."""
+        """Close the descriptor in a forked child: a copy would stay in the queue, and then hold the lock."""
         with suppress(OSError):
             os.close(self.fd)
 

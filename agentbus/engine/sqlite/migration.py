@@ -1,6 +1,6 @@
-"""Migrations: running the statements of the schema's numbered files, and rebuilding tables.
+"""Migrations: run the statements of the schema's numbered files, and rebuild tables.
 
-SQLite cannot change a CHECK constraint in place: the table is created again beside the old one, filled, and renamed. A
+SQLite cannot change a CHECK constraint in place: the new table is created next to the old one, filled, and renamed. A
 migration declares that on its first line, and creates each new table with the prefix ``rebuilt_``:
 
     -- rebuilds: steps, mailboxes
@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
 from agentbus.engine.queries import named
-from agentbus.engine.sqlite.home import Home
+from agentbus.engine.sqlite.paths import Home
 from agentbus.errors import MigrationFailed
 
 _DIRECTIVE = "-- rebuilds: "
 _PREFIX = "rebuilt_"
-_MOST_VIOLATIONS = 1000
-"""Rows with a broken reference that are looked at, to name their tables."""
+_MAX_VIOLATIONS = 1000
+"""Rows with a broken reference that are read to name their tables."""
 
 
 def run(connection: sqlite3.Connection, home: Home, found: int, steps: Mapping[int, str]) -> None:
@@ -70,13 +70,13 @@ def _apply(connection: sqlite3.Connection, step: str) -> None:
 
 def _statements(script: str) -> Iterator[str]:
     """Split a script: a semicolon in a comment, a text or a trigger ends no statement."""
-    begun = ""
+    pending = ""
     for part in script.split(";"):
-        begun += f"{part};"
-        if sqlite3.complete_statement(begun):
-            yield begun
-            begun = ""
-    left = begun.removesuffix(";")
+        pending += f"{part};"
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    left = pending.removesuffix(";")
     if any(line.strip() and not line.lstrip().startswith("--") for line in left.splitlines()):
         yield left
 
@@ -101,37 +101,37 @@ def _rebuilding(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _replace(connection: sqlite3.Connection, table: str) -> None:
-    """Put ``rebuilt_<table>`` in the place of a table."""
+    """Replace a table with ``rebuilt_<table>``."""
     new = f"{_PREFIX}{table}"
-    queries = named("file")
-    belongings = [sql for (sql,) in connection.execute(queries["file_belongings"], [table])]
-    kept = [f'"{name}"' for (name,) in connection.execute(queries["file_columns"], [table, new])]
-    connection.execute(queries["file_copy"].format(table=table, new=new, columns=", ".join(kept)))
-    # Ids are never given out twice, also those of rows that were deleted.
-    ((last,),) = connection.execute(queries["file_sequence"], [table, new]).fetchall()
-    connection.execute(queries["file_forget_sequence"], [new])
+    queries = named("sqlite/schema")
+    belongings = [sql for (sql,) in connection.execute(queries["schema_belongings"], [table])]
+    kept = [f'"{name}"' for (name,) in connection.execute(queries["schema_columns"], [table, new])]
+    connection.execute(queries["schema_copy"].format(table=table, new=new, columns=", ".join(kept)))
+    # Ids are never reused, not even those of deleted rows.
+    ((last,),) = connection.execute(queries["schema_sequence"], [table, new]).fetchall()
+    connection.execute(queries["schema_forget_sequence"], [new])
     if last is not None:
-        connection.execute(queries["file_set_sequence"], [new, last])
-    connection.execute(queries["file_drop"].format(table=table))
-    # Otherwise triggers of other tables that mention this one would have to find it at every moment.
+        connection.execute(queries["schema_set_sequence"], [new, last])
+    connection.execute(queries["schema_drop"].format(table=table))
+    # Otherwise the rename fails on triggers of other tables that mention this one.
     connection.execute("PRAGMA legacy_alter_table = ON")
-    connection.execute(queries["file_rename"].format(table=table, new=new))
+    connection.execute(queries["schema_rename"].format(table=table, new=new))
     connection.execute("PRAGMA legacy_alter_table = OFF")
     for sql in belongings:
         connection.execute(sql)
 
 
 def _broken_references(connection: sqlite3.Connection) -> list[str]:
-    broken = connection.execute("PRAGMA foreign_key_check").fetchmany(_MOST_VIOLATIONS)
+    broken = connection.execute("PRAGMA foreign_key_check").fetchmany(_MAX_VIOLATIONS)
     return sorted({f"{row[0]} to {row[2]}" for row in broken})
 
 
 def _truncate_log(connection: sqlite3.Connection) -> None:
-    """Move the log into the database and make its file small, as far as no other process reads it."""
+    """Checkpoint and truncate the log, as far as no other process reads it."""
     with suppress(sqlite3.Error):
-        ((patience,),) = connection.execute("PRAGMA busy_timeout").fetchall()
+        ((timeout,),) = connection.execute("PRAGMA busy_timeout").fetchall()
         connection.execute("PRAGMA busy_timeout = 0")
         try:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
-            connection.execute(f"PRAGMA busy_timeout = {patience:d}")
+            connection.execute(f"PRAGMA busy_timeout = {timeout:d}")

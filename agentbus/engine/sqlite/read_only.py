@@ -1,6 +1,6 @@
-"""A bus in one file that this user can read and not write: another user's, on a read-only file system, or protected.
+"""A bus in one file that this user can read but not write.
 
-Every question opens the database for itself and closes it again, and nothing is written: no lock, no visit, no log.
+Every read opens the database and closes it again. Nothing is written: no lock, no visit, no log.
 """
 
 from __future__ import annotations
@@ -9,44 +9,46 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from agentbus.clock import Clock, Now
-from agentbus.engine import forking
-from agentbus.engine.blocking import Attendance
-from agentbus.engine.sqlite import home
+from agentbus.core.clock import Clock, Now
+from agentbus.engine import process_safety
+from agentbus.engine.sqlite import paths
 from agentbus.engine.sqlite.connection import (
     identity,
     newest_schema,
     open_untouched,
     refuse_foreign,
     require_sqlite,
-    translated,
+    run_read,
+    translate_error,
 )
-from agentbus.engine.sqlite.inspection import answered
 from agentbus.errors import BusClosed, BusForked, LockedElsewhere, ReadOnlyBus, SchemaTooNew
-from agentbus.operations import Op, Operation
+from agentbus.operations.protocol import Op, Operation
+
+if TYPE_CHECKING:
+    from agentbus.engine.blocking_wait import WaitingProcess
 
 R = TypeVar("R")
 T = TypeVar("T")
-_TRIES = 10
+_MAX_ATTEMPTS = 10
 
 
 class ReadOnlySQLite:
-    """A bus that is only looked at. ``engine.blocking`` says what its methods do."""
+    """A read-only bus. ``engine.blocking`` describes the methods."""
 
     read_only = True
 
-    def __init__(self, place: home.Home, reason: str, *, clock: Clock, lock_timeout: float) -> None:
-        home.check(place)
+    def __init__(self, home: paths.Home, reason: str, *, clock: Clock, lock_timeout: float) -> None:
+        paths.check(home)
         require_sqlite(sqlite3.sqlite_version_info)
-        if forking.is_inherited(identity(place.file)):
+        if process_safety.is_inherited(identity(home.file)):
             raise BusForked(parent=os.getppid())
         self.clock = clock
-        self._owner = forking.Owner()
-        self._home = place
+        self._owner = process_safety.Owner()
+        self._home = home
         self._reason = reason
-        self._patience = lock_timeout
+        self._lock_timeout = lock_timeout
         self._closed = False
         self._require_schema()
 
@@ -57,35 +59,35 @@ class ReadOnlySQLite:
     shown = home
 
     def write(
-        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, patience: float | None = None
+        self, operation: Operation[R, T], request: R, *, durable: bool | None = None, lock_timeout: float | None = None
     ) -> T:
         self._check()
         self._refuse()
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._check()
-        return self._asked(lambda connection: answered(question(request, self.clock.now()), connection))
+        return self._query(lambda connection: run_read(question(request, self.clock.now()), connection))
 
-    def still(self) -> AbstractContextManager[None]:
+    def pause_writes(self) -> AbstractContextManager[None]:
         self._refuse()
 
-    def attend(self) -> AbstractContextManager[Attendance]:
-        # A process that waits is entered among the processes of the bus.
+    def wait_for_wakeups(self) -> AbstractContextManager[WaitingProcess]:
+        # A waiting process would have to be registered.
         self._refuse()
 
-    def entered(self, process: int) -> None:
+    def set_process(self, process: int) -> None:
         self._refuse()
 
-    def holds(self, device: int, inode: int) -> bool:
-        return forking.is_open((device, inode))
+    def owns_file(self, device: int, inode: int) -> bool:
+        return process_safety.is_open((device, inode))
 
     def remove_bells(self, bells: Iterable[str | None]) -> None:
-        """Leave them to a process that can write."""
+        """Do nothing: a process that can write removes them."""
 
     def sizes(self) -> tuple[int, int]:
-        return home.sizes(self._home)
+        return paths.sizes(self._home)
 
-    def waited(self) -> int:
+    def lock_wait_ms(self) -> int:
         return 0
 
     def close(self) -> None:
@@ -100,27 +102,27 @@ class ReadOnlySQLite:
         raise ReadOnlyBus(path=self._home.root, reason=self._reason)
 
     def _require_schema(self) -> None:
-        ((found,),) = self._asked(lambda connection: connection.execute("PRAGMA user_version").fetchall())
+        ((found,),) = self._query(lambda connection: connection.execute("PRAGMA user_version").fetchall())
         if found > newest_schema():
             raise SchemaTooNew(path=self._home.file, found=found, known=newest_schema())
         if found < newest_schema():
-            reason = f"{self._reason}; its schema {found} is old, and cannot be brought up to date"
+            reason = f"{self._reason}; its schema {found} is old and cannot be migrated"
             raise ReadOnlyBus(path=self._home.root, reason=reason)
-        self._asked(lambda connection: refuse_foreign(connection, self._home, found))
+        self._query(lambda connection: refuse_foreign(connection, self._home, found))
 
-    def _asked(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """Ask the database, and again if its file was changed meanwhile.
+    def _query(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Query the database, and again if its file changed meanwhile.
 
-        Where there is no log, SQLite is told that the file does not change, since it could not make the files that it
-        needs to notice that. A process that opens the bus in this moment can change it.
+        Without a log, the file is opened as immutable, because SQLite cannot create the files it needs to detect
+        changes. A process that opens the bus at this moment can still change it.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             before = self._state()
-            connection = open_untouched(self._home, self._patience)
+            connection = open_untouched(self._home, self._lock_timeout)
             try:
-                answer = look(connection)
+                answer = read(connection)
             except (sqlite3.Error, UnicodeDecodeError) as error:
-                problem = translated(error, self._home)
+                problem = translate_error(error, self._home)
                 if self._state() == before:
                     raise problem from error
             else:
@@ -131,6 +133,6 @@ class ReadOnlySQLite:
         raise LockedElsewhere(path=self._home.file, waited=0)
 
     def _state(self) -> tuple[bool, tuple[int, ...]]:
-        """Return True if there is a log, with which SQLite reads one moment; and what changes with each write."""
+        """Return True if there is a log, with which SQLite reads a snapshot; and values that change with each write."""
         found = os.stat(self._home.file)
         return self._home.log.exists(), (found.st_ino, found.st_size, found.st_mtime_ns)

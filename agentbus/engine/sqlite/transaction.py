@@ -1,229 +1,240 @@
-"""Driving operations in SQLite transactions: many calls in one commit, neighbours never noticing each other.
+"""Run batches of calls in SQLite transactions, many calls per commit, isolated from each other's failures.
 
-Synchronous, with no event loop in sight: the group-commit writer runs it on a thread, the blocking driver calls it.
+Synchronous: the group-commit writer calls it on a thread, the blocking driver directly.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from agentbus import ballast
-from agentbus.clock import Clock, Now
-from agentbus.engine import forking
-from agentbus.engine.calls import Call, grouped
-from agentbus.engine.logs import engine_log
-from agentbus.engine.queries import Queries, bound, widened
-from agentbus.engine.sqlite.connection import identity, translated
-from agentbus.engine.sqlite.home import Home
-from agentbus.engine.sqlite.listeners import Listeners
+from agentbus.core.clock import Clock, Now
+from agentbus.engine import process_safety
+from agentbus.engine.queries import Queries, widened
+from agentbus.engine.sqlite import disk_reserve
+from agentbus.engine.sqlite.connection import bind, identity, translate_error
+from agentbus.engine.sqlite.doorbell import Ringer
 from agentbus.engine.sqlite.lock import FileLock
-from agentbus.engine.sqlite.log import Log
+from agentbus.engine.sqlite.paths import Home
+from agentbus.engine.sqlite.wal import WriteAheadLog
 from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
-from agentbus.operations import Each, Numbered, Op, Query, Rows, Several
+from agentbus.operations.protocol import Call, ExecuteMany, Gather, InsertNumbered, Op, Query, Rows, group_by_operation
 
-_WIDTH = 16
+_ROWS_PER_INSERT = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
-"""What tends mailboxes: as long as their backlog, so it is not run where it would hold others up."""
+"""Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
 _LOG_PAGES = 1000
-"""The commit that makes the log this long moves it into the database, if it is one that is synced."""
+"""A synced commit that makes the log this long checkpoints it."""
 
 
-class Transactor:
+class TransactionRunner:
     """Commits batches of calls on one connection, under the lock."""
 
     def __init__(self, home: Home, connection: sqlite3.Connection, lock: FileLock, clock: Clock, *, disk: bool) -> None:
         self.process = 0
         self.gone = False
-        """Whether another database, or none, was found at our path."""
+        """True once another database, or none, was found at the path."""
         self._home = home
         self._connection = connection
         self._lock = lock
-        self.waited = lock.waited
+        self.lock_wait_ms = lock.lock_wait_ms
         self._clock = clock
         self._disk = disk
         self._queries = Queries("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous: bool | None = True
         self._checkpoints: bool | None = True
-        self._at_once = False
-        self._listeners = Listeners(connection, self._queries)
-        self._log = Log(connection, home.file)
+        self._nowait = False
+        self._ringer = Ringer(connection, self._queries)
+        self._log = WriteAheadLog(connection, home.file)
         self._path = home.file
         self._file = identity(self._path)
-        self._log_files = {name: _identity(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
-        self._files = (self._file, *(file for file in self._log_files.values() if file is not None))
-        forking.opened(*self._files)
+        self._wal_files = {name: _find_file(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
+        self._files = (self._file, *(file for file in self._wal_files.values() if file is not None))
+        process_safety.register_open_files(*self._files)
 
     def run(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
-        """Commit the calls and note each one's outcome.
+        """Commit the calls and store the outcome of each.
 
-        Returns the channels to wake in this process, and whether every bell could be rung.
+        Return the channels to wake in this process, and True if every doorbell could be rung.
         """
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
-            self.check_there()
+            self.check_exists()
             try:
-                channels = self._commit_all(calls)
+                channels = self._with_lock(calls)
             except _Busy:
-                channels = self._commit_patiently(calls)
+                channels = self._retry_busy(calls)
         except Exception as error:
-            return self._failed(calls, error)
-        return self._committed(calls, channels, begun)
+            return self._fail(calls, error)
+        return self._finish(calls, channels, start)
 
-    def run_at_once(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
-        """The same for calls that need no fsync, without waiting for anything: no checkpoint, and None, with nothing
-        done, where another process would have to be waited for, or a backlog to be tended."""
-        begun = time.perf_counter()
+    def run_nowait(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
+        """Do the same for calls that need no fsync, without a checkpoint. Return None, with nothing done, where it
+        would have to wait for another process or to maintain a backlogged mailbox."""
+        start = time.perf_counter()
         try:
             if not self._lock.try_acquire():
                 return None
-            self._at_once = True
-            self.check_there()
-            channels = self._commit_locked(calls)
+            self._nowait = True
+            self.check_exists()
+            channels = self._with_disk_reserve(calls)
         except _Busy:
             return None
         except Exception as error:
-            return self._failed(calls, error)
+            return self._fail(calls, error)
         finally:
-            # Also when a signal handler raised in the middle of it.
-            self._at_once = False
+            # A signal handler may have raised at any point.
+            self._nowait = False
             try:
                 self._rollback()
             finally:
                 self._lock.release()
-        return self._committed(calls, channels, begun)
+        return self._finish(calls, channels, start)
 
-    def checkpoint(self, *, whole: bool) -> bool | Exception:
-        """Move the log into the database under the lock, as far as nobody reads it; with ``whole`` also make the file
-        small again, if nobody reads it at all. Waits for no reader; says whether all was done, or what went wrong."""
+    def checkpoint(self, *, truncate: bool) -> bool | Exception:
+        """Checkpoint the log under the lock, without waiting for readers; with ``truncate``, also shrink its file if
+        it has no reader. Return True if the whole log was checkpointed, or the error."""
         try:
             with self._lock.held():
-                self.check_there()
-                return self._log.move(whole=whole)
+                self.check_exists()
+                return self._log.checkpoint(truncate=truncate)
         except Exception as error:
-            return self._problem(error)
+            return self._error_for_caller(error)
 
     def ring_again(self) -> bool:
-        return self._listeners.ring_again()
+        return self._ringer.ring_again()
 
-    def hurry(self) -> None:
-        """Wait for the lock no longer. May be called from another thread."""
-        self._lock.hurry()
+    def stop_waiting(self) -> None:
+        """Stop waiting for the lock. May be called from another thread."""
+        self._lock.stop_waiting()
 
     def close(self) -> None:
-        """Close under the lock, because the last one to close checkpoints.
+        """Close under the lock: the last connection to close checkpoints.
 
-        Where somebody holds it for long, that one has the database open, and we are not the last.
+        If another process holds the lock for long, it has the database open, and this connection is not the last.
         """
-        self._listeners.close()
+        self._ringer.close()
         with suppress(AgentBusError, OSError):
             self._lock.acquire(0.5)
             self._log.sync()
         self._connection.close()
-        forking.closed(*self._files)
-        if _identity(self._path) not in {None, self._file}:
+        process_safety.unregister_open_files(*self._files)
+        if _find_file(self._path) not in {None, self._file}:
             self._set_log_aside()
         self._lock.close()
 
     def _set_log_aside(self) -> None:
-        """Another database is at our path: our log must not be replayed into it, but belongs to ours."""
-        for name, file in self._log_files.items():
-            if file is not None and _identity(name) == file:
+        """Rename the log: another database is at the path, and the log must not be replayed into it."""
+        for name, file in self._wal_files.items():
+            if file is not None and _find_file(name) == file:
                 with suppress(OSError):
                     os.rename(name, f"{name}.of-{self._file[1]}")
 
-    def _failed(self, calls: Sequence[Call], error: Exception) -> tuple[list[str], bool]:
-        """Whatever it is, every caller must hear of it: an exception that left this thread would hang them all."""
+    def _fail(self, calls: Sequence[Call], error: Exception) -> tuple[list[str], bool]:
+        """Fail every call: an exception that escaped the thread would leave their callers waiting."""
         for call in calls:
-            call.outcome = self._problem(error)
+            call.outcome = self._error_for_caller(error)
         return [], True
 
-    def _committed(self, calls: Sequence[Call], channels: list[str], begun: float) -> tuple[list[str], bool]:
-        if (log := engine_log()) is not None and log.isEnabledFor(10):
+    def _finish(self, calls: Sequence[Call], channels: list[str], start: float) -> tuple[list[str], bool]:
+        """Log the committed batch and ring the other processes."""
+        # Only in a program that uses logging: its import takes longer than a command does.
+        logging = sys.modules.get("logging")
+        if logging is not None and (log := logging.getLogger("agentbus.engine")).isEnabledFor(logging.DEBUG):
             names = ", ".join(sorted({call.operation.name for call in calls}))
-            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
-        return channels, self._listeners.ring(channels)
+            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - start) * 1000)
+        return channels, self._ringer.ring(channels)
 
-    def _commit_all(self, calls: Sequence[Call]) -> list[str]:
+    def _with_lock(self, calls: Sequence[Call]) -> list[str]:
         with self._lock.held():
-            return self._commit_locked(calls)
+            return self._with_disk_reserve(calls)
 
-    def _commit_locked(self, calls: Sequence[Call]) -> list[str]:
-        """Commit the calls. On a full disk, those that do not make the bus larger get the room that was kept for them,
-        and the others none of it."""
-        if ballast.is_needed(self._home.root):
-            calls = [call for call in calls if not self._refused(call)]
-        channels = self._commit_once(calls)
-        again = [call for call in calls if isinstance(call.outcome, DiskFull) and not call.grows]
-        if again and ballast.release(self._home.root):
-            channels += self._commit_once(again)
+    def _with_disk_reserve(self, calls: Sequence[Call]) -> list[str]:
+        """On a full disk, refuse the calls that store data and release the reserve to the others."""
+        if disk_reserve.is_needed(self._home.root):
+            calls = [call for call in calls if not self._refuse_data(call)]
+        channels = self._translate_disk_full(calls)
+        retried = [call for call in calls if isinstance(call.outcome, DiskFull) and not call.stores_data]
+        if retried and disk_reserve.release(self._home.root):
+            channels += self._translate_disk_full(retried)
         return channels
 
-    def _refused(self, call: Call) -> bool:
-        if call.grows:
+    def _refuse_data(self, call: Call) -> bool:
+        if call.stores_data:
             call.outcome = DiskFull(path=self._path)
-        return call.grows
+        return call.stores_data
 
-    def _commit_once(self, calls: Sequence[Call]) -> list[str]:
+    def _translate_disk_full(self, calls: Sequence[Call]) -> list[str]:
+        """Run the calls. If the disk is too full to begin a transaction, fail them with DiskFull."""
         if not calls:
             return []
         try:
-            return self._commit_batch(calls)
+            self._set_sync_mode(calls)
+            try:
+                return self._run_batch(calls)
+            except _RolledBack:
+                return self._run_with_savepoints(calls)
         except sqlite3.Error as error:
-            if not isinstance(translated(error, self._home), DiskFull):
+            if not isinstance(translate_error(error, self._home), DiskFull):
                 raise
-            # Not even a transaction could be begun.
-            self._failed(calls, error)
+            self._fail(calls, error)
             return []
 
-    def _commit_batch(self, calls: Sequence[Call]) -> list[str]:
-        self._rollback()
-        # Only promises are fsynced: a power cut that undoes a claim or a beat merely repeats work.
-        lasting = self._disk and any(call.durable for call in calls)
-        if lasting:
-            self._log.require()
-        # SQLite does not tell of an fsync that failed while it moves the log: there must be nothing left to sync then.
-        synced = lasting or (not self._at_once and self._log.is_due(_LOG_PAGES))
-        self._set_synchronous(synced)
-        self._set_checkpoints(synced)
-        try:
-            return self._together(calls)
-        except _Undone:
-            return self._one_by_one(calls)
+    def _set_sync_mode(self, calls: Sequence[Call]) -> None:
+        """Choose fsync and checkpoint for the next commit.
 
-    def _commit_patiently(self, calls: Sequence[Call]) -> list[str]:
-        """Another program writes to our file without our lock: try again, without keeping ours meanwhile."""
+        Only durable calls are fsynced: a power cut that undoes a claim or a heartbeat merely repeats work.
+        """
+        self._rollback()
+        durable = self._disk and any(call.durable for call in calls)
+        if durable and self._log.doubtful:
+            self._log.require()
+        # SQLite does not report an fsync that fails during a checkpoint: nothing may be left to sync by then.
+        synced = durable or (not self._nowait and self._log.is_due(_LOG_PAGES))
+        if synced != self._synchronous:
+            # Unknown in between: a signal handler may raise here.
+            self._synchronous = None
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            self._synchronous = synced
+        if synced != self._checkpoints:
+            self._checkpoints = None
+            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if synced else 0:d}")
+            self._checkpoints = synced
+
+    def _retry_busy(self, calls: Sequence[Call]) -> list[str]:
+        """Retry while another program writes to the file without the bus's lock, which is free in the pauses."""
         # Imported only here: the command line should start without it.
         from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
-        begun = time.monotonic()
+        start = time.monotonic()
 
-        def enough(_: RetryCallState) -> bool:
-            return self._lock.hurried or time.monotonic() - begun > self._lock.timeout
+        def stop(_: RetryCallState) -> bool:
+            return self._lock.is_stopping or time.monotonic() - start > self._lock.timeout
 
         try:
             retrying = Retrying(
                 retry=retry_if_exception_type(_Busy),
-                stop=enough,
+                stop=stop,
                 wait=wait_random_exponential(0.01, max=0.25),
                 reraise=True,
             )
-            return retrying(self._commit_all, calls)
+            return retrying(self._with_lock, calls)
         except _Busy:
-            waited = round(time.monotonic() - begun, 1)
+            waited = round(time.monotonic() - start, 1)
             raise LockedElsewhere(path=self._path, waited=waited) from None
 
-    def _together(self, calls: Sequence[Call]) -> list[str]:
-        """All calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
+    def _run_batch(self, calls: Sequence[Call]) -> list[str]:
+        """Run all calls in one transaction, those of one operation as one list. Optimistic: no savepoints."""
         channels: list[str] = []
         now = self._begin()
         try:
-            for operation, group in grouped(calls):
+            for operation, group in group_by_operation(calls):
                 results = self._drive(operation.run([call.request for call in group], now), channels)
                 for call, outcome in zip(group, results, strict=True):
                     call.outcome = outcome
@@ -232,13 +243,13 @@ class Transactor:
         except Exception as error:
             self._rollback()
             if len(calls) > 1:
-                raise _Undone from error
-            calls[0].outcome = self._problem(error)
+                raise _RolledBack from error
+            calls[0].outcome = self._error_for_caller(error)
             return []
         return self._commit(calls, channels)
 
-    def _one_by_one(self, calls: Sequence[Call]) -> list[str]:
-        """Each call behind a savepoint, so that one that fails takes nothing of its neighbours with it."""
+    def _run_with_savepoints(self, calls: Sequence[Call]) -> list[str]:
+        """Run each call behind a savepoint, so that one failure undoes nothing of the other calls."""
         channels: list[str] = []
         now = self._begin()
         for call in calls:
@@ -249,17 +260,17 @@ class Transactor:
                 self._connection.execute("RELEASE call")
                 channels += woken
             except Exception as error:
-                call.outcome = self._problem(error)
+                call.outcome = self._error_for_caller(error)
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK TO call")
                     self._connection.execute("RELEASE call")
                 else:
-                    # SQLite gave up the whole transaction (disk full, I/O error): the others start anew without it.
-                    return self._alone([other for other in calls if other is not call])
+                    # SQLite rolled back the whole transaction (disk full, I/O error): run the others without it.
+                    return self._run_individually([other for other in calls if other is not call])
         return self._commit(calls, channels)
 
-    def _alone(self, calls: Sequence[Call]) -> list[str]:
-        """Each call in a transaction of its own: the last resort, when even savepoints do not hold."""
+    def _run_individually(self, calls: Sequence[Call]) -> list[str]:
+        """Run each call in its own transaction: the last resort, when even savepoints fail."""
         channels: list[str] = []
         for call in calls:
             woken: list[str] = []
@@ -268,7 +279,7 @@ class Transactor:
                 (call.outcome,) = self._drive(call.operation.run([call.request], now), woken)
             except Exception as error:
                 self._rollback()
-                call.outcome = self._problem(error)
+                call.outcome = self._error_for_caller(error)
                 continue
             channels += self._commit([call], woken)
         return channels
@@ -285,25 +296,26 @@ class Transactor:
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
         try:
-            self._listeners.look(channels, self.process)
-            if self._synchronous:
-                self._listeners.hint(channels)
+            if channels:
+                self._ringer.load(channels, self.process)
+                if self._synchronous:
+                    self._ringer.hint(channels)
             self._connection.execute("COMMIT")
-            self._log.committed(synced=bool(self._synchronous))
+            self._log.synced = bool(self._synchronous)
         except sqlite3.Error as error:
             self._rollback()
             for call in calls:
                 if not isinstance(call.outcome, BaseException):
-                    call.outcome = translated(error, self._home, committing=True)
-            if isinstance(translated(error, self._home, committing=True), OutcomeUnknown):
-                self._log.doubt()
+                    call.outcome = translate_error(error, self._home, committing=True)
+            if isinstance(translate_error(error, self._home, committing=True), OutcomeUnknown):
+                self._log.mark_doubtful()
             return []
         return channels
 
-    def _problem(self, error: Exception) -> Exception:
-        """What a caller is told. Our own errors are made anew for each, because each is raised somewhere else."""
+    def _error_for_caller(self, error: Exception) -> Exception:
+        """Return the error for one caller. AgentBusErrors are copied, because each is raised in a different task."""
         if isinstance(error, sqlite3.Error):
-            return translated(error, self._home)
+            return translate_error(error, self._home)
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
         if isinstance(error, _Busy):
@@ -321,14 +333,14 @@ class Transactor:
             while True:
                 if type(step) is Query:
                     rows = self._ask(step)
-                elif type(step) is Several:
+                elif type(step) is Gather:
                     rows = [self._ask(query) for query in step.queries]  # type: ignore[misc]
-                elif type(step) is Numbered:
+                elif type(step) is InsertNumbered:
                     rows = self._execute_numbered(step)
                 else:
                     rows = []
-                    if type(step) is Each:
-                        self._execute_each(step)
+                    if type(step) is ExecuteMany:
+                        self._execute_many(step)
                     else:
                         channels.extend(step.channels)  # type: ignore[union-attr]
                 step = op.send(rows)
@@ -336,61 +348,49 @@ class Transactor:
             return stop.value
 
     def _ask(self, query: Query) -> Rows:
-        if self._at_once and query.name in _UNBOUNDED:
+        if self._nowait and query.name in _UNBOUNDED:
             raise _Busy
-        return self._connection.execute(self._queries[query.name], bound(query)).fetchall()
+        return self._connection.execute(self._queries[query.name], bind(query)).fetchall()
 
-    def _execute_numbered(self, step: Numbered) -> Rows:
+    def _execute_numbered(self, step: InsertNumbered) -> Rows:
         ((last,),) = self._ask(Query("counter_take", (step.counter, len(step.rows))))
         first = last - len(step.rows) + 1
-        self._execute_each(Each(step.name, [(number, *row) for number, row in enumerate(step.rows, first)]))
+        self._execute_many(ExecuteMany(step.name, [(number, *row) for number, row in enumerate(step.rows, first)]))
         return [(first,)]
 
-    def _execute_each(self, step: Each) -> None:
-        """Many rows by INSERTs of several rows each, a third faster than row by row; what is left one by one."""
-        whole = 0
-        if len(step.rows) >= _WIDTH:
+    def _execute_many(self, step: ExecuteMany) -> None:
+        """Insert many rows per statement, a third faster than row by row, and the rest one by one."""
+        done = 0
+        if len(step.rows) >= _ROWS_PER_INSERT:
             if step.name not in self._wide:
-                self._wide[step.name] = widened(self._queries[step.name], _WIDTH)
+                self._wide[step.name] = widened(self._queries[step.name], _ROWS_PER_INSERT)
             wide = self._wide[step.name]
             if wide is not None:
-                whole = len(step.rows) - len(step.rows) % _WIDTH
-                for start in range(0, whole, _WIDTH):
-                    values = [value for row in step.rows[start : start + _WIDTH] for value in row]
+                done = len(step.rows) - len(step.rows) % _ROWS_PER_INSERT
+                for start in range(0, done, _ROWS_PER_INSERT):
+                    values = [value for row in step.rows[start : start + _ROWS_PER_INSERT] for value in row]
                     self._connection.execute(wide, values)
-        self._connection.executemany(self._queries[step.name], step.rows[whole:])
+        self._connection.executemany(self._queries[step.name], step.rows[done:])
 
-    def _set_synchronous(self, full: bool) -> None:
-        if full != self._synchronous:
-            # Unknown in between: a signal handler may raise here.
-            self._synchronous = None
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-            self._synchronous = full
-
-    def _set_checkpoints(self, wanted: bool) -> None:
-        """Whether a commit may move the log into the database."""
-        if wanted != self._checkpoints:
-            self._checkpoints = None
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if wanted else 0:d}")
-            self._checkpoints = wanted
-
-    def check_there(self) -> None:
+    def check_exists(self) -> None:
         """Raise DatabaseGone if another database, or none, is at the path. May be called from another thread."""
-        self.gone = _identity(self._path) != self._file
+        self.gone = _find_file(self._path) != self._file
         if self.gone:
             raise DatabaseGone(path=self._path)
 
 
-def _identity(path: str) -> forking.File | None:
+def _find_file(path: str) -> process_safety.File | None:
     try:
-        return identity(path)
+        found = os.stat(path)
     except OSError:
         return None
+    return found.st_dev, found.st_ino
 
 
 class _Busy(Exception):
-    """It would take time: another program has a transaction open, or a backlog waits to be tended. Nothing was done."""
+    """Raised where the call would have to wait: for another program's transaction, or to maintain a backlogged mailbox.
+    Nothing was done."""
 
 
-class _Undone(Exception):
-    """The common transaction was rolled back; each call must be tried by itself."""
+class _RolledBack(Exception):
+    """Raised when the common transaction was rolled back: each call must be run separately."""

@@ -1,8 +1,7 @@
-"""Group commit: what callers ask for while a batch is being written goes into the next, one thread hop and one
-transaction for all of it.
+"""Group commit: calls that arrive while a batch is written form the next one, with one thread hop and one transaction.
 
-No coroutine ever holds an open transaction. Cancelling a caller only detaches it: still queued, its call is withdrawn;
-already taken, it commits, and ``orphaned`` hears of the result that nobody waits for.
+No coroutine ever holds an open transaction. Cancelling a caller only detaches it: a call that is still queued is
+withdrawn; one already taken commits, and its result goes to ``on_abandoned``.
 """
 
 from __future__ import annotations
@@ -18,40 +17,48 @@ from typing import TypeVar, cast
 
 import aiosqlite
 
-from agentbus.engine.batches import Batch, Waiting, answer, answered, cut_off, take
-from agentbus.engine.hub import Hub
-from agentbus.engine.sqlite.transaction import Transactor
+from agentbus.core.backoff import backoff
+from agentbus.engine.group_commit import (
+    Batch,
+    PendingCall,
+    await_result,
+    fail_with_unknown_outcome,
+    resolve,
+    take_batch,
+)
+from agentbus.engine.sqlite.transaction import TransactionRunner
+from agentbus.engine.waiters import Waiters
 from agentbus.errors import BusClosed
-from agentbus.operations import Operation
+from agentbus.operations.protocol import Operation
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-MOST_WAITING = 10_000
-"""Calls that the thread may find waiting; what comes then is held back on the loop, first come first served."""
-_RING_AGAIN = 0.002
-_RING_SELDOM = 1.0
-_MOST_HERE = 63
-"""Batches in a row that may be run on the loop's own thread."""
-_TURN = 8
-"""After so many of them in a row the loop has a turn, even if nobody seems to wait for it."""
-_MOST_TOUCHED = 128
-"""Rows that may be touched on the loop's own thread: less than a millisecond, unless payloads are large."""
-_ROOM = 100
-"""Calls that must still fit on a stack on which a batch is run."""
-_LONG = 0.003
-"""Seconds after which the loop's own thread is spared for a while."""
+MAX_QUEUED_CALLS = 10_000
+"""Calls in the writer's queue; further ones are held back on the loop, in order of arrival."""
+_FIRST_RING_RETRY = 0.002
+_MAX_RING_RETRY = 1.0
+_MAX_INLINE_BATCHES = 63
+"""Consecutive batches that may run on the loop's own thread."""
+_YIELD_EVERY = 8
+"""Inline batches after which the loop runs other tasks, even if none seems to be ready."""
+_MAX_INLINE_ROWS = 128
+"""Rows that an inline batch may change: less than a millisecond, unless payloads are large."""
+_STACK_RESERVE = 100
+"""Stack frames that must be free to run a batch on the caller's stack."""
+_MAX_INLINE_SECONDS = 0.003
+"""Duration of an inline batch after which the next ones run on the thread."""
 
 
 class DaemonConnection(aiosqlite.Connection):
-    """aiosqlite's connection on a daemon thread: a bus that nobody closed must not hang the interpreter's exit."""
+    """An aiosqlite connection on a daemon thread: a bus that was not closed must not hang the interpreter's exit."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connector, iter_chunk_size=64)
         self._thread.daemon = True
 
     def join(self) -> None:
-        """After a failed opening: wait for the thread, which would else answer a loop that may be closed by then."""
+        """Wait for the thread after a failed open: otherwise it would answer a loop that may be closed by then."""
         self._thread.join(1)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -60,31 +67,31 @@ class DaemonConnection(aiosqlite.Connection):
 
 
 class WriterConnection(DaemonConnection):
-    """One method more: run a callable on the connection's thread, without waiting for it."""
+    """A connection whose thread also runs callables that are not awaited."""
 
-    def hop(self, function: Callable[[], object]) -> None:
-        """Run ``function`` on the thread. It must not raise: nobody waits for it."""
+    def run_on_thread(self, function: Callable[[], object]) -> None:
+        """Run ``function`` on the thread. It must not raise: its result is not awaited."""
         self._tx.put_nowait((None, function))
 
 
 class Writer:
-    """The one way to write. Lives on the event loop; its batches run on the connection's thread."""
+    """The only writer of a process. Used on the event loop; its batches run on the connection's thread."""
 
-    def __init__(self, connection: WriterConnection, transactor: Transactor, hub: Hub) -> None:
+    def __init__(self, connection: WriterConnection, runner: TransactionRunner, waiters: Waiters) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
-        self._transactor = transactor
-        self._hub = hub
+        self._runner = runner
+        self._waiters = waiters
         self._queue: Batch = deque()
         self._held_back: Batch = deque()
         self._running = False
         self._ringing = False
         self._on_thread = False
-        self._here = _MOST_HERE
-        self._tending = 0
-        """How many use the thread for something else than a batch."""
-        self._alone = False
-        """Whether the last batch was of one call: then its caller is likely to be the only one about."""
+        self._inline_left = _MAX_INLINE_BATCHES
+        self._checkpointing = 0
+        """Number of checkpoints on the thread."""
+        self._single = False
+        """True if the last batch was a single call: its caller is then likely to be the only one."""
         self._closed = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -93,70 +100,70 @@ class Writer:
         operation: Operation[R, T],
         request: R,
         durable: bool,
-        orphaned: Callable[[T], None] | None = None,
+        on_abandoned: Callable[[T], None] | None = None,
     ) -> Awaitable[T]:
-        """Queue a call; await the answer."""
+        """Queue a call; await its result."""
         if self._closed:
             raise BusClosed
         future: asyncio.Future[T] = self._loop.create_future()
-        call = Waiting(operation, request, durable, future, orphaned)
-        if len(self._queue) >= MOST_WAITING or self._held_back:
+        call = PendingCall(operation, request, durable, future, on_abandoned)
+        if len(self._queue) >= MAX_QUEUED_CALLS or self._held_back:
             self._held_back.append(call)
         else:
             self._queue.append(call)
         if not self._running:
             try:
-                if self._alone and not durable and self._here % _TURN and _has_room():
+                if self._single and not durable and self._inline_left % _YIELD_EVERY and _has_stack():
                     self._start()
                 else:
-                    # Not at once: every task that is ready in this turn of the loop may still join the batch.
+                    # Not immediately: every task that is ready in this iteration of the loop may join the batch.
                     self._loop.call_soon(self._start)
                     self._running = True
             except BaseException:
-                # No stack left, or a signal handler: the caller is told, and must not be written later.
+                # Out of stack, or a signal handler raised: the caller gets the error, so the call must not run later.
                 future.cancel()
                 raise
-        return future if orphaned is None or future.done() else answered(future, orphaned)
+        return future if on_abandoned is None or future.done() else await_result(future, on_abandoned)
 
     @property
     def process(self) -> int:
-        return self._transactor.process
+        return self._runner.process
 
     @process.setter
     def process(self, number: int) -> None:
-        self._transactor.process = number
+        self._runner.process = number
 
     @property
     def gone(self) -> bool:
-        return self._transactor.gone
+        return self._runner.gone
 
-    def check_there(self) -> None:
-        self._transactor.check_there()
+    def check_exists(self) -> None:
+        self._runner.check_exists()
 
-    def waited(self) -> int:
-        return self._transactor.waited()
+    def lock_wait_ms(self) -> int:
+        return self._runner.lock_wait_ms()
 
-    def hurry(self) -> None:
-        self._transactor.hurry()
+    def stop_waiting(self) -> None:
+        self._runner.stop_waiting()
 
-    async def checkpoint(self, *, whole: bool) -> bool:
-        """Move the log into the database, between two batches; whether all of it."""
+    async def checkpoint(self, *, truncate: bool) -> bool:
+        """Checkpoint the log between two batches; return True if all of it was moved."""
         if self._closed:
             raise BusClosed
         future: asyncio.Future[bool] = self._loop.create_future()
 
-        def tend() -> None:
-            outcome = self._transactor.checkpoint(whole=whole)
+        def checkpoint() -> None:
+            outcome = self._runner.checkpoint(truncate=truncate)
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._tended, future, outcome)
+                self._loop.call_soon_threadsafe(self._checkpointed, future, outcome)
 
-        self._tending += 1
-        self._connection.hop(tend)
+        self._checkpointing += 1
+        self._connection.run_on_thread(checkpoint)
         return await future
 
-    def _tended(self, future: asyncio.Future[bool], outcome: bool | Exception) -> None:
-        """Also when nobody waits for it any more: until now the loop's own thread had to keep off the connection."""
-        self._tending -= 1
+    def _checkpointed(self, future: asyncio.Future[bool], outcome: bool | Exception) -> None:
+        """Resolve the future; also if it was cancelled, allow inline batches on the connection again."""
+        self._checkpointing -= 1
         if future.done():
             return
         if isinstance(outcome, Exception):
@@ -165,60 +172,59 @@ class Writer:
             future.set_result(outcome)
 
     async def close(self) -> None:
-        """Write what waits, then close the connection under the lock."""
+        """Commit what is queued, then close the connection under the lock."""
         self._closed = True
         while self._running:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=1)
             if not self._idle.done():
-                # Busy, or a signal handler cut somebody off between queueing and starting; then this starts it.
-                self._connection.hop(self._work)
-        await self._connection.run(self._transactor.close)
+                # Busy, or a signal handler raised between queueing and starting; then this starts it.
+                self._connection.run_on_thread(self._run_batches)
+        await self._connection.run(self._runner.close)
         await self._connection.close()
 
     def _start(self) -> None:
-        """Begin with what waits: on the thread; or here, if it is little that needs neither fsync nor waiting.
+        """Start the queued calls: on the thread, or inline if they are small and need neither fsync nor waiting.
 
-        The hop to the thread and back costs as much as some small calls (100 µs), and while Python runs on the one
-        thread it does not on the other. Now and then the thread has its turn all the same: only its commits checkpoint
-        the log.
+        The hop to the thread and back costs as much as a few small calls (100 µs), and Python runs on only one of the
+        threads at a time. The thread still gets some batches, because only its commits checkpoint the log.
         """
         if self._on_thread:
             return
         batch: Batch = deque()
         try:
             self._running = True
-            if self._here > 0 and self._is_little() and self._run_here(batch):
+            if self._inline_left > 0 and self._is_small_batch() and self._run_inline(batch):
                 return
-            self._here = _MOST_HERE if self._here >= 0 else self._here + 1
+            self._inline_left = _MAX_INLINE_BATCHES if self._inline_left >= 0 else self._inline_left + 1
             self._on_thread = True
-            self._connection.hop(self._work)
+            self._connection.run_on_thread(self._run_batches)
         except BaseException:
-            # A signal handler raised in the middle of it: the program wants to end, and must not wait for us.
-            self._cut_off(batch)
+            # A signal handler raised: the program is about to end and must not wait for the batch.
+            self._interrupt(batch)
             raise
 
-    def _is_little(self) -> bool:
-        """Whether all that waits may be run on the loop's own thread."""
-        # Not while the thread may use the connection too: to ring bells again, to checkpoint, at the call of close().
-        if self._ringing or self._tending or self._closed:
+    def _is_small_batch(self) -> bool:
+        """Return True if everything queued may run inline."""
+        # Not while the thread may use the connection: to ring doorbells again, to checkpoint, or to close.
+        if self._ringing or self._checkpointing or self._closed:
             return False
         rows = 0
         for call in self._queue:
-            touched = None if call.durable else getattr(call.request, "touches", None)
-            if touched is None or (rows := rows + max(1, touched)) > _MOST_TOUCHED:
+            estimate = None if call.durable else getattr(call.request, "row_estimate", None)
+            if estimate is None or (rows := rows + max(1, estimate)) > _MAX_INLINE_ROWS:
                 return False
         return True
 
-    def _run_here(self, batch: Batch) -> bool:
-        """Take what waits into ``batch`` and run it on the loop's own thread; False, with nothing done, if another
-        process would have to be waited for."""
-        self._here -= 1
-        take(self._queue, batch)
-        begun = time.perf_counter()
-        done = self._transactor.run_at_once(batch) if batch else ([], True)
-        if time.perf_counter() - begun > _LONG:
-            self._here = -_MOST_HERE
+    def _run_inline(self, batch: Batch) -> bool:
+        """Take the queue into ``batch`` and run it on the loop's own thread. Return False, with nothing done, if it
+        would have to wait for another process."""
+        self._inline_left -= 1
+        take_batch(self._queue, batch)
+        start = time.perf_counter()
+        done = self._runner.run_nowait(batch) if batch else ([], True)
+        if time.perf_counter() - start > _MAX_INLINE_SECONDS:
+            self._inline_left = -_MAX_INLINE_BATCHES
         if done is None:
             self._queue.extendleft(reversed(batch))
             batch.clear()
@@ -226,45 +232,45 @@ class Writer:
         self._deliver(batch, *done, True)
         return True
 
-    def _cut_off(self, batch: Batch) -> None:
-        """Whatever was being run here may be written or not; what waits goes on."""
-        # Whoever was cut off while it called hears of the signal handler's exception instead.
-        cut_off(batch)
+    def _interrupt(self, batch: Batch) -> None:
+        """Fail the interrupted inline batch, and schedule what is still queued."""
+        # A caller that was interrupted inside write() gets the signal handler's exception instead.
+        fail_with_unknown_outcome(batch)
         if not self._on_thread:
             self._running = bool(self._queue)
             if self._running:
                 self._loop.call_soon(self._start)
 
-    def _work(self) -> None:
-        """On the thread: batch after batch until nothing waits."""
+    def _run_batches(self) -> None:
+        """Run batches until the queue is empty. On the thread."""
         while True:
             batch: Batch = deque()
-            take(self._queue, batch)
-            channels, all_rung = self._transactor.run(batch) if batch else ([], True)
+            take_batch(self._queue, batch)
+            channels, all_rung = self._runner.run(batch) if batch else ([], True)
             last = not self._queue
             try:
                 self._loop.call_soon_threadsafe(self._deliver, batch, channels, all_rung, last)
             except RuntimeError:
-                return  # the loop is closed; nobody is left to tell
+                return  # the loop is closed, and with it every caller
             if last:
                 return
 
     def _deliver(self, batch: Batch, channels: list[str], all_rung: bool, last: bool) -> None:
-        """On the loop: answer every caller, wake who waits here, go on if more has come."""
-        self._alone = len(batch) <= 1
+        """Resolve every call, wake the waiters of this process, and continue with the queue. On the loop."""
+        self._single = len(batch) <= 1
         try:
-            answer(batch)
+            resolve(batch)
         finally:
-            # Also when a signal handler raised in the middle of it.
-            answer(batch)
-            self._hub.ring(channels)
-            self._go_on(all_rung, last)
+            # Again, in case a signal handler raised half-way.
+            resolve(batch)
+            self._waiters.ring(channels)
+            self._continue(all_rung, last)
 
-    def _go_on(self, all_rung: bool, last: bool) -> None:
+    def _continue(self, all_rung: bool, last: bool) -> None:
         if not all_rung and not self._ringing:
             self._ringing = True
-            self._ring_later(_RING_AGAIN)
-        while self._held_back and len(self._queue) < MOST_WAITING:
+            self._ring_later(1)
+        while self._held_back and len(self._queue) < MAX_QUEUED_CALLS:
             self._queue.append(self._held_back.popleft())
         if last:
             self._on_thread = False
@@ -274,26 +280,29 @@ class Writer:
             elif self._idle is not None and not self._idle.done():
                 self._idle.set_result(None)
 
-    def _ring_later(self, delay: float) -> None:
-        """Try again, ever less often: a process that is stopped must not keep us busy. The beat is its backstop."""
+    def _ring_later(self, attempt: int) -> None:
+        """Ring again after a delay that doubles: a stopped process must not keep this one busy. Heartbeats make up for
+        a ring that is lost."""
 
         def ring_again() -> None:
-            following = None if self._transactor.ring_again() else min(_RING_SELDOM, delay * 2)
+            next_attempt = None if self._runner.ring_again() else attempt + 1
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._rung_again, following)
+                self._loop.call_soon_threadsafe(self._rung_again, next_attempt)
 
-        self._loop.call_later(delay, self._connection.hop, ring_again)
+        self._loop.call_later(
+            backoff(attempt, _FIRST_RING_RETRY, _MAX_RING_RETRY), self._connection.run_on_thread, ring_again
+        )
 
-    def _rung_again(self, following: float | None) -> None:
-        self._ringing = following is not None and not self._closed
-        if following is not None and self._ringing:
-            self._ring_later(following)
+    def _rung_again(self, next_attempt: int | None) -> None:
+        self._ringing = next_attempt is not None and not self._closed
+        if next_attempt is not None and self._ringing:
+            self._ring_later(next_attempt)
 
 
-def _has_room() -> bool:
-    """Whether a batch may be run on the caller's own stack, and not run out of it half-way."""
+def _has_stack() -> bool:
+    """Return True if the caller's stack has room to run a batch."""
     try:
-        sys._getframe(sys.getrecursionlimit() - _ROOM)
+        sys._getframe(sys.getrecursionlimit() - _STACK_RESERVE)
     except ValueError:
         return True
     return False

@@ -1,1 +1,1 @@
-"""The contestants of the queue workloads: somewhere to send to, receive from and acknowledge in."""
+"""The contestants of the queue benchmark: queues to send to, receive from and acknowledge in."""

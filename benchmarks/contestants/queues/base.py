@@ -1,4 +1,4 @@
-"""What every contestant offers: mailboxes to send to, receive from and acknowledge in."""
+"""The interface of a queue: mailboxes to send to, receive from and acknowledge in."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any, Protocol
 
 import anyio
 
-from benchmarks.contestants.about import About, lacking
+from benchmarks.contestants.about import About, missing_packages
 
 POLL = 0.001
-"""Seconds between two looks of those that cannot wait."""
+"""Polling interval of contestants without a blocking receive."""
 ONE_BY_ONE = frozenset({"one", "processes", "idle"})
-"""The workloads of those that do one thing after another."""
+"""The workloads of contestants without concurrency."""
 IN_BATCHES = ONE_BY_ONE | {"batches"}
 CONCURRENTLY = ONE_BY_ONE | {"tasks"}
 EVERYTHING = IN_BATCHES | {"tasks"}
 
 
 class Sender(Protocol):
-    """Somebody who can send to a mailbox."""
+    """A sender to a mailbox."""
 
     async def send(self, payload: Any) -> None: ...
 
 
 class Box(Sender, Protocol):
-    """One mailbox with its one reader. A received message is whatever the contestant needs to acknowledge it."""
+    """A mailbox with one reader. A received message is of any type that the contestant can acknowledge."""
 
     async def receive(self) -> Any:
-        """Waits as the contestant does; those that cannot wait look every millisecond."""
+        """Wait for a message; contestants without a blocking receive poll every millisecond."""
         ...
 
     async def ack(self, message: Any) -> None: ...
@@ -40,42 +40,41 @@ class Box(Sender, Protocol):
 
     async def send_many(self, payloads: Sequence[Any]) -> None: ...
 
-    async def receive_many(self, most: int, done: Sequence[Any]) -> Sequence[Any]:
-        """One message or more, up to ``most``; ``done`` are acknowledged in the same transaction, where there is
-        one."""
+    async def receive_many(self, limit: int, done: Sequence[Any]) -> Sequence[Any]:
+        """Receive 1 to ``limit`` messages; acknowledge ``done`` in the same transaction, if there is one."""
         ...
 
     def payload(self, message: Any) -> Any:
-        """What was sent, to check that it arrived."""
+        """Return the payload of a received message."""
         ...
 
 
 class Contestant(About, Protocol):
     @property
-    def takes(self) -> frozenset[str]:
-        """The workloads that it can do."""
+    def workloads(self) -> frozenset[str]:
+        """The supported workloads."""
         ...
 
     def missing(self) -> str | None:
-        """Why it cannot be measured here."""
+        """Return why it cannot be measured here, or None."""
         ...
 
     def open(self, directory: Path, boxes: int) -> AbstractAsyncContextManager[Sequence[Box]]:
-        """A fresh store in ``directory`` with so many mailboxes, each used by a task of its own."""
+        """Open a new store in ``directory`` with ``boxes`` mailboxes, each used by its own task."""
         ...
 
     def sender(self, directory: Path) -> AbstractAsyncContextManager[Sender]:
-        """Somebody in another process who sends to the first mailbox of an open store."""
+        """Open a sender to the first mailbox of an open store, for another process."""
         ...
 
 
 class Calls(Protocol):
-    """A library that is called plainly, on the loop's own thread: one message after another."""
+    """A synchronous library, called on the thread of the loop, one message after another."""
 
     def send(self, payload: Any) -> None: ...
 
-    def claim(self, most: int) -> list[Any]:
-        """What is there, without waiting."""
+    def claim(self, limit: int) -> list[Any]:
+        """Return up to ``limit`` messages without waiting."""
         ...
 
     def ack(self, messages: Sequence[Any]) -> None: ...
@@ -86,7 +85,7 @@ class Calls(Protocol):
 
 
 class CalledBox:
-    """A library as a mailbox. No call suspends, except to wait for a message."""
+    """A synchronous library as a mailbox. Only waiting for a message suspends."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -107,10 +106,10 @@ class CalledBox:
         for payload in payloads:
             self._calls.send(payload)
 
-    async def receive_many(self, most: int, done: Sequence[Any]) -> Sequence[Any]:
+    async def receive_many(self, limit: int, done: Sequence[Any]) -> Sequence[Any]:
         if done:
             self._calls.ack(done)
-        while not (found := self._calls.claim(most)):
+        while not (found := self._calls.claim(limit)):
             await anyio.sleep(POLL)
         return found
 
@@ -123,21 +122,21 @@ class CalledBox:
 
 @dataclass(frozen=True)
 class Library:
-    """A contestant that is called plainly, and looks every millisecond."""
+    """A contestant that is a synchronous library and is polled every millisecond."""
 
     key: str
     title: str
     durability: str
     make: Callable[[Path], CalledBox]
     packages: tuple[str, ...] = ()
-    takes: frozenset[str] = ONE_BY_ONE
+    workloads: frozenset[str] = ONE_BY_ONE
 
     def missing(self) -> str | None:
-        return lacking(self.packages)
+        return missing_packages(self.packages)
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[CalledBox]]:
-        assert boxes == 1, "it has one mailbox"
+        assert boxes == 1, "a library has one mailbox"
         async with self.sender(directory) as box:
             yield [box]
 

@@ -1,4 +1,4 @@
-"""Ourselves, through the public API: one agent per mailbox, sending to itself."""
+"""agentbus through its public API: one agent per mailbox, sending to itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agentbus import Agent, Message
 from benchmarks.contestants.queues.base import EVERYTHING
 
 OWNER = "agent-0"
-"""Who has the first mailbox."""
+"""The owner of the first mailbox."""
 
 
 class AgentSender:
@@ -27,7 +27,7 @@ class AgentSender:
 
 
 class AgentBox:
-    """An agent's own mailbox."""
+    """The mailbox of an agent."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -50,8 +50,8 @@ class AgentBox:
         to = self._agent.id
         await self._agent.send_many([(to, "note", payload) for payload in payloads])
 
-    async def receive_many(self, most: int, done: Sequence[Message]) -> list[Message]:
-        return await self._agent.receive_many(most, ack=done)
+    async def receive_many(self, limit: int, done: Sequence[Message]) -> list[Message]:
+        return await self._agent.receive_many(limit, ack=done)
 
     def payload(self, message: Message) -> Any:
         return message.payload
@@ -59,13 +59,13 @@ class AgentBox:
 
 @dataclass(frozen=True)
 class AgentBus:
-    """agentbus as it is installed."""
+    """agentbus with default options."""
 
     key: str
     title: str
     durability: str
     mode: Literal["disk", "process"]
-    takes: frozenset[str] = EVERYTHING | {"tasks-fused"}
+    workloads: frozenset[str] = EVERYTHING | {"tasks-fused"}
 
     def missing(self) -> str | None:
         return None

@@ -1,4 +1,4 @@
-"""DBOS on SQLite: a message is a workflow in a queue, which is received when it runs and done when it returns."""
+"""DBOS on SQLite: a message is a workflow in a queue, received when it runs and acknowledged when it returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants.about import lacking, package
+from benchmarks.contestants.about import missing_packages, package
 from benchmarks.contestants.queues.base import CONCURRENTLY
 
 QUEUE, WORK, NAME = "box", "work", "bench"
@@ -46,7 +46,7 @@ class WorkflowBox(WorkflowSender):
         for payload in payloads:
             await self.send(payload)
 
-    async def receive_many(self, most: int, done: Sequence[Running]) -> list[Running]:
+    async def receive_many(self, limit: int, done: Sequence[Running]) -> list[Running]:
         await self.ack_many(done)
         return [await self.receive()]
 
@@ -59,10 +59,10 @@ class DBOSQueue:
     key: str = "dbos"
     title: str = "DBOS, SQLite"
     durability: str = "disk: every commit is fsynced"
-    takes: frozenset[str] = CONCURRENTLY - {"tasks"}
+    workloads: frozenset[str] = CONCURRENTLY - {"tasks"}
 
     def missing(self) -> str | None:
-        return lacking(["dbos"])
+        return missing_packages(["dbos"])
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[WorkflowBox]]:

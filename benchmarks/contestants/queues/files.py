@@ -1,8 +1,7 @@
-"""One JSON file per message, done carefully: written aside, fsynced, renamed, and the directory fsynced; or without the
-fsyncs.
+"""One JSON file per message: written to a temporary file, fsynced, renamed, and the directory fsynced; or unsynced.
 
-A claim is a rename into the reader's directory, an acknowledgement an unlink; neither is fsynced. Each mailbox has
-a directory of its own. One task alone calls this plainly, on the loop's thread; many tasks call it in threads, so that
+A claim is a rename into the directory of the reader, an acknowledgement an unlink; neither is fsynced. Each mailbox has
+its own directory. A single task calls it directly on the thread of the loop; several tasks call it in threads, so that
 their fsyncs overlap.
 """
 
@@ -30,12 +29,12 @@ PRIORITY = 5
 
 
 class Folder:
-    """A mailbox as directories: ``aside`` while being written, ``new`` to be claimed, ``taken`` once claimed."""
+    """A mailbox as directories: ``temporary`` while being written, ``new`` to be claimed, ``taken`` once claimed."""
 
     def __init__(self, directory: Path, durable: bool) -> None:
         self._durable = durable
-        self._aside, self._new, self._taken = (str(directory / name) for name in ("aside", "new", "taken"))
-        for path in (self._aside, self._new, self._taken):
+        self._temporary, self._new, self._taken = (str(directory / name) for name in ("temporary", "new", "taken"))
+        for path in (self._temporary, self._new, self._taken):
             Path(path).mkdir(parents=True, exist_ok=True)
         self._directory = os.open(self._new, os.O_RDONLY | os.O_DIRECTORY)
         self._number = count()
@@ -48,7 +47,7 @@ class Folder:
         for payload in payloads:
             # Sorted by name: most urgent first, then oldest.
             name = f"{9 - PRIORITY}-{time.time_ns():020d}-{next(self._number):010d}.json"
-            file = os.open(f"{self._aside}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            file = os.open(f"{self._temporary}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 os.write(file, json.dumps(payload, separators=(",", ":")).encode())
                 if self._durable:
@@ -57,18 +56,18 @@ class Folder:
                 os.close(file)
             written.append(name)
         for name in written:
-            os.rename(f"{self._aside}/{name}", f"{self._new}/{name}")
+            os.rename(f"{self._temporary}/{name}", f"{self._new}/{name}")
         if self._durable:
             os.fsync(self._directory)
 
-    def receive_many(self, most: int) -> list[Claimed]:
+    def receive_many(self, limit: int) -> list[Claimed]:
         claimed: list[Claimed] = []
-        for name in sorted(os.listdir(self._new))[:most]:
+        for name in sorted(os.listdir(self._new))[:limit]:
             taken = f"{self._taken}/{name}"
             try:
                 os.rename(f"{self._new}/{name}", taken)
             except FileNotFoundError:
-                continue  # somebody else was faster
+                continue  # claimed by another reader
             with open(taken, "rb") as file:
                 claimed.append((taken, json.loads(file.read())))
         return claimed
@@ -79,7 +78,7 @@ class Folder:
 
 
 class FolderBox:
-    """A folder, called in threads or plainly."""
+    """A folder, called in threads or directly."""
 
     def __init__(self, folder: Folder, threads: bool) -> None:
         self._folder = folder
@@ -100,9 +99,9 @@ class FolderBox:
     async def send_many(self, payloads: Sequence[Any]) -> None:
         await self._call(self._folder.send_many, payloads)
 
-    async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
+    async def receive_many(self, limit: int, done: Sequence[Claimed]) -> list[Claimed]:
         await self._call(self._folder.ack, done)
-        while not (found := await self._call(self._folder.receive_many, most)):
+        while not (found := await self._call(self._folder.receive_many, limit)):
             await anyio.sleep(POLL)
         return found
 
@@ -121,7 +120,7 @@ class JSONFiles:
     title: str
     durability: str
     durable: bool
-    takes: frozenset[str] = EVERYTHING
+    workloads: frozenset[str] = EVERYTHING
 
     def missing(self) -> str | None:
         return None
@@ -142,4 +141,4 @@ class JSONFiles:
 
 
 FILES = JSONFiles("files", "JSON files, fsynced", "disk: file and directory are fsynced on sending", durable=True)
-HASTY_FILES = JSONFiles("files-hasty", "JSON files", "kill -9; nothing is fsynced", durable=False)
+UNSYNCED_FILES = JSONFiles("files-hasty", "JSON files", "kill -9; nothing is fsynced", durable=False)

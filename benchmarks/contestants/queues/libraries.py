@@ -1,4 +1,4 @@
-"""Queues that are libraries, each called as its documentation shows: dirq, persist-queue, litequeue, huey, Maildir."""
+"""Queue libraries, each called as in its documentation: dirq, persist-queue, litequeue, huey, Maildir."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Maildir:
     def send(self, payload: Any) -> None:
         self._box.add(_text(payload).encode())
 
-    def claim(self, most: int) -> list[Path]:
+    def claim(self, limit: int) -> list[Path]:
         claimed = []
-        for file in sorted(self._new.iterdir())[:most]:
+        for file in sorted(self._new.iterdir())[:limit]:
             claimed.append(file.rename(self._cur / f"{file.name}:2,"))
         return claimed
 
@@ -53,10 +53,10 @@ class Dirq:
     def send(self, payload: Any) -> None:
         self._queue.add(_text(payload))
 
-    def claim(self, most: int) -> list[tuple[str, Any]]:
+    def claim(self, limit: int) -> list[tuple[str, Any]]:
         claimed: list[tuple[str, Any]] = []
         name = self._queue.first()
-        while name and len(claimed) < most:
+        while name and len(claimed) < limit:
             if self._queue.lock(name):
                 claimed.append((name, json.loads(self._queue.get(name))))
             name = self._queue.next()
@@ -74,7 +74,7 @@ class Dirq:
 
 
 class PersistFile:
-    """persist-queue's queue of files: ``task_done`` keeps what was taken."""
+    """The file queue of persist-queue: ``task_done`` saves the position."""
 
     def __init__(self, directory: Path) -> None:
         persistqueue = package("persistqueue")
@@ -84,10 +84,10 @@ class PersistFile:
     def send(self, payload: Any) -> None:
         self._queue.put(payload)
 
-    def claim(self, most: int) -> list[Any]:
+    def claim(self, limit: int) -> list[Any]:
         claimed: list[Any] = []
         try:
-            while len(claimed) < most:
+            while len(claimed) < limit:
                 claimed.append(self._queue.get_nowait())
         except self._empty:
             pass
@@ -104,7 +104,7 @@ class PersistFile:
 
 
 class PersistAck:
-    """persist-queue's SQLite queue with acknowledgements; WAL, synchronous=FULL by default."""
+    """The SQLite queue of persist-queue with acknowledgements; WAL, synchronous=FULL by default."""
 
     def __init__(self, directory: Path) -> None:
         persistqueue = package("persistqueue")
@@ -114,10 +114,10 @@ class PersistAck:
     def send(self, payload: Any) -> None:
         self._queue.put(payload)
 
-    def claim(self, most: int) -> list[dict[str, Any]]:
+    def claim(self, limit: int) -> list[dict[str, Any]]:
         claimed: list[dict[str, Any]] = []
         try:
-            while len(claimed) < most:
+            while len(claimed) < limit:
                 claimed.append(self._queue.get(block=False, raw=True))
         except self._empty:
             pass
@@ -143,9 +143,9 @@ class Lite:
     def send(self, payload: Any) -> None:
         self._queue.put(_text(payload))
 
-    def claim(self, most: int) -> list[Any]:
+    def claim(self, limit: int) -> list[Any]:
         claimed: list[Any] = []
-        while len(claimed) < most and (message := self._queue.pop()) is not None:
+        while len(claimed) < limit and (message := self._queue.pop()) is not None:
             claimed.append(message)
         return claimed
 
@@ -161,7 +161,7 @@ class Lite:
 
 
 class Huey:
-    """huey's SQLite storage; what is taken is gone, so there is nothing to acknowledge."""
+    """The SQLite storage of huey; a claim deletes the message, so there is nothing to acknowledge."""
 
     def __init__(self, directory: Path) -> None:
         storage = package("huey.storage").SqliteStorage
@@ -170,9 +170,9 @@ class Huey:
     def send(self, payload: Any) -> None:
         self._storage.enqueue(_text(payload).encode())
 
-    def claim(self, most: int) -> list[bytes]:
+    def claim(self, limit: int) -> list[bytes]:
         claimed: list[bytes] = []
-        while len(claimed) < most and (data := self._storage.dequeue()) is not None:
+        while len(claimed) < limit and (data := self._storage.dequeue()) is not None:
             claimed.append(data)
         return claimed
 
@@ -198,7 +198,7 @@ LIBRARIES = (
     _library("dirq", "dirq", "nothing is fsynced", Dirq, "dirq"),
     _library(
         "persist-file", "persist-queue, files", "every hundredth send is fsynced; one process only", PersistFile,
-        "persistqueue", takes=frozenset({"one"}),
+        "persistqueue", workloads=frozenset({"one"}),
     ),
     _library("persist-ack", "persist-queue, SQLiteAck", "disk: every commit is fsynced", PersistAck, "persistqueue"),
     _library("litequeue", "litequeue", "kill -9; nothing is fsynced (synchronous=NORMAL)", Lite, "litequeue"),

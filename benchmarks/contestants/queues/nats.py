@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import servers
-from benchmarks.contestants.about import lacking, package
+from benchmarks.contestants.about import missing_packages, package
 from benchmarks.contestants.queues.base import EVERYTHING
 
 STREAM = "bench"
-PATIENCE = 3600
+TIMEOUT = 3600
 
 
 class SubjectSender:
-    """Publishes and waits for the server to have it."""
+    """Publish and wait for the acknowledgement of the server."""
 
     def __init__(self, stream: Any, subject: str) -> None:
         self._stream = stream
@@ -33,14 +33,14 @@ class SubjectSender:
 
 
 class SubjectBox(SubjectSender):
-    """A subject with its consumer; acknowledgements are sent, and not waited for."""
+    """A subject with its consumer; acknowledgements are sent without waiting."""
 
     def __init__(self, stream: Any, subject: str, consumer: Any) -> None:
         super().__init__(stream, subject)
         self._consumer = consumer
 
     async def receive(self) -> Any:
-        return (await self._consumer.fetch(1, timeout=PATIENCE))[0]
+        return (await self._consumer.fetch(1, timeout=TIMEOUT))[0]
 
     async def ack(self, message: Any) -> None:
         await message.ack()
@@ -49,9 +49,9 @@ class SubjectBox(SubjectSender):
         for message in messages:
             await message.ack()
 
-    async def receive_many(self, most: int, done: Sequence[Any]) -> Sequence[Any]:
+    async def receive_many(self, limit: int, done: Sequence[Any]) -> Sequence[Any]:
         await self.ack_many(done)
-        messages: Sequence[Any] = await self._consumer.fetch(most, timeout=PATIENCE)
+        messages: Sequence[Any] = await self._consumer.fetch(limit, timeout=TIMEOUT)
         return messages
 
     def payload(self, message: Any) -> Any:
@@ -64,14 +64,14 @@ class JetStream:
     title: str
     durability: str
     sync: str
-    takes: frozenset[str] = EVERYTHING
+    workloads: frozenset[str] = EVERYTHING
 
     @property
     def server(self) -> str:
         return f"NATS_{self.sync.upper()}"
 
     def missing(self) -> str | None:
-        return lacking(["nats"]) or (None if servers.program("nats-server") else "there is no nats-server")
+        return missing_packages(["nats"]) or (None if servers.program("nats-server") else "nats-server not found")
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[SubjectBox]]:

@@ -1,8 +1,8 @@
 """aiosqlite in two ways, on one connection that all tasks share.
 
-Plainly, as its documentation shows it: execute, fetch, commit. A task's commit must not commit half of another's work,
-so a lock is around each transaction. And in autocommit mode with the fewest thread hops that a lifecycle can have: one
-statement per step, each its own transaction, which needs no lock.
+Plain, as in its documentation: execute, fetch, commit, with a lock around each transaction, because the commit of a
+task must not include half of the work of another. And in autocommit mode with the fewest thread hops of a lifecycle:
+one statement per step, each its own transaction, without a lock.
 """
 
 from __future__ import annotations
@@ -86,17 +86,17 @@ class PlainBox:
             await self._connection.executemany(INSERT, [self._row(payload) for payload in payloads])
             await self._connection.commit()
 
-    async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
-        while not (found := await self._claim_many(most, done)):
+    async def receive_many(self, limit: int, done: Sequence[Claimed]) -> list[Claimed]:
+        while not (found := await self._claim_many(limit, done)):
             done = ()
             await anyio.sleep(POLL)
         return found
 
-    async def _claim_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
+    async def _claim_many(self, limit: int, done: Sequence[Claimed]) -> list[Claimed]:
         async with self._lock:
             if done:
                 await self._connection.executemany(ACK, [(now(), id) for id, _ in done])
-            async with self._connection.execute(READY, (self._mailbox, most)) as cursor:
+            async with self._connection.execute(READY, (self._mailbox, limit)) as cursor:
                 rows = list(await cursor.fetchall())
             await self._connection.executemany(LEASE_ONE, [(SENDER, now() + LEASE, id) for id, _ in rows])
             await self._connection.commit()
@@ -135,7 +135,7 @@ class PlainAiosqlite:
     isolation_level: Literal["DEFERRED"] | None
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     durability: str = "disk: every commit is fsynced"
-    takes: frozenset[str] = EVERYTHING
+    workloads: frozenset[str] = EVERYTHING
 
     def missing(self) -> str | None:
         return None
@@ -163,10 +163,10 @@ class PlainAiosqlite:
 
 
 PLAIN = PlainAiosqlite("aiosqlite", "aiosqlite used plainly", PlainBox, "DEFERRED")
-HASTY = PlainAiosqlite(
+UNSYNCED = PlainAiosqlite(
     "aiosqlite-normal", "aiosqlite used plainly, NORMAL", PlainBox, "DEFERRED", "NORMAL", "kill -9; nothing is fsynced"
 )
-# A batch is one transaction, so there is no autocommit there; and a claim that finds nothing takes the write lock.
+# A batch is one transaction, which rules out autocommit; polling would take the write lock on every claim.
 AUTOCOMMIT = PlainAiosqlite(
-    "aiosqlite-autocommit", "aiosqlite, autocommit", AutocommitBox, None, takes=frozenset({"one", "tasks"})
+    "aiosqlite-autocommit", "aiosqlite, autocommit", AutocommitBox, None, workloads=frozenset({"one", "tasks"})
 )

@@ -1,4 +1,4 @@
-"""PostgreSQL: ourselves; a table with SKIP LOCKED by hand, through asyncpg; and procrastinate."""
+"""Queues on PostgreSQL: agentbus; a table with SKIP LOCKED through asyncpg; and procrastinate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zlib import crc32
 
 import agentbus
 from benchmarks.contestants import servers
-from benchmarks.contestants.about import lacking, package
+from benchmarks.contestants.about import missing_packages, package
 from benchmarks.contestants.queues.base import CONCURRENTLY, EVERYTHING
 from benchmarks.contestants.queues.bus import AgentBox, AgentSender
 
@@ -36,22 +36,22 @@ SERVER = "POSTGRES_URL"
 Claimed = tuple[int, str]
 
 
-def _absent(*packages: str) -> str | None:
-    return lacking(packages) or (None if servers.has_postgres() else "there is no postgres")
+def _unavailable(*packages: str) -> str | None:
+    return missing_packages(packages) or (None if servers.has_postgres() else "postgres not found")
 
 
 @dataclass(frozen=True)
 class AgentBusServer:
-    """agentbus as it is installed, in a schema of its own for each run."""
+    """agentbus with default options, in its own schema for each run."""
 
     key: str = "agentbus-postgres"
     title: str = "agentbus, PostgreSQL"
     durability: str = "disk: a send is flushed; claims and acks survive the death of any client"
-    takes: frozenset[str] = EVERYTHING | {"tasks-fused"}
+    workloads: frozenset[str] = EVERYTHING | {"tasks-fused"}
     server: str = SERVER
 
     def missing(self) -> str | None:
-        return _absent("asyncpg")
+        return _unavailable("asyncpg")
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[AgentBox]]:
@@ -65,12 +65,12 @@ class AgentBusServer:
 
 
 def schema_url(directory: Path) -> str:
-    """The schema that belongs to a directory: there, too, everyone begins anew."""
+    """Return the URL of the schema of a directory, so that each contestant starts empty."""
     return f"{servers.postgres()}&schema=bench_{directory.name.replace('-', '_').lower()}"
 
 
 class TableSender:
-    """Another process: it inserts, then notifies."""
+    """The sender in another process: insert, then notify."""
 
     def __init__(self, pool: Any, mailbox: int) -> None:
         self._pool = pool
@@ -82,12 +82,12 @@ class TableSender:
 
 
 class TableBox:
-    """One mailbox; each step is a statement, and a transaction, of its own."""
+    """One mailbox; each step is one statement in its own transaction."""
 
-    def __init__(self, pool: Any, mailbox: int, rung: asyncio.Event) -> None:
+    def __init__(self, pool: Any, mailbox: int, notified: asyncio.Event) -> None:
         self._pool = pool
         self._mailbox = mailbox
-        self._rung = rung
+        self._notified = notified
 
     async def send(self, payload: Any) -> None:
         await self._pool.execute(INSERT, *_row(self._mailbox, payload))
@@ -104,14 +104,14 @@ class TableBox:
     async def send_many(self, payloads: Sequence[Any]) -> None:
         await self._pool.executemany(INSERT, [_row(self._mailbox, payload) for payload in payloads])
 
-    async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
+    async def receive_many(self, limit: int, done: Sequence[Claimed]) -> list[Claimed]:
         if done:
             await self.ack_many(done)
         while True:
-            self._rung.clear()
-            if found := await self._pool.fetch(CLAIM, self._mailbox, most):
+            self._notified.clear()
+            if found := await self._pool.fetch(CLAIM, self._mailbox, limit):
                 return [(id, text) for id, text in found]
-            await self._rung.wait()
+            await self._notified.wait()
 
     def payload(self, message: Claimed) -> Any:
         return json.loads(message[1])
@@ -129,20 +129,20 @@ class SkipLocked:
     key: str = "asyncpg"
     title: str = "PostgreSQL, SKIP LOCKED"
     durability: str = "disk: every commit is flushed"
-    takes: frozenset[str] = EVERYTHING
+    workloads: frozenset[str] = EVERYTHING
     server: str = SERVER
 
     def missing(self) -> str | None:
-        return _absent("asyncpg")
+        return _unavailable("asyncpg")
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[TableBox]]:
         async with agentbus.connect(schema_url(directory)) as bus:
             for number in range(boxes):
                 await bus.expect(f"agent-{number}", type="worker")
-        rung = asyncio.Event()
-        async with self._connected(directory, boxes) as pool, _listening(lambda *_: rung.set()):
-            yield [TableBox(pool, mailbox, rung) for mailbox in await _mailboxes(pool)]
+        notified = asyncio.Event()
+        async with self._connected(directory, boxes) as pool, _listening(lambda *_: notified.set()):
+            yield [TableBox(pool, mailbox, notified) for mailbox in await _mailboxes(pool)]
 
     @asynccontextmanager
     async def sender(self, directory: Path) -> AsyncIterator[TableSender]:
@@ -158,9 +158,9 @@ class SkipLocked:
 
 
 @asynccontextmanager
-async def _listening(hear: Any) -> AsyncIterator[None]:
+async def _listening(on_notify: Any) -> AsyncIterator[None]:
     connection = await package("asyncpg").connect(servers.postgres())
-    await connection.add_listener(CHANNEL, hear)
+    await connection.add_listener(CHANNEL, on_notify)
     try:
         yield
     finally:
@@ -183,7 +183,7 @@ Job = tuple[asyncio.Event, Any]
 
 
 class JobBox(JobSender):
-    """A queue of procrastinate. A job that runs has been received; when its function returns, it is done."""
+    """A queue of procrastinate. A job is received when it runs and acknowledged when its function returns."""
 
     def __init__(self, defer: Any) -> None:
         super().__init__(defer)
@@ -203,7 +203,7 @@ class JobBox(JobSender):
         for payload in payloads:
             await self.send(payload)
 
-    async def receive_many(self, most: int, done: Sequence[Job]) -> list[Job]:
+    async def receive_many(self, limit: int, done: Sequence[Job]) -> list[Job]:
         await self.ack_many(done)
         return [await self.receive()]
 
@@ -213,16 +213,16 @@ class JobBox(JobSender):
 
 @dataclass(frozen=True)
 class Procrastinate:
-    """One worker, woken by notifications, with as many jobs at once as there are mailboxes."""
+    """One worker, woken by notifications, with one concurrent job per mailbox."""
 
     key: str = "procrastinate"
     title: str = "procrastinate"
     durability: str = "disk: every commit is flushed"
-    takes: frozenset[str] = CONCURRENTLY
+    workloads: frozenset[str] = CONCURRENTLY
     server: str = SERVER
 
     def missing(self) -> str | None:
-        return _absent("procrastinate", "psycopg")
+        return _unavailable("procrastinate", "psycopg")
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[JobBox]]:
@@ -233,7 +233,7 @@ class Procrastinate:
             found[context.job.queue].arrived.put_nowait((done, payload))
             await done.wait()
 
-        async with self._opened(work, boxes + 4, fresh=True) as (app, task):
+        async with self._open_app(work, boxes + 4, fresh=True) as (app, task):
             for number in range(boxes):
                 found[f"box-{number}"] = JobBox(task.configure(queue=f"box-{number}").defer_async)
             options = {"wait": True, "install_signal_handlers": False, "shutdown_graceful_timeout": 1}
@@ -247,13 +247,13 @@ class Procrastinate:
     @asynccontextmanager
     async def sender(self, directory: Path) -> AsyncIterator[JobSender]:
         async def work(context: Any, payload: Any) -> None:
-            raise NotImplementedError("it is only sent from here")
+            raise NotImplementedError("this process only sends")
 
-        async with self._opened(work, 8, fresh=False) as (_, task):
+        async with self._open_app(work, 8, fresh=False) as (_, task):
             yield JobSender(task.configure(queue="box-0").defer_async)
 
     @asynccontextmanager
-    async def _opened(self, work: Any, size: int, *, fresh: bool) -> AsyncIterator[tuple[Any, Any]]:
+    async def _open_app(self, work: Any, size: int, *, fresh: bool) -> AsyncIterator[tuple[Any, Any]]:
         procrastinate = package("procrastinate")
         connector = procrastinate.PsycopgConnector(
             conninfo=servers.postgres(), kwargs={"options": "-c search_path=procrastinate"}, min_size=2, max_size=size

@@ -1,7 +1,7 @@
-"""The limit: sqlite3 itself with our tables and our statements, on one thread, called plainly.
+"""The upper limit: sqlite3 with the tables and statements of agentbus, called directly on one thread.
 
-It leaves out what a bus is for: fencing, checks of recipients and leases, the lock file, wake-ups, JSON encoding.
-Its commits are as durable as ours: sends with synchronous=FULL, claims and acknowledgements with NORMAL.
+It leaves out fencing, checks of recipients and leases, the lock file, wake-ups and JSON encoding. Its commits are as
+durable as those of agentbus: sends with synchronous=FULL, claims and acknowledgements with NORMAL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zlib import crc32
 
 from agentbus.engine.queries import load
 from benchmarks.contestants.queues.base import CalledBox, Library
-from benchmarks.contestants.tables import LEASE, MAX_ATTEMPTS, PRIORITY, SENDER, TYPE, now, opened
+from benchmarks.contestants.tables import LEASE, MAX_ATTEMPTS, PRIORITY, SENDER, TYPE, create_database, now
 from benchmarks.payload import PAYLOAD, TEXT
 
 ID, STORED = 0, 4
@@ -25,7 +25,7 @@ class Raw:
     """One mailbox, driven by named queries of the SQLite engine."""
 
     def __init__(self, directory: Path) -> None:
-        self._connection = opened(directory, 1)
+        self._connection = create_database(directory, 1)
         self._boxes = json.dumps([MAILBOX])
         self._last = 0
         queries = load("sqlite")
@@ -39,13 +39,13 @@ class Raw:
         self.send_many([payload])
 
     def send_many(self, payloads: Sequence[Any]) -> None:
-        """The one payload there is, is text already."""
+        """Insert the payload, which is already encoded."""
         assert all(payload is PAYLOAD for payload in payloads)
         moment = now()
         rows = [
             (
                 id, None, MAILBOX, SENDER, TYPE, TEXT, crc32(TEXT.encode()), PRIORITY, "queued", MAX_ATTEMPTS,
-                None, None, None, None, None, moment,
+                None, None, None, None, None, moment, None,
             )
             for id in range(self._last + 1, self._last + 1 + len(payloads))
         ]  # fmt: skip
@@ -54,11 +54,11 @@ class Raw:
         self._connection.execute("COMMIT")
         self._last += len(rows)
 
-    def claim(self, most: int, done: Sequence[Any] = ()) -> list[Any]:
+    def claim(self, limit: int, done: Sequence[Any] = ()) -> list[Any]:
         self._begin("NORMAL")
         if done:
             self._acknowledge(done)
-        ready = self._connection.execute(self._ready, (self._boxes, most)).fetchall()
+        ready = self._connection.execute(self._ready, (self._boxes, limit)).fetchall()
         ids = json.dumps([id for _, _, id in ready])
         rows = self._connection.execute(self._rows, (ids,)).fetchall()
         self._connection.execute(self._lease, (None, now() + LEASE, 1, ids))
@@ -85,7 +85,7 @@ class Raw:
 
 
 class RawBox(CalledBox):
-    """The same, in batches."""
+    """A mailbox that sends and claims in batches."""
 
     def __init__(self, calls: Raw) -> None:
         super().__init__(calls)
@@ -94,8 +94,8 @@ class RawBox(CalledBox):
     async def send_many(self, payloads: Sequence[Any]) -> None:
         self._raw.send_many(payloads)
 
-    async def receive_many(self, most: int, done: Sequence[Any]) -> Sequence[Any]:
-        return self._raw.claim(most, done)
+    async def receive_many(self, limit: int, done: Sequence[Any]) -> Sequence[Any]:
+        return self._raw.claim(limit, done)
 
 
 RAW = Library(
@@ -103,5 +103,5 @@ RAW = Library(
     "raw sqlite3, one thread (the limit)",
     "disk: a send is fsynced; claims and acks are not",
     lambda directory: RawBox(Raw(directory)),
-    takes=frozenset({"one", "batches"}),
+    workloads=frozenset({"one", "batches"}),
 )

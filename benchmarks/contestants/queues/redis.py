@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import servers
-from benchmarks.contestants.about import lacking, package
+from benchmarks.contestants.about import missing_packages, package
 from benchmarks.contestants.queues.base import EVERYTHING
 
 GROUP, READER = "readers", "reader"
@@ -42,11 +42,11 @@ class StreamBox:
             pipeline.xadd(self._stream, _entry(payload))
         await pipeline.execute()
 
-    async def receive_many(self, most: int, done: Sequence[Claimed]) -> list[Claimed]:
+    async def receive_many(self, limit: int, done: Sequence[Claimed]) -> list[Claimed]:
         if done:
             await self.ack_many(done)
-        # It must not block in a pipeline.
-        found = await self._client.xreadgroup(GROUP, READER, {self._stream: ">"}, count=most, block=0)
+        # A blocking read must not be part of a pipeline.
+        found = await self._client.xreadgroup(GROUP, READER, {self._stream: ">"}, count=limit, block=0)
         messages: list[Claimed] = found[0][1]
         return messages
 
@@ -60,14 +60,14 @@ class RedisStreams:
     title: str
     durability: str
     fsync: str
-    takes: frozenset[str] = EVERYTHING
+    workloads: frozenset[str] = EVERYTHING
 
     @property
     def server(self) -> str:
         return f"REDIS_{self.fsync.upper()}"
 
     def missing(self) -> str | None:
-        return lacking(["redis"]) or (None if servers.program("redis-server") else "there is no redis-server")
+        return missing_packages(["redis"]) or (None if servers.program("redis-server") else "redis-server not found")
 
     @asynccontextmanager
     async def open(self, directory: Path, boxes: int) -> AsyncIterator[list[StreamBox]]:

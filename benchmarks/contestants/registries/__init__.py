@@ -1,1 +1,1 @@
-"""Registries of agents that were cut off, as the bus keeps them and as one JSON file for each agent."""
+"""Registries of agents: the bus, and one JSON file for each agent."""

@@ -1,4 +1,4 @@
-"""The agents and sessions that are asked about, and what everyone answers."""
+"""The population of agents and sessions, and the interface of a registry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 TEAM = 10
-"""Agents of each session."""
+"""The number of agents in each session."""
 START = 1_700_000_000_000
 LIVE = frozenset({"pending", "spawning", "running", "suspect"})
 TYPES = ("planner", "executor", "reviewer", "tester", "worker")
@@ -17,7 +17,7 @@ TYPES = ("planner", "executor", "reviewer", "tester", "worker")
 
 @dataclass(frozen=True)
 class Population:
-    """So many agents, in sessions of ten. One session of so many is open; every other of those was cut off."""
+    """Agents in sessions of ten. One session in ``one_in`` is open; every other open one is interrupted."""
 
     agents: int
     one_in: int = 10
@@ -31,21 +31,21 @@ class Population:
             return "completed"
         return "interrupted" if session // self.one_in % 2 == 0 else "active"
 
-    def agent_status(self, session: int, place: int) -> str:
+    def agent_status(self, session: int, position: int) -> str:
         status = self.session_status(session)
-        if status == "completed" or place < 3:
+        if status == "completed" or position < 3:
             return "completed"
         return "failed" if status == "interrupted" else "running"
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """What a registry knows of each agent."""
+        """Yield the record of each agent."""
         for session in range(self.sessions):
-            for place in range(TEAM):
-                status = self.agent_status(session, place)
-                created = START + session * 1000 + place
+            for position in range(TEAM):
+                status = self.agent_status(session, position)
+                created = START + session * 1000 + position
                 yield {
-                    "id": f"agent-{session}-{place}", "name": f"agent-{session}-{place}", "type": TYPES[place % 5],
-                    "kind": "resident", "session": f"session-{session}", "milestone": "ms-123", "parent": None,
+                    "id": f"agent-{session}-{position}", "name": f"agent-{session}-{position}", "kind": "resident",
+                    "type": TYPES[position % 5], "session": f"session-{session}", "milestone": "ms-123", "parent": None,
                     "capabilities": ["python", "sql"], "model": "large", "prompt": "Do what the plan says. " * 8,
                     "load": 40, "estimate": 3600, "metadata": {"branch": "main", "files": 12}, "status": status,
                     "progress": 100 if status == "completed" else 40, "note": "writing tests", "process": 1, "epoch": 1,
@@ -58,42 +58,44 @@ class Population:
 
     def running_executors(self) -> int:
         running = sum(
-            self.agent_status(session, place) == "running" and TYPES[place % 5] == "executor"
+            self.agent_status(session, position) == "running" and TYPES[position % 5] == "executor"
             for session in range(self.sessions)
-            for place in range(TEAM)
+            for position in range(TEAM)
         )
         return min(running, 100)
 
     def incomplete(self) -> int:
         return self.agents - sum(
-            self.agent_status(session, place) == "completed"
+            self.agent_status(session, position) == "completed"
             for session in range(self.sessions)
-            for place in range(TEAM)
+            for position in range(TEAM)
         )
 
 
 class Registry(Protocol):
-    """Answers the questions; each answer is only numbers that show it was found."""
+    """Answer the questions; an answer is reduced to numbers that verify it."""
 
     async def lookup(self, agent: str) -> str:
-        """The status of one agent."""
+        """Return the status of one agent."""
         ...
 
     async def check(self) -> bool:
-        """Whether there is a message for one who has none, among those for everybody else."""
+        """Return whether the reader has a message; it has none, every other agent has one."""
         ...
 
     async def query(self) -> int:
-        """How many executors are running, each with all that is known of it; a hundred at most."""
+        """Return the number of running executors, read with their records; at most a hundred."""
         ...
 
     async def summary(self) -> tuple[int, int]:
-        """How many agents are incomplete, counted by status, type and session on the way, and how many sessions are
-        interrupted. It also knows the oldest incomplete agent, and how many bytes the store has."""
+        """Return the numbers of incomplete agents and of interrupted sessions.
+
+        The summary also counts agents by status, type and session, and has the oldest incomplete agent and the size.
+        """
         ...
 
     async def interrupted(self) -> int:
-        """How many sessions are interrupted, each with what is known of it."""
+        """Return the number of interrupted sessions, read with their records."""
         ...
 
 
@@ -109,9 +111,9 @@ class Contestant(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where it is, by the side of the others; some share what is there."""
+        """The name of its directory; contestants that read the same files share one."""
         ...
 
     def open(self, directory: Path, population: Population) -> AbstractAsyncContextManager[Registry]:
-        """A registry of these agents in ``directory``, which is made if it is not there."""
+        """Open a registry of the population in ``directory``, filled if it is missing."""
         ...

@@ -1,4 +1,4 @@
-"""The bus, filled by plain SQL: registering ten thousand agents one by one is not what is measured."""
+"""The registry of agentbus, filled by plain SQL: registration is not measured."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BusContestant:
     durability: str = "one file, everything indexed"
     folder: str = "bus"
     reader: bool = False
-    """Whether somebody reads there, who is incomplete then."""
+    """Register a reader, which counts as incomplete."""
 
     @asynccontextmanager
     async def open(self, directory: Path, population: Population) -> AsyncIterator[BusRegistry]:
@@ -77,17 +77,17 @@ def fill(database: Path, population: Population) -> None:
                 for number, status in enumerate(statuses)
             ],
         )  # fmt: skip
-        # Every session has its trail; one in ten of those that completed had been interrupted, too.
-        trail = [(START + number * 1000, "session_started", f"session-{number}") for number in range(len(statuses))]
+        # Every session has its events; one in ten of the completed sessions had been interrupted.
+        events = [(START + number * 1000, "session_started", f"session-{number}") for number in range(len(statuses))]
         for number, status in enumerate(statuses):
             if status == "interrupted" or number % 10 == 1:
-                trail.append((START + number * 1000 + 100, "session_interrupted", f"session-{number}"))
+                events.append((START + number * 1000 + 100, "session_interrupted", f"session-{number}"))
             if status == "completed" and number % 10 == 1:
-                trail.append((START + number * 1000 + 200, "session_continued", f"session-{number}"))
+                events.append((START + number * 1000 + 200, "session_continued", f"session-{number}"))
             if status == "completed":
-                trail.append((START + number * 1000 + 500, "session_completed", f"session-{number}"))
+                events.append((START + number * 1000 + 500, "session_completed", f"session-{number}"))
         connection.executemany(
-            "INSERT INTO events (at, kind, subject_kind, subject) VALUES (?, ?, 'session', ?)", sorted(trail)
+            "INSERT INTO events (at, kind, subject_kind, subject) VALUES (?, ?, 'session', ?)", sorted(events)
         )
         marks = ", ".join("?" * (len(_COLUMNS) + 2))
         for number, record in enumerate(population.records()):
@@ -103,7 +103,7 @@ def fill(database: Path, population: Population) -> None:
                 f"INSERT INTO agents ({', '.join(_COLUMNS)}, mailbox, replies) VALUES ({marks})",
                 [*values, replies - 1, replies],
             )
-            # An agent that was cut off leaves work behind.
+            # A failed agent has a waiting message.
             if record["status"] == "failed":
                 connection.execute(
                     "INSERT INTO messages (id, mailbox, sender, type, checksum, priority, status, max_attempts,"

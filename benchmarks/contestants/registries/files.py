@@ -1,6 +1,6 @@
-"""One JSON file for each agent, as hand-made coordination has it: whoever asks reads and parses them all.
+"""One JSON file for each agent, as in hand-made coordination: a query reads and parses all of them.
 
-Or, sensibly, the one right file is opened by its name, and everybody has a directory of messages of their own.
+Or a lookup opens the file by its name, and each agent has its own directory of messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.contestants.registries.base import LIVE, Population
 
 Parse = Callable[[bytes], Any]
 READER = "reader"
-"""Somebody who has no messages."""
+"""An agent without messages."""
 
 
 class FileRegistry:
@@ -68,7 +68,7 @@ class FileRegistry:
         return by_status.total(), len(failed - live)
 
     async def interrupted(self) -> int:
-        """Without a file of its own, a session is what its agents are: none is live, and one failed."""
+        """Count sessions without a live agent and with a failed one: there is no file of a session."""
         failed, live = set[str](), set[str]()
         for record in self._records():
             if record["status"] == "failed":
@@ -79,7 +79,7 @@ class FileRegistry:
 
 
 class NamedFiles(FileRegistry):
-    """The same, but whoever knows a name opens that file, and messages are in a directory for each agent."""
+    """Open an agent by its file name; messages are in a directory for each agent."""
 
     async def lookup(self, agent: str) -> str:
         return str(self._parse((self._directory / f"{agent}.json").read_bytes())["status"])
@@ -96,7 +96,7 @@ class FileContestant:
     registry: type[FileRegistry] = FileRegistry
     folder: str = "files"
     mail: bool = False
-    """Whether a message waits for each agent."""
+    """Store a message for each agent."""
     durability: str = "nothing is written here"
 
     @asynccontextmanager
@@ -106,7 +106,7 @@ class FileContestant:
         yield self.registry(directory, self.parse)
 
     def _fill(self, directory: Path, population: Population) -> None:
-        """Nobody writes afterwards, so that those who only read differently share it."""
+        """Write the files, which are only read afterwards and can be shared by contestants."""
         agents, messages = directory / "agents", directory / "messages"
         agents.mkdir(parents=True)
         for record in population.records():

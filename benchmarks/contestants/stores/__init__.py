@@ -1,1 +1,1 @@
-"""The contestants of the state benchmark: somewhere to keep JSON under a key."""
+"""The contestants of the state benchmark: key-value stores of JSON."""

@@ -1,4 +1,4 @@
-"""What every store offers: JSON under a key, read, set, and set only if its version is still the known one."""
+"""The interface of a store: get, set and compare-and-set of JSON by key."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from benchmarks.contestants.about import About
 
 
 class Conflict(Exception):
-    """The version was not the known one."""
+    """The entry has another version than the expected one."""
 
 
 class Store(Protocol):
-    """A store in use by one task, or by many."""
+    """An open store, used by one or more tasks."""
 
     async def fill(self, keys: Sequence[str], value: Any) -> None:
-        """Make entries of version 1, as fast as it can; not measured."""
+        """Create entries of version 1; not measured."""
         ...
 
     async def get(self, key: str) -> Any: ...
@@ -26,15 +26,15 @@ class Store(Protocol):
     async def set(self, key: str, value: Any) -> None: ...
 
     async def compare_and_set(self, key: str, value: Any, version: int) -> int:
-        """The new version, or a Conflict."""
+        """Return the new version, or raise Conflict."""
         ...
 
 
 class Contestant(About, Protocol):
     def missing(self) -> str | None:
-        """Why it cannot be measured here."""
+        """Return why it cannot be measured here, or None."""
         ...
 
     def open(self, directory: Path, tasks: int) -> AbstractAsyncContextManager[Store]:
-        """A fresh store in ``directory``, to be used by so many tasks."""
+        """Open a new store in ``directory`` for ``tasks`` concurrent tasks."""
         ...

@@ -1,4 +1,4 @@
-"""Ourselves, through the public API."""
+"""agentbus through its public API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AgentState:
 
 @dataclass(frozen=True)
 class AgentBus:
-    """agentbus as it is installed."""
+    """agentbus with default options."""
 
     key: str
     title: str

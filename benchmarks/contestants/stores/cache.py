@@ -1,4 +1,4 @@
-"""diskcache, where it is installed (the ``bench`` extra): called plainly by one task, in threads by many."""
+"""diskcache (the ``bench`` extra): called directly by one task, in threads by several."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
-from benchmarks.contestants.about import lacking, package
+from benchmarks.contestants.about import missing_packages, package
 from benchmarks.contestants.stores.base import Conflict
 
 T = TypeVar("T")
 
 
 class CacheStore:
-    """A cache whose values are (version, value); it pickles them itself."""
+    """A cache of (version, value) pairs, pickled by diskcache."""
 
     def __init__(self, cache: Any, threads: bool) -> None:
         self._cache = cache
@@ -48,14 +48,14 @@ class CacheStore:
 
 
 class DiskCache:
-    """diskcache as it is installed."""
+    """diskcache with default options."""
 
     key = "diskcache"
     title = "diskcache"
     durability = "kill -9; nothing is fsynced (synchronous=NORMAL)"
 
     def missing(self) -> str | None:
-        return lacking(["diskcache"])
+        return missing_packages(["diskcache"])
 
     @asynccontextmanager
     async def open(self, directory: Path, tasks: int) -> AsyncIterator[CacheStore]:

@@ -1,7 +1,7 @@
-"""One JSON file per key, done carefully: written aside, fsynced, renamed, and the directory fsynced.
+"""One JSON file per key: written to a temporary file, fsynced, renamed, and the directory fsynced.
 
-One task alone calls this plainly, on the loop's thread; many tasks call it in threads, so that their fsyncs overlap. A
-compare-and-set holds a lock file of its key.
+A single task calls it directly on the thread of the loop; several tasks call it in threads, so that their fsyncs
+overlap. A compare-and-set holds a lock file of its key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Folder:
         return self._read(key)["value"]
 
     def set(self, key: str, value: Any, version: int | None = None, *, durable: bool = True) -> int:
-        """``version``: the one that it must have; without it nobody asks, and nobody counts."""
+        """Write an entry; with ``version``, compare it first and increment it."""
         if version is None:
             self._write(key, {"version": 1, "value": value}, durable)
             return 1
@@ -57,21 +57,21 @@ class Folder:
             return json.loads(file.read())
 
     def _write(self, key: str, entry: Any, durable: bool) -> None:
-        aside = f"{self._path}/{key}.{next(self._number)}"
-        file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = f"{self._path}/{key}.{next(self._number)}"
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.write(file, json.dumps(entry, separators=(",", ":")).encode())
             if durable:
                 os.fsync(file)
         finally:
             os.close(file)
-        os.rename(aside, f"{self._path}/{key}.json")
+        os.rename(temporary, f"{self._path}/{key}.json")
         if durable:
             os.fsync(self._directory)
 
 
 class FolderStore:
-    """A folder, called in threads or plainly."""
+    """A folder, called in threads or directly."""
 
     def __init__(self, folder: Folder, threads: bool) -> None:
         self._folder = folder

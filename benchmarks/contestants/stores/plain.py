@@ -1,9 +1,9 @@
 """aiosqlite in two ways, on one connection that all tasks share.
 
-Plainly, as its documentation shows it: execute + fetchone in a block that closes the cursor; execute + commit, with a
-lock around both, because a task's rollback must not undo another's work. And with the fewest thread hops: cursors are
-left to the garbage collector, which pins the log meanwhile, and tasks happen to share their commits, so that one that
-fails takes the others' work with it.
+Plain, as in its documentation: execute + fetchone in a block that closes the cursor; execute + commit with a lock
+around both, because the rollback of a task must not undo the work of another. And with the fewest thread hops: cursors
+are left to the garbage collector, which pins the WAL until then, and tasks share commits, so that a failure rolls back
+the work of others.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PlainStore:
         return SCOPE, key, self._change, crc32(text.encode()), moment, moment, text
 
 
-class HastyStore(PlainStore):
+class MinimalHopStore(PlainStore):
     """The same with the fewest thread hops."""
 
     async def get(self, key: str) -> Any:
@@ -91,7 +91,7 @@ class PlainAiosqlite:
 
     key: str
     title: str
-    hasty: bool
+    minimal_hops: bool
     durability: str = "disk: every commit is fsynced"
 
     def missing(self) -> str | None:
@@ -103,11 +103,11 @@ class PlainAiosqlite:
             for pragma in PRAGMAS:
                 await connection.execute(pragma)
             await connection.executescript(schema(0))
-            if self.hasty:
-                yield HastyStore(connection, nullcontext())
+            if self.minimal_hops:
+                yield MinimalHopStore(connection, nullcontext())
             else:
                 yield PlainStore(connection, asyncio.Lock())
 
 
-PLAIN = PlainAiosqlite("aiosqlite", "aiosqlite used plainly", hasty=False)
-HASTY = PlainAiosqlite("aiosqlite-hasty", "aiosqlite, fewest hops", hasty=True)
+PLAIN = PlainAiosqlite("aiosqlite", "aiosqlite used plainly", minimal_hops=False)
+MINIMAL_HOPS = PlainAiosqlite("aiosqlite-hasty", "aiosqlite, fewest hops", minimal_hops=True)

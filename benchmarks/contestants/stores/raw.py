@@ -1,7 +1,7 @@
-"""The limit: sqlite3 itself with our tables and our statements, on one thread, called plainly.
+"""The upper limit: sqlite3 with the tables and statements of agentbus, called directly on one thread.
 
-It leaves out fencing, the lock file, wake-ups, versions that somebody else may have changed, and JSON. Its commits are
-as durable as ours.
+It leaves out fencing, the lock file, wake-ups, concurrent version changes and JSON. Its commits are as durable as those
+of agentbus.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zlib import crc32
 
 from agentbus.engine.queries import load
 from benchmarks.contestants.stores.base import Conflict
-from benchmarks.contestants.tables import now, opened
+from benchmarks.contestants.tables import create_database, now
 from benchmarks.payload import PAYLOAD, TEXT
 
 SCOPE = "agent-0"
@@ -27,7 +27,7 @@ WHERE scope = ? AND key = ? AND version = ?
 
 
 class RawStore:
-    """The state table, by named queries of the SQLite engine. The one value there is, is text already, and stays so."""
+    """The state table, by named queries of the SQLite engine. The only value is already encoded."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -81,7 +81,7 @@ class RawSQLite:
 
     @asynccontextmanager
     async def open(self, directory: Path, tasks: int) -> AsyncIterator[RawStore]:
-        with closing(opened(directory, 0)) as connection:
+        with closing(create_database(directory, 0)) as connection:
             yield RawStore(connection)
 
 

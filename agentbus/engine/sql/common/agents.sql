@@ -1,23 +1,23 @@
 -- name: listener_insert
--- A process wants to be rung for a channel.
+-- Listen to a channel on behalf of a process.
 INSERT INTO listeners (channel, process) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 
 -- name: listener_delete
--- A process no longer wants to be rung for a channel.
+-- Stop listening to a channel on behalf of a process.
 DELETE FROM listeners WHERE channel = $1 AND process = $2;
 
 -- name: agent_names
--- Agents that could be meant by a misspelt name.
+-- Agents to suggest for a misspelt name.
 SELECT id FROM agents ORDER BY updated DESC LIMIT 1000;
 
 -- name: agent_status
--- How an agent stands, its session, and where it lives.
+-- The status of an agent, its session, and its process.
 SELECT agents.id, agents.status, agents.session, processes.id, processes.host, processes.pid, processes.started, processes.bell
 FROM agents LEFT JOIN processes ON processes.id = agents.process
 WHERE agents.id = $1;
 
--- name: agent_life
--- An agent's epoch and own mailboxes.
+-- name: agent_incarnation
+-- The epoch of an agent, its mailboxes and its session.
 SELECT epoch, mailbox, replies, session FROM agents WHERE id = $1;
 
 -- name: agent_mailboxes
@@ -31,8 +31,8 @@ FROM subscriptions JOIN mailboxes ON mailboxes.id = subscriptions.mailbox
 WHERE subscriptions.agent = $1;
 
 -- name: agent_register
--- Start a life of an agent, or announce it ($12 is 1 or 0, what is added to its epoch; one that was deleted goes on
--- counting where it was). What the profile leaves open stays as it was; $24 is the patience of one that never had any.
+-- Start an incarnation of an agent, or announce it. $12 is added to its epoch: 1 or 0; a deleted agent continues from
+-- its last epoch. NULL in the profile keeps the stored value; $24 is the patience of an agent that never had one.
 INSERT INTO agents (
     id, type, kind, session, process, status, created, started, updated, last_call, mailbox, replies, epoch,
     name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience, busy_until
@@ -71,12 +71,12 @@ ON CONFLICT (id) DO UPDATE SET
     ended = NULL;
 
 -- name: agent_join_session
--- An agent takes part in another session.
+-- Move an agent to another session.
 UPDATE agents SET session = $1, updated = $2 WHERE id = $3;
 
 -- name: agent_expect_again
--- The agents of a session that failed, or stopped though nobody meant them to, are expected to come back: by $4 (awake),
--- unless that is NULL.
+-- Expect the agents of a session that failed, or were not stopped on purpose, to return: by $4 (awake), unless it is
+-- NULL.
 UPDATE agents SET
     status = CASE WHEN CAST($4 AS bigint) IS NULL THEN 'pending' ELSE 'spawning' END,
     process = NULL, last_call = $3, busy_until = $4, updated = $1, ended = NULL, error = NULL, evidence = NULL
@@ -84,11 +84,11 @@ WHERE session = $2 AND (status = 'failed' OR (status = 'stopped' AND cut_off <> 
 RETURNING id;
 
 -- name: agent_cut_off
--- Whether the last life that an agent began did not complete.
+-- Whether the last incarnation of an agent did not complete.
 SELECT cut_off FROM agents WHERE id = $1;
 
 -- name: agent_of_session
--- The agents of a session, each with its newest checkpoint of it, and whether it was stopped on purpose.
+-- The agents of a session, each with its newest checkpoint in it, and whether it was stopped on purpose.
 SELECT id, type, status, epoch, progress, note, error,
     (SELECT max(id) FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id AND session = $1),
     CASE WHEN cut_off = 2 THEN 1 ELSE 0 END
@@ -97,7 +97,7 @@ WHERE agents.session = $1
 ORDER BY id;
 
 -- name: agent_update
--- Change what an agent says of itself; NULL leaves what is there.
+-- Change the profile of an agent; NULL keeps the stored value.
 UPDATE agents SET
     name = coalesce($1, name),
     milestone = coalesce($2, milestone),
@@ -114,26 +114,26 @@ WHERE id = $12
 RETURNING id;
 
 -- name: agent_end
--- An agent completed, failed or stopped; on which evidence, if it was judged.
+-- Mark an agent completed, failed or stopped, with the evidence if liveness checks decided it.
 UPDATE agents SET
     status = $1, error = $2, ended = $3, updated = $3, busy_until = NULL, evidence = $4,
     cut_off = CASE WHEN status IN ('pending', 'spawning') THEN cut_off WHEN $1 = 'completed' THEN 0 ELSE 1 END
 WHERE id = $5;
 
 -- name: agent_dismiss
--- An agent was stopped on purpose.
+-- Note that an agent was stopped on purpose.
 UPDATE agents SET cut_off = 2 WHERE id = $1 AND cut_off = 1;
 
 -- name: agent_ending
--- How an agent stands, and why, if it has ended.
+-- The status of an agent, and its error if it has ended.
 SELECT id, status, error FROM agents WHERE id = $1;
 
 -- name: agent_suspect
--- Something speaks against an agent.
+-- Mark an agent suspect.
 UPDATE agents SET status = 'suspect', evidence = $1, updated = $2 WHERE id = $3;
 
 -- name: agent_recover
--- A suspect agent showed life.
+-- Clear the suspicion of an agent that called.
 UPDATE agents SET status = 'running', evidence = NULL, last_call = $1, updated = $2 WHERE id = $3;
 
 -- name: agent_suspects
@@ -141,26 +141,26 @@ UPDATE agents SET status = 'running', evidence = NULL, last_call = $1, updated =
 SELECT id, epoch, evidence FROM agents WHERE process = $1 AND status = 'suspect' AND ended IS NULL;
 
 -- name: agent_absent
--- Agents that somebody started, and whose time to register is over.
+-- Agents that did not register in time.
 SELECT id, last_call, busy_until FROM agents
 WHERE status = 'spawning' AND ended IS NULL AND (busy_until IS NULL OR busy_until <= $1)
 ORDER BY last_call
 LIMIT $2;
 
 -- name: agent_progress
--- How far an agent is.
+-- Record the progress of an agent.
 UPDATE agents SET progress = $1, note = coalesce($2, note), updated = $3, last_call = $4 WHERE id = $5;
 
 -- name: agent_busy
--- An agent will be silent for a while.
+-- Note until when an agent will be silent.
 UPDATE agents SET busy_until = $1, last_call = $2, updated = $3 WHERE id = $4;
 
 -- name: agent_called
--- When an agent last did something.
+-- Record the last call of an agent.
 UPDATE agents SET last_call = $1 WHERE id = $2 AND epoch = $3 AND ended IS NULL;
 
 -- name: agent_forget_calls
--- Awake time is another one: whoever has not ended called at this time of it.
+-- Set the last call of every agent that has not ended: awake time starts again after a reboot.
 UPDATE agents SET last_call = $1, busy_until = NULL WHERE ended IS NULL;
 
 -- name: agent_finished_before
@@ -168,18 +168,16 @@ UPDATE agents SET last_call = $1, busy_until = NULL WHERE ended IS NULL;
 SELECT id FROM agents WHERE status IN ('completed', 'stopped') AND ended <= $1 ORDER BY id LIMIT $2;
 
 -- name: agent_get
--- All that is known of one agent.
-SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
-    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error,
-    evidence
+-- One agent.
+SELECT /* columns: agent */
 FROM agents WHERE id = $1;
 
 -- name: agent_counts
--- How many agents there are of each status.
+-- The number of agents of each status.
 SELECT status, count(*) FROM agents GROUP BY status;
 
 -- name: agent_expendable
--- Agents after one that ended before a time, and whose session has ended too.
+-- Agents after a cursor that ended before a time, and whose session has ended.
 SELECT id FROM agents
 WHERE id > $1 AND ended <= $2
     AND (session IS NULL OR EXISTS (
@@ -189,22 +187,102 @@ ORDER BY id
 LIMIT $3;
 
 -- name: agent_restore
--- An ended agent from an archive, without its session if that is gone; its epoch is never below one that was given out.
-INSERT INTO agents (
-    id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata, status,
-    progress, note, epoch, patience, error, evidence, created, started, updated, ended, mailbox, replies, cut_off
-)
-VALUES (
-    $1, $2, $3, $4, (SELECT id FROM sessions WHERE id = $5), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
-    coalesce((SELECT epoch FROM mailboxes WHERE id = $25 AND epoch > $17), $17),
-    $18, $19, $20, $21, $22, $23, $24, $25, $26,
-    CASE WHEN $14 IN ('failed', 'stopped') THEN 1 ELSE 0 END
-);
+-- Insert an ended agent of an archive.
+INSERT INTO agents (/* columns: stored_agent */)
+VALUES (/* values: stored_agent */);
+
+-- name: agent_restored
+-- Join a restored agent to its session, if that exists, and raise its epoch to the last one issued.
+UPDATE agents SET
+    session = (SELECT id FROM sessions WHERE id = $2),
+    epoch = coalesce((SELECT epoch FROM mailboxes WHERE id = agents.mailbox AND epoch > agents.epoch), epoch)
+WHERE id = $1;
 
 -- name: agent_after
--- Agents in the order of their ids, after one.
+-- Agents after a cursor, ordered by id, with an estimate of their size.
 SELECT id, 500 + length(metadata) + coalesce(length(prompt), 0) FROM agents WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: agent_made
--- When an agent that has not ended was first known, and what it is doing.
+-- The creation time and status of an agent that has not ended.
 SELECT created, status FROM agents WHERE id = $1 AND ended IS NULL;
+
+-- name: agent_of_processes
+-- The live agents of processes.
+SELECT id, process, last_call, busy_until, progress FROM agents
+WHERE ended IS NULL AND process /* in: $1 */;
+
+-- name: agent_of_status
+-- The resident agents of processes that have this status.
+SELECT id, process, last_call, busy_until, progress FROM agents
+WHERE ended IS NULL AND process /* in: $1 */ AND status = $2 AND kind = 'resident';
+
+-- name: agent_suspected
+-- The suspect agents among these, with the evidence.
+SELECT agents.id, agents.evidence
+FROM /* rows: agents.id $1 */ AND agents.status = 'suspect';
+
+-- name: agent_silent
+-- Agents of this status that, at the last heartbeat of their process, had been silent for longer than $2 and longer
+-- than their patience. $3 is now minus $2: no heartbeat is later, so that the index excludes most agents. SQLite would
+-- start from processes after ANALYZE, therefore the index is named.
+SELECT agents.id, agents.process, agents.last_call, agents.busy_until, agents.progress, processes.pid, processes.beat
+FROM agents /* sqlite: INDEXED BY agents_by_call */ /* sqlite: CROSS */ JOIN processes ON processes.id = agents.process
+WHERE agents.status = $1 AND agents.ended IS NULL AND agents.kind = 'resident'
+    AND agents.last_call < $3 AND (agents.busy_until IS NULL OR agents.busy_until < $3)
+    AND processes.status = 'live'
+    AND agents.last_call < processes.beat - $2
+    AND (agents.busy_until IS NULL OR agents.busy_until < processes.beat - $2)
+    AND (
+        agents.patience IS NULL
+        OR (agents.last_call < processes.beat - agents.patience
+            AND (agents.busy_until IS NULL OR agents.busy_until < processes.beat - agents.patience))
+    )
+ORDER BY agents.last_call
+LIMIT $4;
+
+-- name: listener_clear
+-- Remove all listeners of processes.
+DELETE FROM listeners WHERE process /* in: $1 */;
+
+-- name: listener_remove
+-- Remove all listeners of channels.
+DELETE FROM listeners WHERE channel /* in: $1 */;
+
+-- name: agent_parents
+-- The parents of agents, as far as they can still receive a message.
+SELECT agents.id, parents.mailbox, agents.session
+FROM agents JOIN agents AS parents ON parents.id = agents.parent
+WHERE agents.id /* in: $1 */ AND parents.status NOT IN ('completed', 'stopped');
+
+-- name: agent_delete
+-- Delete agents.
+DELETE FROM agents WHERE id /* in: $1 */ RETURNING id;
+
+-- name: agent_marks
+-- What must not change before agents are deleted: incarnation, state, and whether they or their sessions have
+-- checkpoints.
+SELECT agents.id, status, epoch, ended, updated,
+    coalesce((SELECT max(change) FROM state WHERE scope = agents.id), 0),
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner = agents.id),
+    EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind IN ('session', 'composite') AND owner = agents.session)
+FROM /* rows: agents.id $1 */;
+
+-- name: agent_awaited
+-- The agents among these that have an unfinished message in a mailbox, or hold one. One branch for each partial index.
+WITH own (agent, mailbox) AS (
+    SELECT id, mailbox FROM agents WHERE id /* in: $1 */
+    UNION SELECT id, replies FROM agents WHERE id /* in: $1 */
+    UNION SELECT agent, mailbox FROM subscriptions WHERE agent /* in: $1 */
+)
+SELECT agent FROM own
+WHERE EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = own.mailbox AND status = 'queued')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = own.mailbox AND status = 'scheduled')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = own.mailbox AND status = 'leased')
+UNION
+SELECT holder FROM messages /* sqlite: INDEXED BY messages_leased */
+WHERE status = 'leased' AND holder /* in: $1 */;
+
+-- name: agent_archive
+-- Agents for an archive.
+SELECT /* columns: stored_agent agents */
+FROM /* rows: agents.id $1 */;

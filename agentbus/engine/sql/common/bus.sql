@@ -1,17 +1,17 @@
 -- name: counter_take
--- Move a counter on by so many, and give its new value.
+-- Advance a counter by $2 and return its new value.
 UPDATE counters SET value = value + $2 WHERE name = $1 RETURNING value;
 
 -- name: meta_get
--- A fact about the bus.
+-- One fact about the bus.
 SELECT value FROM meta WHERE key = $1;
 
 -- name: meta_set
--- Note a fact about the bus.
+-- Store a fact about the bus.
 INSERT INTO meta (key, value) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: counter_raise
--- A counter is at least this.
+-- Raise a counter to at least this value.
 UPDATE counters SET value = $2 WHERE name = $1 AND value < $2;
 
 -- name: wall_newest
@@ -22,18 +22,18 @@ SELECT coalesce(max(at), 0) FROM (
 ) AS newest;
 
 -- name: bus_last_rows
--- The newest row of each table that only grows.
+-- The newest row id of each table that only grows.
 SELECT
     (SELECT coalesce(max(id), 0) FROM messages), (SELECT coalesce(max(id), 0) FROM checkpoints),
     (SELECT coalesce(max(id), 0) FROM documents), (SELECT coalesce(max(id), 0) FROM state),
     (SELECT coalesce(max(id), 0) FROM events);
 
 -- name: counter_set
--- Put a counter at a value.
+-- Set a counter.
 INSERT INTO counters (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: counter_drop
--- A counter that nobody needs any more.
+-- Delete a counter.
 DELETE FROM counters WHERE name = $1;
 
 -- name: bus_quotas
@@ -41,5 +41,5 @@ DELETE FROM counters WHERE name = $1;
 SELECT value FROM meta WHERE key = 'quotas';
 
 -- name: counter_value
--- What a counter stands at.
+-- The value of a counter.
 SELECT value FROM counters WHERE name = $1;

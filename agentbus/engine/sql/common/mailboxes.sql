@@ -1,44 +1,44 @@
 -- name: topology
--- Changes whenever someone begins or ceases to listen.
+-- A number that changes whenever a process starts or stops listening.
 SELECT value FROM counters WHERE name = 'topology';
 
 -- name: mailbox_names
--- Pools or topics that could be meant by a misspelt name.
+-- Pools or topics to suggest for a misspelt name.
 SELECT name FROM mailboxes WHERE kind = $1 ORDER BY id DESC LIMIT 1000;
 
 -- name: mailbox_ensure
--- Make a mailbox unless it is there.
+-- Create a mailbox if it does not exist.
 INSERT INTO mailboxes (kind, name, owner, created) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
 -- name: mailbox_find
--- A mailbox by what it is for.
+-- The mailbox of a kind, name and owner.
 SELECT id FROM mailboxes WHERE kind = $1 AND name = $2 AND owner = $3;
 
 -- name: pool_join
--- An agent takes work from a pool.
+-- Add an agent to a pool.
 INSERT INTO pool_members (pool, agent, joined) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING;
 
 -- name: pool_leave
--- An agent takes no more work from a pool.
+-- Remove an agent from a pool.
 DELETE FROM pool_members
 WHERE agent = $2 AND pool = (SELECT id FROM mailboxes WHERE kind = 'pool' AND name = $1 AND owner = '');
 
 -- name: subscription_insert
--- An agent gets a copy of what is published to a topic.
+-- Subscribe an agent to a topic.
 INSERT INTO subscriptions (topic, agent, mailbox, since) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
 -- name: subscription_end
--- An agent no longer wants a topic.
+-- Unsubscribe an agent from a topic.
 DELETE FROM subscriptions
 WHERE agent = $2 AND topic = (SELECT id FROM mailboxes WHERE kind = 'topic' AND name = $1 AND owner = '')
 RETURNING mailbox;
 
 -- name: queue_oldest
--- Since when the oldest queued message has waited.
+-- The creation time of the oldest queued message.
 SELECT min(created) FROM messages WHERE status = 'queued';
 
 -- name: queue_depths
--- The deepest mailboxes: how many messages wait, and since when the oldest does.
+-- The deepest mailboxes: the number of queued messages, and the creation time of the oldest.
 SELECT mailboxes.kind, mailboxes.name, mailboxes.owner, count(*), min(messages.created)
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.status = 'queued'
@@ -47,8 +47,8 @@ ORDER BY count(*) DESC, mailboxes.id
 LIMIT $1;
 
 -- name: mailbox_deep
--- Mailboxes in which more than $1 messages wait, also such as are due at $2 and that nobody came for. Each
--- mailbox is found by one step along the index: there may be many messages.
+-- Mailboxes with more than $1 waiting messages, including those due by $2 that no receiver has claimed. Each mailbox is
+-- found by one step along the index: there may be many messages.
 WITH RECURSIVE boxes (mailbox) AS (
     SELECT min(mailbox) FROM messages WHERE status = 'queued'
     UNION ALL
@@ -73,7 +73,7 @@ WHERE (
 LIMIT $3;
 
 -- name: mailbox_waiting
--- How many messages wait in a mailbox, now or for their time; no more than $2 are counted.
+-- The number of queued and scheduled messages of a mailbox, counted up to $2.
 SELECT count(*) FROM (
     SELECT id FROM messages WHERE mailbox = $1 AND status = 'queued'
     UNION ALL
@@ -82,8 +82,8 @@ SELECT count(*) FROM (
 ) AS waiting;
 
 -- name: mailbox_unattended
--- Pools in which work waits, also such as is due at $1, and of which no member is live. Members first: there may be many live
--- agents.
+-- Pools without a live member in which work waits, including work due by $1. Starts from members: there may be many
+-- live agents.
 SELECT name FROM mailboxes
 WHERE kind = 'pool' AND owner = ''
     AND (
@@ -102,5 +102,45 @@ ORDER BY name
 LIMIT $2;
 
 -- name: mailbox_places
--- Every pool and topic.
+-- All pools and topics.
 SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;
+
+-- name: pool_mailbox
+-- The mailboxes of pools.
+SELECT name, id FROM mailboxes WHERE kind = 'pool' AND owner = '' AND name /* in: $1 */;
+
+-- name: topic_mailboxes
+-- A row for each subscription of these topics, and one with NULL for a topic that has none.
+SELECT topics.name, subscriptions.mailbox
+FROM mailboxes AS topics LEFT JOIN subscriptions ON subscriptions.topic = topics.id
+WHERE topics.kind = 'topic' AND topics.owner = '' AND topics.name /* in: $1 */;
+
+-- name: mailbox_expiring
+-- Mailboxes with a message that has expired. SQLite would check each mailbox after ANALYZE, therefore the index is
+-- named.
+SELECT DISTINCT mailbox FROM messages /* sqlite: INDEXED BY messages_by_expiry */
+WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled') AND expires <= $1
+LIMIT $2;
+
+-- name: mailbox_unsubscribed
+-- The mailboxes among these whose subscription has ended.
+SELECT id FROM mailboxes
+WHERE id /* in: $1 */
+    AND kind = 'subscription'
+    AND NOT EXISTS (
+        SELECT 1 FROM subscriptions
+        WHERE subscriptions.agent = mailboxes.owner AND subscriptions.mailbox = mailboxes.id
+    );
+
+-- name: subscription_delete
+-- End all subscriptions of agents.
+DELETE FROM subscriptions WHERE agent /* in: $1 */ RETURNING mailbox;
+
+-- name: pool_leave_all
+-- Remove agents from all pools.
+DELETE FROM pool_members WHERE agent /* in: $1 */;
+
+-- name: mailbox_keep_epochs
+-- Store the last epoch of agents that are about to be deleted.
+UPDATE mailboxes SET epoch = (SELECT agents.epoch FROM agents WHERE agents.id = mailboxes.owner)
+WHERE id IN (SELECT mailbox FROM agents WHERE agents.id /* in: $1 */);

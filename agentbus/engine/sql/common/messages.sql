@@ -1,62 +1,53 @@
 -- name: message_insert
--- A new message.
-INSERT INTO messages (
-    id, message_id, mailbox, sender, type, payload, checksum, priority, status, max_attempts, due, expires,
-    correlation, reply_to, session, created
-)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+-- Insert a message.
+INSERT INTO messages (/* columns: new_message */)
+VALUES (/* values: new_message */);
 
 -- name: message_begin
--- A reserved message is handed to the code.
+-- Count an attempt of a reserved message when it is delivered to the handler.
 UPDATE messages SET attempts = $1 WHERE id = $2;
 
 -- name: message_extend
--- Hold a lease for longer.
+-- Extend a lease.
 UPDATE messages SET lease_until = $1 WHERE id = $2;
 
 -- name: message_release
--- Give a message back, to be ready at once or when it is due.
+-- Release a message, to be ready at once or when it is due.
 UPDATE messages SET
     status = $1, due = $2, attempts = $3, error = coalesce($4, error), holder = NULL, lease_until = NULL
 WHERE id = $5;
 
--- name: message_bury
--- A message becomes a dead letter.
+-- name: message_dead_letter
+-- Make a message a dead letter.
 UPDATE messages SET status = 'dead', error = $1, finished = $2, lease_until = NULL WHERE id = $3;
 
 -- name: message_requeue
--- A dead letter gets another chance. If it was a request, nobody waits for the reply any more.
+-- Queue a dead letter again. If it was a request, no requester waits for the reply any more.
 UPDATE messages SET
     status = 'queued', attempts = 0, due = NULL, expires = NULL, finished = NULL, holder = NULL, reply_to = NULL
 WHERE id = $1;
 
 -- name: message_leased
--- Every message that somebody holds.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
-    expires
+-- All leased messages.
+SELECT /* columns: held */
 FROM messages WHERE status = 'leased';
 
 -- name: reply_take
--- The reply to one request, handed over and done in one step.
+-- Take the reply to one request and acknowledge it in one step.
 UPDATE messages SET status = 'acked', finished = $1, attempts = 1
 WHERE id = (
     SELECT id FROM messages WHERE mailbox = $2 AND correlation = $3 AND status = 'queued' ORDER BY id LIMIT 1
 )
-RETURNING id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
-    reply_to, created, mailbox, expires;
+RETURNING /* columns: message */;
 
 -- name: reply_again
--- The reply to one request that was handed over before.
-SELECT id, message_id, sender, type, payload, checksum, priority, attempts, lease, session, correlation,
-    reply_to, created, mailbox, expires
+-- The reply to one request that was taken before.
+SELECT /* columns: message */
 FROM messages WHERE mailbox = $1 AND correlation = $2 AND status = 'acked' ORDER BY id LIMIT 1;
 
 -- name: message_get
--- One message by its row, or by the id that its sender gave it.
-SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
-    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
-    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
-    messages.expires, messages.created, messages.finished
+-- One message by its row id, or by the message_id that its sender gave it.
+SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id IN (
     SELECT id FROM messages WHERE id = $1
@@ -66,12 +57,9 @@ ORDER BY messages.id DESC
 LIMIT 1;
 
 -- name: message_list
--- Messages, newest first, before the cursor; a NULL filter takes all. $2 has statuses between commas, $7 and $8 are the
--- kind and name of a recipient, $10 is who holds them.
-SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
-    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
-    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
-    messages.expires, messages.created, messages.finished
+-- Messages before the cursor, newest first; a NULL filter matches all. $2 is a list of statuses between commas, $7 and
+-- $8 are the kind and name of the recipient, $10 is the holder.
+SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id < $1
     AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || messages.status || ',%')
@@ -88,7 +76,7 @@ ORDER BY messages.id DESC
 LIMIT $9;
 
 -- name: message_open_counts
--- How many messages wait in the mailboxes of each agent of a session, and how many from there are in somebody's hands.
+-- The number of waiting and of leased messages in the mailboxes of each agent of a session.
 SELECT own.agent,
     CAST(sum((SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'queued')
         + (SELECT count(*) FROM messages WHERE mailbox = own.mailbox AND status = 'scheduled')) AS bigint),
@@ -103,76 +91,162 @@ FROM (
 GROUP BY own.agent;
 
 -- name: message_list_dead
--- Dead letters, newest first, before the cursor: few among many, so they have an index of their own.
-SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner,
-    messages.type, messages.payload, messages.checksum, messages.priority, messages.status, messages.attempts,
-    messages.max_attempts, messages.holder, messages.session, messages.correlation, messages.error, messages.due,
-    messages.expires, messages.created, messages.finished
+-- Dead letters before the cursor, newest first. They are few among many, and have an index of their own.
+SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.status = 'dead' AND messages.id < $1
 ORDER BY messages.id DESC
 LIMIT $2;
 
 -- name: message_counts
--- How many messages there are of each status.
+-- The number of messages of each status.
 SELECT status, count(*) FROM messages GROUP BY status;
 
 -- name: message_ages
--- Messages in the order of their ids, after one, as retention sees them.
+-- Messages after a cursor, ordered by id, as retention reads them.
 SELECT id, status, finished, created, CASE WHEN finished IS NULL THEN 0 ELSE length(payload) + 400 END
 FROM messages WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: message_span
--- How many messages there can be at most: from the first id to the last.
+-- An upper bound for the number of messages: from the first id to the last.
 SELECT coalesce((SELECT max(id) FROM messages) - (SELECT min(id) FROM messages) + 1, 0);
 
 -- name: message_finished_counts
--- How many finished messages there are, dead letters apart.
+-- The number of finished messages, and of dead letters.
 SELECT coalesce(sum(CASE WHEN status = 'dead' THEN 0 ELSE 1 END), 0), coalesce(sum(CASE WHEN status = 'dead' THEN 1 ELSE 0 END), 0)
 FROM messages WHERE finished IS NOT NULL;
 
 -- name: message_senders
--- Whose messages wait, or are being handled.
+-- The senders of waiting and leased messages.
 SELECT sender FROM messages WHERE status = 'queued'
 UNION SELECT sender FROM messages WHERE status = 'scheduled'
 UNION SELECT sender FROM messages WHERE status = 'leased';
 
 -- name: message_restore
--- A message from an archive, or from elsewhere.
-INSERT INTO messages (
-    id, message_id, mailbox, sender, type, checksum, priority, status, attempts, max_attempts, lease, holder, expires,
-    correlation, session, error, created, finished, payload, due, reply_to
-)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+-- Insert a message of an archive or an import.
+INSERT INTO messages (/* columns: stored_message */)
+VALUES (/* values: stored_message */)
 ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: message_same
--- Whether the message of an id is the one that an archive has.
+-- Whether the message of an id is the one in an archive.
 SELECT CASE WHEN created = $2 AND checksum = $3 THEN 1 ELSE 0 END FROM messages WHERE id = $1;
 
 -- name: message_payloads
--- Stored payloads with their checksums, newest first, before the cursor.
+-- Stored payloads before the cursor, newest first, with their checksums.
 SELECT id, checksum, payload, coalesce(message_id, 'm-' || id) FROM messages WHERE id < $1 ORDER BY id DESC LIMIT $2;
 
 -- name: message_stuck
--- How many leases ran out before a time.
+-- The number of leases that expired before a time.
 SELECT count(*) FROM messages WHERE status = 'leased' AND lease_until <= $1;
 
 -- name: message_in_box
--- The message that has a message_id in a mailbox: its checksum, type and sender.
+-- The checksum, type and sender of the message with a message_id in a mailbox.
 SELECT checksum, type, sender FROM messages WHERE message_id = $1 AND mailbox = $2;
 
--- name: message_standing
--- A message as the settling operations see it, for one who only wants to look.
-SELECT id, lease, status, holder, attempts, max_attempts, mailbox, type, message_id, correlation, reply_to, session,
-    expires
-FROM messages WHERE id = $1;
-
 -- name: message_waiting
--- The most urgent messages that wait in a mailbox.
+-- The most urgent queued messages of a mailbox.
 SELECT priority, id FROM messages WHERE mailbox = $1 AND status = 'queued' ORDER BY priority DESC, id LIMIT $2;
 
 -- name: message_after
--- Messages in the order of their ids, after one and up to another: whose session they are of, and how large they are.
+-- Messages after one id and up to another, ordered by id, with their session and an estimate of their size.
 SELECT id, session, length(payload) + 400 FROM messages WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: message_rows
+-- Messages as their receiver gets them; `lease` and `attempts` are those before this delivery.
+SELECT /* columns: message messages */
+FROM /* rows: messages.id $1 */;
+
+-- name: message_lease
+-- Lease messages until $2, to $1 or (if that is NULL) to the owner of their mailbox. $3 is 1 if the attempt counts at
+-- once.
+UPDATE messages SET
+    status = 'leased',
+    lease = lease + 1,
+    holder = coalesce(CAST($1 AS text), (SELECT owner FROM mailboxes WHERE mailboxes.id = messages.mailbox)),
+    lease_until = $2,
+    attempts = attempts + $3
+WHERE id /* in: $4 */;
+
+-- name: message_ack
+-- Acknowledge leased messages; returns lease and holder, for the caller to compare.
+UPDATE messages SET status = 'acked', finished = $1
+WHERE id /* in: $2 */ AND status = 'leased'
+RETURNING id, lease, holder;
+
+-- name: message_held
+-- Messages as the settling operations read them. PostgreSQL locks them until the commit.
+SELECT /* columns: held messages */
+FROM /* rows: messages.id $1 */
+/* postgres: ORDER BY id FOR UPDATE */;
+
+-- name: message_held_by
+-- The messages that agents hold, including those of pools that they have left. Few messages are leased, which SQLite
+-- does not know, therefore the index is named.
+SELECT /* columns: held */
+FROM messages /* sqlite: INDEXED BY messages_leased */
+WHERE status = 'leased' AND holder /* in: $1 */;
+
+-- name: message_lapsed
+-- Messages whose lease expired. PostgreSQL locks them, and skips those that another transaction has locked.
+SELECT /* columns: held */
+FROM messages
+WHERE status = 'leased' AND lease_until <= $1 AND mailbox /* in: $2 */
+/* postgres: FOR UPDATE SKIP LOCKED */;
+
+-- name: message_has_lapsed
+-- Whether a lease expired in any mailbox. Few messages are leased, therefore the index is named.
+SELECT 1 FROM messages /* sqlite: INDEXED BY messages_leased */ WHERE status = 'leased' AND lease_until <= $1 LIMIT 1;
+
+-- name: message_lapsed_anywhere
+-- Messages whose lease expired in any mailbox. Few messages are leased, therefore the index is named. PostgreSQL locks
+-- them, and skips those that another transaction has locked.
+SELECT /* columns: held */
+FROM messages /* sqlite: INDEXED BY messages_leased */
+WHERE status = 'leased' AND lease_until <= $1
+LIMIT $2
+/* postgres: FOR UPDATE SKIP LOCKED */;
+
+-- name: message_extend_held
+-- Extend all leases of an agent. Few messages are leased, therefore the index is named.
+UPDATE messages /* sqlite: INDEXED BY messages_leased */ SET lease_until = $1
+WHERE status = 'leased' AND holder = $2 AND lease_until < $1;
+
+-- name: message_still_open
+-- The messages among these that are not finished.
+SELECT messages.id
+FROM /* rows: messages.id $1 */ AND messages.status IN ('queued', 'leased', 'scheduled');
+
+-- name: message_remove
+-- Delete archived messages, unless they finished later than $2.
+DELETE FROM messages WHERE id /* in: $1 */ AND finished <= $2 RETURNING id;
+
+-- name: message_archive
+-- Finished messages for an archive.
+SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    (SELECT owner FROM mailboxes AS replies WHERE replies.id = messages.reply_to)
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id /* in: $1 */ AND finished IS NOT NULL
+ORDER BY messages.id;
+
+-- name: message_export
+-- Messages for an export, finished or not.
+SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    (SELECT owner FROM mailboxes AS replies WHERE replies.id = messages.reply_to)
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id /* in: $1 */
+ORDER BY messages.id;
+
+-- name: message_find
+-- Messages by row id or by message_id, and the agent that reads their mailbox.
+SELECT messages.id, messages.message_id, messages.status, messages.mailbox, messages.attempts, messages.error,
+    mailboxes.kind, mailboxes.owner, agents.status, subscriptions.mailbox
+FROM messages
+JOIN mailboxes ON mailboxes.id = messages.mailbox
+LEFT JOIN agents ON agents.id = mailboxes.owner
+LEFT JOIN subscriptions ON subscriptions.agent = mailboxes.owner AND subscriptions.mailbox = mailboxes.id
+WHERE messages.id IN (
+    SELECT /* list: $1 bigint */
+    UNION SELECT id FROM messages WHERE message_id /* in: $2 */
+);

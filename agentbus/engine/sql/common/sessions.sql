@@ -1,90 +1,90 @@
 -- name: session_status
--- How a session stands.
+-- The status of a session.
 SELECT status FROM sessions WHERE id = $1;
 
 -- name: session_insert
--- A session begins.
+-- Start a session.
 INSERT INTO sessions (id, operation, milestone, process, expected, metadata, created, updated)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: session_standing
--- What operations must know of a session, and of the process that owns it.
+-- What operations must know of a session and of the process that owns it.
 SELECT sessions.operation, sessions.milestone, sessions.status, sessions.expected, sessions.process, processes.status,
     processes.host, processes.pid, processes.started, processes.bell
 FROM sessions LEFT JOIN processes ON processes.id = sessions.process
 WHERE sessions.id = $1;
 
 -- name: session_continue
--- A session goes on in another process; NULL leaves what is there. The failures of before count no more.
+-- Continue a session in another process; NULL keeps the stored value. Earlier failures no longer count.
 UPDATE sessions SET
     status = 'active', process = $1, milestone = coalesce($2, milestone), expected = $3,
     metadata = coalesce($4, metadata), error = NULL, troubled = 0, resume_by = NULL, updated = $5
 WHERE id = $6;
 
 -- name: session_change
--- A session changes its status; once it is active again, the failures of before count no more.
+-- Change the status of a session. Once it is active again, earlier failures no longer count.
 UPDATE sessions SET
     status = $1, error = $2, updated = $3, ended = $4, process = $5, resume_by = NULL,
     troubled = CASE WHEN $1 = 'active' THEN 0 ELSE troubled END
 WHERE id = $6;
 
 -- name: session_disown
--- Nobody is in the block of a session any more.
+-- Note that no process is in the block of a session.
 UPDATE sessions SET process = NULL WHERE id = $1;
 
 -- name: session_resume
--- An agent is at work in an interrupted session again.
+-- Resume an interrupted session when an agent of it registers.
 UPDATE sessions SET status = 'active', error = NULL, updated = $1 WHERE id = $2 AND status = 'interrupted'
 RETURNING id;
 
 -- name: session_attended
--- Somebody came to a session that was resumed.
+-- Note that an agent came to a resumed session.
 UPDATE sessions SET resume_by = NULL WHERE id = $1 AND resume_by IS NOT NULL;
 
 -- name: session_await
--- Somebody must come to a session until a time (awake).
+-- Set the time (awake) by which an agent must come to a session.
 UPDATE sessions SET resume_by = $1 WHERE id = $2;
 
 -- name: session_forget_deadlines
--- Awake time starts again after a reboot, and whoever was to come is gone.
+-- Clear deadlines after a reboot: awake time starts again, and the agents that were expected are gone.
 UPDATE sessions SET resume_by = 0 WHERE ended IS NULL AND resume_by IS NOT NULL;
 
--- name: session_own_again
--- The owner of interrupted sessions is there after all; those of which an agent failed stay as they are.
+-- name: session_reclaim
+-- Resume interrupted sessions whose owner is alive after all, except those of which an agent failed.
 UPDATE sessions SET status = 'active', error = NULL, updated = $1
 WHERE ended IS NULL AND process = $2 AND status = 'interrupted' AND troubled = 0
 RETURNING id;
 
 -- name: session_reason
--- Why a session was interrupted.
+-- Store the reason of an interruption.
 UPDATE sessions SET error = $1 WHERE id = $2;
 
 -- name: session_expected
--- The agents of a session that are only expected.
+-- The agents of a session that have not registered.
 SELECT id FROM agents WHERE session = $1 AND status IN ('pending', 'spawning') ORDER BY id;
 
 -- name: session_progress
--- How far a session is.
+-- Record the progress of a session.
 UPDATE sessions SET progress = $1, updated = $2 WHERE id = $3 AND ended IS NULL RETURNING id;
 
 -- name: session_rewind
--- A session is as far as it was before.
+-- Reset the progress of a session to an earlier one.
 UPDATE sessions SET progress = $1, updated = $2 WHERE id = $3;
 
 -- name: session_touch
--- Something happened to a session that is not its own change.
+-- Record that something in a session changed.
 UPDATE sessions SET updated = $1 WHERE id = $2;
 
 -- name: session_get
--- All that is known of one session.
+-- One session.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
     status = 'active' AND troubled = 1
         AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
 FROM sessions WHERE id = $1;
 
 -- name: session_troubles
--- Active sessions of which an agent failed, whose owner is gone, or to which nobody came until $1 (awake): how many agents of
--- each are live, how many failed, whether its owner is gone, and how many of the live are only awaited.
+-- Active sessions of which an agent failed, whose owner is gone, or to which no agent came by $1 (awake): the number of
+-- live and of failed agents, whether the owner is gone, and how many of the live agents are only expected.
 SELECT sessions.id,
     (SELECT count(*) FROM agents
      WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')),
@@ -97,17 +97,17 @@ WHERE sessions.status = 'active' AND sessions.ended IS NULL
 ORDER BY sessions.id;
 
 -- name: session_overdue
--- Active sessions that were resumed, and to which nobody came until a time (awake).
+-- Active sessions that were resumed, and to which no agent came in time (awake).
 SELECT id FROM sessions WHERE ended IS NULL AND status = 'active' AND process IS NULL AND resume_by <= $1;
 
 -- name: session_counts
--- How many agents of a session there are of each status.
+-- The number of agents of a session of each status.
 SELECT status, count(*) FROM agents WHERE session = $1 GROUP BY status;
 
--- name: session_cut_off
--- The sessions that were interrupted, the active ones of which an agent failed, and those in which nobody is left while work
--- waits for its agents: how many agents each has, how many of them are live (not only awaited) and how many failed; when something was last noted of it, of its agents, of its documents (wall), and when
--- a live agent of it last called (awake).
+-- name: session_recoverable
+-- Interrupted sessions, active ones of which an agent failed, and those without a live agent while work waits: the
+-- number of agents, of live (not only expected) and of failed ones; the last change of the session, its agents and its
+-- documents (wall); and the last call of a live agent (awake).
 SELECT sessions.id, sessions.milestone, sessions.operation, sessions.status, sessions.error,
     (SELECT count(*) FROM agents WHERE agents.session = sessions.id),
     (SELECT count(*) FROM agents
@@ -136,8 +136,8 @@ WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'interrupted')
 ORDER BY sessions.updated DESC, sessions.id;
 
 -- name: session_stale
--- Open sessions in which nobody did anything since $1 (wall) and $2 (awake), the longest silent first. An agent that said
--- it would be silent until later than $3 (awake) is at work; that one was judged is nothing that it did.
+-- Open sessions without activity since $1 (wall) and $2 (awake), the longest silent first. An agent that announced
+-- silence until later than $3 (awake) is active; a liveness verdict is no activity.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
     status = 'active' AND troubled = 1
         AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
@@ -161,43 +161,43 @@ WHERE ended IS NULL AND status IN ('active', 'paused', 'interrupted') AND update
 ORDER BY updated, id;
 
 -- name: participant_insert
--- One who takes part in a meeting.
+-- Add a participant to a meeting.
 INSERT INTO participants (session, meeting, member, position, created) VALUES ($1, $2, $3, $4, $5);
 
 -- name: participant_list
--- Who takes part in a meeting, in their order, and who has finished with which result.
+-- The participants of a meeting in order, with the results of those that have finished.
 SELECT member, finished, result, checksum FROM participants WHERE session = $1 AND meeting = $2 ORDER BY position;
 
 -- name: participant_get
--- Whether one who takes part has finished, and with which result.
+-- The result of a participant, if it has finished.
 SELECT member, finished, result, checksum FROM participants WHERE session = $1 AND meeting = $2 AND member = $3;
 
 -- name: participant_finish
--- One who takes part has finished.
+-- Finish a participant.
 UPDATE participants SET finished = $1, result = $2, checksum = $3
 WHERE session = $4 AND meeting = $5 AND member = $6;
 
 -- name: participant_of_session
--- Who takes part in which meeting of a session.
+-- The participants of each meeting of a session.
 SELECT meeting, member, position, created, finished, checksum, result FROM participants
 WHERE session = $1
 ORDER BY meeting, position;
 
 -- name: participant_progress
--- The participants of each meeting of a session, and the time at which each has finished.
+-- The participants of each meeting of a session, with the time at which they finished.
 SELECT meeting, member, finished FROM participants WHERE session = $1 ORDER BY meeting, position;
 
 -- name: participant_clear
--- Nobody takes part in any meeting of a session any more.
+-- Delete the participants of all meetings of a session.
 DELETE FROM participants WHERE session = $1;
 
 -- name: participant_put
--- One who took part in a meeting, and may have finished.
+-- Insert a participant of a snapshot, finished or not.
 INSERT INTO participants (session, meeting, member, position, created, finished, checksum, result)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: session_size
--- How many characters the values have that belong to a session ($2: its scope) at a time: its composite has more bytes.
+-- The total length of the values of a session ($2: its scope) at a time. Its composite checkpoint is longer.
 SELECT CAST(
     coalesce((
         SELECT sum(length(documents.value))
@@ -213,21 +213,19 @@ SELECT CAST(
 AS bigint);
 
 -- name: recovery_beyond
--- A row if a summary has to look at more than $1: agents that did not complete, and interruptions.
+-- Return a row if a summary has to read more than $1 agents that did not complete, or interruptions.
 SELECT 1 FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect', 'failed', 'stopped')
 UNION ALL
 SELECT 1 FROM events WHERE kind = 'session_interrupted'
 LIMIT 1 OFFSET $1;
 
 -- name: recovery_interrupted
--- The sessions that are interrupted, the one that was cut off last first.
+-- The interrupted sessions, the last interrupted first.
 SELECT id FROM sessions WHERE ended IS NULL AND status = 'interrupted' ORDER BY updated DESC, id LIMIT $1;
 
 -- name: recovery_agents
--- The agents after one that have not ended, and those of open sessions that failed or stopped, in the order of their ids.
-SELECT id, name, type, kind, session, milestone, parent, capabilities, model, prompt, load, estimate, metadata,
-    status, progress, note, process, epoch, patience, last_call, busy_until, created, started, updated, ended, error,
-    evidence
+-- Unfinished agents after a cursor, and failed or stopped agents of open sessions, ordered by id.
+SELECT /* columns: agent */
 FROM agents
 WHERE id > $1 AND (
     status IN ('pending', 'spawning', 'running', 'suspect')
@@ -239,7 +237,7 @@ ORDER BY id
 LIMIT $2;
 
 -- name: recovery_clearable
--- Agents that are suspect, and those of open sessions that failed.
+-- Suspect agents, and failed agents of open sessions.
 SELECT id, status, error FROM agents
 WHERE status IN ('suspect', 'failed') AND (
     status = 'suspect'
@@ -249,7 +247,7 @@ ORDER BY status, id
 LIMIT $1;
 
 -- name: recovery_history
--- Every interruption, how and when its session went on or ended, and what became of it then.
+-- All interruptions, with the event that resumed or ended the session after each.
 SELECT cut.at, next.kind, next.at, final.kind
 FROM events AS cut
 LEFT JOIN events AS next ON next.id = (
@@ -266,8 +264,8 @@ WHERE cut.kind = 'session_interrupted'
 ORDER BY cut.id;
 
 -- name: session_expendable
--- The first session after one that ended before $2, or failed before $3; and about how large its participants and its
--- state are.
+-- The first session after a cursor that ended before $2, or failed before $3, with the size of its participants and
+-- state.
 SELECT id, ended,
     500 + coalesce((SELECT sum(200 + length(coalesce(result, ''))) FROM participants WHERE session = sessions.id), 0)
     + coalesce((SELECT sum(200 + length(value)) FROM state WHERE scope = 'session:' || sessions.id), 0)
@@ -281,11 +279,11 @@ LIMIT 1;
 SELECT id, status FROM agents WHERE session = $1;
 
 -- name: session_ended
--- When a session ended.
+-- The time at which a session ended.
 SELECT ended FROM sessions WHERE id = $1;
 
 -- name: session_left
--- When a session ended, and whether anything is left that must go before it.
+-- The time at which a session ended, and whether rows are left that must be deleted before it.
 SELECT ended,
     CASE WHEN EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id)
         OR EXISTS (SELECT 1 FROM documents WHERE documents.session = sessions.id)
@@ -295,11 +293,11 @@ SELECT ended,
 FROM sessions WHERE id = $1;
 
 -- name: session_delete
--- A session that has nothing left.
+-- Delete a session without remaining rows.
 DELETE FROM sessions WHERE id = $1;
 
 -- name: session_restore
--- An ended session from an archive.
+-- Insert an ended session of an archive.
 INSERT INTO sessions (
     id, operation, milestone, status, progress, troubled, expected, metadata, error, created, updated, ended
 )
@@ -308,27 +306,103 @@ ON CONFLICT DO NOTHING
 RETURNING id;
 
 -- name: session_same
--- Whether a session is the one that an archive has.
+-- Whether a session is the one in an archive.
 SELECT 1 FROM sessions WHERE id = $1 AND created = $2;
 
 -- name: participant_restore
--- One who took part, from an archive.
+-- Insert a participant of an archive.
 INSERT INTO participants (session, meeting, member, position, created, finished, checksum, result)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT DO NOTHING
 RETURNING member;
 
 -- name: session_expecting
--- The newest sessions that were completed or cut off and expected documents.
+-- The newest completed or interrupted sessions that expected documents.
 SELECT id, expected FROM sessions
 WHERE status IN ('completed', 'interrupted') AND expected <> '{}'
 ORDER BY created DESC, id DESC
 LIMIT $1;
 
 -- name: session_after
--- Sessions in the order of their ids, after one.
+-- Sessions after a cursor, ordered by id, with an estimate of their size.
 SELECT id, 500 + length(metadata) FROM sessions WHERE id > $1 ORDER BY id LIMIT $2;
 
 -- name: session_made
--- When a session began, and how it stands.
+-- The creation time and status of a session.
 SELECT created, status FROM sessions WHERE id = $1;
+
+-- name: session_trouble
+-- Note that agents of these sessions failed.
+UPDATE sessions SET troubled = 1
+WHERE ended IS NULL AND id IN (SELECT session FROM agents WHERE id /* in: $1 */);
+
+-- name: session_list_open
+-- Open sessions of these statuses before the cursor ($1, $2), newest first; a NULL filter matches all. Does not read
+-- ended sessions, which are the majority.
+SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
+    status = 'active' AND troubled = 1
+        AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
+FROM sessions
+WHERE ended IS NULL AND status /* in: $3 */
+    AND (created, id) < ($1, $2)
+    AND (CAST($4 AS text) IS NULL OR operation = $4)
+    AND (CAST($5 AS text) IS NULL OR milestone = $5)
+ORDER BY created DESC, id DESC
+LIMIT $6;
+
+-- name: recovery_dead_holders
+-- Failed agents with waiting work, in a session that has not ended or in none. SQLite would read all agents in the
+-- order of their ids after ANALYZE, therefore the index is named.
+SELECT id FROM agents /* sqlite: INDEXED BY agents_by_status */
+WHERE status = 'failed' AND (
+    EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'queued')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'scheduled')
+    OR EXISTS (SELECT 1 FROM messages WHERE messages.mailbox = agents.mailbox AND messages.status = 'leased')
+)
+AND (session IS NULL OR EXISTS (SELECT 1 FROM sessions WHERE sessions.id = agents.session AND sessions.ended IS NULL))
+ORDER BY id
+LIMIT $1;
+
+-- name: recovery_incomplete
+-- Unfinished agents, and failed or stopped agents of open sessions. Counting them here would take twice as long as
+-- fetching them. SQLite would read all agents that ever failed, therefore the order of the join is fixed.
+SELECT status, type, session, created FROM agents WHERE status IN ('pending', 'spawning', 'running', 'suspect')
+UNION ALL
+SELECT agents.status, agents.type, agents.session, agents.created
+FROM sessions /* sqlite: CROSS */ JOIN agents ON agents.session = sessions.id AND agents.status IN ('failed', 'stopped')
+WHERE sessions.ended IS NULL AND sessions.status IN ('active', 'paused', 'interrupted');
+
+-- name: session_archive
+-- Ended sessions for an archive, ordered by id.
+SELECT sessions.id, operation, milestone, status, progress, troubled, expected, metadata, error, created, updated, ended
+FROM /* rows: sessions.id $1 */
+/* postgres: ORDER BY id */;
+
+-- name: participant_archive
+-- The participants of sessions for an archive.
+SELECT session, meeting, member, position, created, finished, checksum, result
+FROM /* rows: participants.session $1 */
+/* postgres: ORDER BY session, meeting, position */;
+
+-- name: session_interrupt
+-- Interrupt active sessions without a live agent: those of agents ($2), of processes ($3) and named ones ($4) of which
+-- an agent failed, whose owner is gone, or that were resumed and to which no agent came by $5 (awake).
+UPDATE sessions SET status = 'interrupted', updated = $1
+WHERE id IN (
+        SELECT session FROM agents WHERE id /* in: $2 */
+        UNION SELECT id FROM sessions WHERE ended IS NULL AND process /* in: $3 */
+        UNION SELECT /* list: $4 text */
+    )
+    AND status = 'active'
+    AND NOT EXISTS (
+        SELECT 1 FROM agents
+        WHERE agents.session = sessions.id AND agents.status IN ('running', 'suspect', 'spawning')
+    )
+    AND (
+        (troubled = 1 AND EXISTS (
+            SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed'
+        ))
+        OR EXISTS (SELECT 1 FROM processes WHERE processes.id = sessions.process AND processes.status <> 'live')
+        OR (process IS NULL AND resume_by <= $5)
+    )
+RETURNING id;

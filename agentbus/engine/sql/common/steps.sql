@@ -1,5 +1,5 @@
 -- name: step_unsettled
--- Steps of which only a person can say what became, of tasks that nobody is at.
+-- Steps of unknown outcome that a person has to decide, of tasks that no worker holds.
 SELECT tasks.id, steps.key, tasks.updated
 FROM tasks JOIN steps ON steps.task = tasks.number
 WHERE (tasks.status = 'waiting' OR tasks.status = 'pending') AND tasks.waits LIKE '%"step:%'
@@ -8,7 +8,7 @@ ORDER BY tasks.number, steps.position
 LIMIT $1;
 
 -- name: step_insert
--- Something that a task comes to: a step that is being executed, a sub-task, or what is done as soon as it is recorded.
+-- Record a step that starts, a sub-task, or a step that is done at once.
 INSERT INTO steps (
     task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result,
     seen, ending
@@ -16,49 +16,49 @@ INSERT INTO steps (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: step_again
--- A step is being executed once more.
+-- Start another attempt of a step.
 UPDATE steps SET
     status = 'running', attempt = $1, started = $2, digest = $3, finished = NULL, due = NULL, progress = NULL
 WHERE task = $4 AND kind = 'step' AND key = $5 AND superseded = 0;
 
 -- name: step_finish
--- A step has a result.
+-- Store the result of a step.
 UPDATE steps SET
     status = 'finished', finished = $1, checksum = $2, validation = $3, result = $4, due = NULL, ending = $5
 WHERE task = $6 AND kind = $7 AND key = $8 AND superseded = 0;
 
 -- name: step_fail
--- An attempt of a step failed; there is another one, or none.
+-- Record a failed attempt of a step; another follows, or none.
 UPDATE steps SET status = $1, due = $2, failures = $3, error = $4, finished = $5, ending = $6
 WHERE task = $7 AND kind = $8 AND key = $9 AND superseded = 0;
 
 -- name: step_shift
--- The next attempts of a task's steps are due earlier by $1.
+-- Move the next attempts of a task's steps $1 earlier.
 UPDATE steps SET due = CASE WHEN due > $1 THEN due - $1 ELSE 1 END
 WHERE task = $2 AND superseded = 0 AND status = 'retrying';
 
 -- name: step_progress
--- How far a step is.
+-- Record the progress of a step.
 UPDATE steps SET progress = $1 WHERE task = $2 AND kind = 'step' AND key = $3 AND superseded = 0;
 
 -- name: step_interrupt
--- The steps that a worker was at when it let go of a task. What must run only once may have, or may not.
+-- Interrupt the running steps of a task that its worker released. A step that must run once may or may not have run.
 UPDATE steps SET status = CASE once WHEN 1 THEN 'unknown' ELSE 'interrupted' END
 WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running';
 
 -- name: step_cancel
--- The steps that a worker was at when its task was stopped, or that its workflow gave up before it ended.
+-- Cancel the running steps of a task that was stopped, or steps that the workflow abandoned.
 UPDATE steps SET
     status = CASE once WHEN 1 THEN 'unknown' ELSE 'cancelled' END,
     finished = CASE once WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END
 WHERE task = $2 AND kind = 'step' AND superseded = 0 AND status = 'running';
 
 -- name: step_run_again
--- A person decided that a step is to be run again.
+-- Queue a step again that a person decided to repeat.
 UPDATE steps SET status = 'interrupted' WHERE task = $1 AND kind = 'step' AND key = $2 AND superseded = 0;
 
 -- name: step_supersede
--- A step is void.
+-- Invalidate a step.
 UPDATE steps SET
     superseded = $1,
     status = CASE WHEN status IN ('finished', 'failed') THEN status ELSE 'cancelled' END,
@@ -66,23 +66,23 @@ UPDATE steps SET
 WHERE task = $3 AND kind = $4 AND key = $5 AND superseded = 0;
 
 -- name: step_supersede_one
--- A step that failed is void.
+-- Invalidate a failed step.
 UPDATE steps SET superseded = $1 WHERE task = $2 AND key = $3 AND superseded = 0 AND status = 'failed';
 
 -- name: step_running
--- The steps of a task that are being executed.
+-- The running steps of a task.
 SELECT key FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running' ORDER BY position;
 
 -- name: step_places
--- The steps and approvals of a task that count, in their order.
+-- The steps and approvals of a task that are not superseded, by position.
 SELECT kind, key, position, status, ending, seen, child FROM steps WHERE task = $1 AND superseded = 0
 UNION ALL
 SELECT 'approval', key, position, status, ending, seen, NULL FROM approvals WHERE task = $1 AND superseded = 0
 ORDER BY position;
 
 -- name: step_last
--- The last position that was given out in a task, the first of a step that failed and was made void to be tried again, and
--- the last number of an ending.
+-- The last position of a task, the first of a failed step that was superseded to be repeated, and the last ending
+-- number.
 SELECT coalesce(max(position), 0),
     (SELECT min(position) FROM steps WHERE task = $1 AND superseded > 0 AND status = 'failed'),
     coalesce(max(ending), 0)
@@ -93,29 +93,29 @@ FROM (
 ) AS positions;
 
 -- name: step_status
--- How a step stands.
+-- The status of a step.
 SELECT status, failures FROM steps WHERE task = $1 AND kind = 'step' AND key = $2 AND superseded = 0;
 
 -- name: step_recorded
--- One step, for a worker that goes on with its task.
+-- One step, for a worker that resumes its task.
 SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result
 FROM steps WHERE task = $1 AND kind = $2 AND key = $3 AND superseded = 0;
 
 -- name: step_replay
--- All that counts of a task, for a worker that goes on with it.
+-- The steps and approvals of a task, for a worker that resumes it.
 SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result
 FROM steps WHERE task = $1 AND superseded = 0
 ORDER BY position;
 
 -- name: step_list
--- The steps of a task; with those that are void, if $2 is 1.
+-- The steps of a task, including superseded ones if $2 is 1.
 SELECT key, name, kind, status, position, attempt, failures, once, digest, progress, note, child, due, checksum, result,
     validation, error, started, finished, superseded
 FROM steps WHERE task = $1 AND (superseded = 0 OR $2 = 1)
 ORDER BY position;
 
 -- name: step_counts
--- How many steps there are, by status; NULL takes all workflows.
+-- The number of steps of each status; a NULL workflow matches all.
 SELECT steps.status, count(*) FROM steps JOIN tasks ON tasks.number = steps.task
 WHERE steps.kind = 'step' AND steps.superseded = 0 AND (CAST($1 AS text) IS NULL OR tasks.workflow = $1)
 GROUP BY steps.status;
@@ -131,7 +131,7 @@ WHERE tasks.id = $1
 ORDER BY steps.position, steps.superseded;
 
 -- name: step_restore
--- A step from an archive.
+-- Insert a step of an archive.
 INSERT INTO steps (
     task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
     due, error, started, finished, checksum, validation, result, seen, ending
@@ -139,11 +139,11 @@ INSERT INTO steps (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
 
 -- name: step_delete
--- A task goes, and its steps with it.
+-- Delete the steps of a task.
 DELETE FROM steps WHERE task = (SELECT number FROM tasks WHERE id = $1);
 
 -- name: step_payloads
--- Steps before a number, newest first, each with the result that it has and its checksum.
+-- Stored results of steps before a number, newest first, with their checksums.
 SELECT steps.id, steps.checksum, steps.result, steps.key, tasks.id
 FROM steps JOIN tasks ON tasks.number = steps.task
 WHERE steps.id < $1

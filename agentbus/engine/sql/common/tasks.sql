@@ -1,5 +1,5 @@
 -- name: task_insert
--- A new task.
+-- Insert a task.
 INSERT INTO tasks (
     id, workflow, name, session, parent, status, auto, due, restarts, backoff, created, updated, context, settings,
     checksum, arguments, max_losses
@@ -7,36 +7,35 @@ INSERT INTO tasks (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: task_running
--- Every task that somebody holds.
-SELECT number, id, workflow, name, session, parent, status, phase, auto, halting, generation, holder, lease,
-    restarts, backoff, restarted, error, losses, max_losses, redo
+-- All tasks that a worker holds.
+SELECT /* columns: held_task */
 FROM tasks WHERE status = 'running';
 
 -- name: task_promote
--- What is due may be taken; what waited in vain looks for itself how it goes on.
+-- Make due tasks ready. One that has waited too long decides itself how to continue.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due <= $1;
 
 -- name: task_written_later
--- Tasks that wait for a time, and that were written after the present one: the wall clock was set back.
+-- Tasks that wait for a time and were written after the current time: the wall clock was set back.
 SELECT number, updated FROM tasks WHERE due > 0 AND status = 'pending' AND updated > $1;
 
 -- name: task_shift
--- A task is due earlier by $1.
+-- Move the due time of a task $1 earlier.
 UPDATE tasks SET due = CASE WHEN due > $1 THEN due - $1 ELSE 1 END, updated = $2 WHERE number = $3;
 
 -- name: task_lease
--- Hand a task to a worker.
+-- Lease a task to a worker.
 UPDATE tasks SET
     status = 'running', holder = $1, lease = lease + 1, lease_until = $2, due = NULL, waits = '[]', error = NULL,
     started = coalesce(started, $3), updated = $3
 WHERE number = $4;
 
 -- name: task_renew
--- Hold a task for longer.
+-- Extend the lease of a task.
 UPDATE tasks SET lease_until = $1 WHERE number = $2;
 
 -- name: task_free
--- Nobody holds a task any more.
+-- Release a task.
 UPDATE tasks SET
     status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
     due = CASE halting WHEN 1 THEN NULL ELSE 0 END,
@@ -44,21 +43,21 @@ UPDATE tasks SET
 WHERE number = $2 AND status = 'running';
 
 -- name: task_lost
--- A worker died or lost its lease while it ran a task.
+-- Count a worker that died or lost its lease while it ran a task.
 UPDATE tasks SET losses = losses + 1 WHERE number = $1;
 
 -- name: task_progressed
--- Something of a task was done: workers that it lost before do not count any more.
+-- Reset the count of lost workers: the task made progress.
 UPDATE tasks SET losses = 0 WHERE number = $1;
 
 -- name: task_let_go
--- A worker can do nothing for a task at present.
+-- Release a task that waits.
 UPDATE tasks SET
     status = $1, due = $2, waits = $3, halting = 0, holder = NULL, lease_until = NULL, updated = $4
 WHERE number = $5;
 
 -- name: task_awaited
--- What a task may wait for and has not got yet: decisions, what became of steps, the ends of sub-tasks.
+-- What a task waits for: decisions, outcomes of steps, the ends of sub-tasks.
 SELECT 'approval', key FROM approvals WHERE task = $1 AND status = 'open' AND superseded = 0
 UNION ALL
 SELECT 'step', key FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'unknown'
@@ -66,24 +65,24 @@ UNION ALL
 SELECT 'task', id FROM tasks WHERE parent = (SELECT id FROM tasks WHERE number = $1) AND ended IS NULL;
 
 -- name: task_ready_now
--- A waiting task may be taken.
+-- Make a waiting task ready.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE number = $2 AND status = 'waiting';
 
 -- name: task_complete
--- A task is done.
+-- Complete a task.
 UPDATE tasks SET
     status = 'completed', result_sum = $1, result = $2, ended = $3, updated = $3, progress = 100, error = NULL,
     halting = 0, holder = NULL, lease_until = NULL
 WHERE number = $4;
 
 -- name: task_fail
--- A task has failed.
+-- Fail a task.
 UPDATE tasks SET
     status = 'failed', error = $1, ended = $2, updated = $2, due = NULL, halting = 0, holder = NULL, lease_until = NULL
 WHERE number = $3;
 
 -- name: task_restart_later
--- A task has failed, and is tried again at $1; unless it is to be halted.
+-- Restart a failed task at $1, unless it is to be halted.
 UPDATE tasks SET
     status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
     due = CASE halting WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END,
@@ -91,42 +90,42 @@ UPDATE tasks SET
 WHERE number = $4;
 
 -- name: task_generation
--- Something of a task is made void.
+-- Start a new generation of a task: part of it was invalidated.
 UPDATE tasks SET generation = generation + 1 WHERE number = $1;
 
 -- name: task_phase
--- What a workflow calls the part that a task is in.
+-- Set the phase of a task.
 UPDATE tasks SET phase = $1, updated = $2 WHERE number = $3;
 
 -- name: task_progress
--- How far a task is.
+-- Record the progress of a task.
 UPDATE tasks SET progress = $1, note = coalesce(CAST($2 AS text), note), updated = $3 WHERE number = $4;
 
 -- name: task_note
--- What a step of a task is at.
+-- Record what a step of a task does.
 UPDATE tasks SET note = $1, updated = $2 WHERE number = $3;
 
 -- name: task_halting
--- Whether a running task is to be halted before its next step.
+-- Set whether a running task is halted before its next step.
 UPDATE tasks SET halting = $1, updated = $2 WHERE number = $3;
 
 -- name: task_halt
--- A task that nobody holds is halted.
+-- Halt a task that no worker holds.
 UPDATE tasks SET status = 'halted', due = NULL, updated = $1 WHERE number = $2;
 
 -- name: task_resume
--- A task goes on.
+-- Resume a task.
 UPDATE tasks SET status = 'pending', due = 0, ended = NULL, waits = '[]', error = NULL, losses = 0, updated = $1
 WHERE number = $2;
 
 -- name: task_stop
--- A task is given up, whoever holds it.
+-- Stop a task, including one that a worker holds.
 UPDATE tasks SET
     status = 'stopped', due = NULL, halting = 0, holder = NULL, lease_until = NULL, ended = $1, updated = $1
 WHERE number = $2;
 
 -- name: task_again
--- A task is done again, or a part of it; its worker loses it.
+-- Run a task again, or a part of it; its worker loses it.
 UPDATE tasks SET
     status = CASE halting WHEN 1 THEN 'halted' ELSE 'pending' END,
     due = CASE halting WHEN 1 THEN NULL ELSE 0 END,
@@ -135,11 +134,11 @@ UPDATE tasks SET
 WHERE number = $2;
 
 -- name: task_redo_wait
--- Redos of a task that wait until the steps beside them have ended.
+-- Store the redos of a task that wait until concurrent steps have ended.
 UPDATE tasks SET redo = $1, halting = 0, updated = $2 WHERE number = $3;
 
 -- name: task_redo_apply
--- Something of a task was made void, and no redo waits any more. It is back in the phase that what is not void ends in.
+-- Invalidate part of a task and clear its waiting redos. Its phase is that of the last remaining step.
 UPDATE tasks SET
     redo = NULL, generation = generation + 1, losses = 0, notes = $1, updated = $2,
     phase = (
@@ -151,15 +150,15 @@ UPDATE tasks SET
 WHERE number = $3;
 
 -- name: task_reset
--- A task is as if it had not begun: none of its restarts is used up.
+-- Reset a task to its start, with all its restarts.
 UPDATE tasks SET restarted = 0 WHERE number = $1;
 
 -- name: task_auto
--- Whether a task passes approvals through.
+-- Set whether a task approves automatically.
 UPDATE tasks SET auto = $1, updated = $2 WHERE number = $3;
 
 -- name: task_edit
--- What people changed of a task; NULL stays as it is.
+-- Change a task as a person asked; NULL keeps the stored value.
 UPDATE tasks SET
     name = coalesce(CAST($1 AS text), name), context = coalesce(CAST($2 AS text), context),
     settings = coalesce(CAST($3 AS text), settings), restarts = coalesce(CAST($4 AS bigint), restarts),
@@ -168,7 +167,7 @@ UPDATE tasks SET
 WHERE number = $8;
 
 -- name: task_edit_arguments
--- A person changed the arguments of a task.
+-- Change the arguments of a task.
 UPDATE tasks SET checksum = $1, arguments = $2, updated = $3 WHERE number = $4;
 
 -- name: task_arguments
@@ -176,40 +175,36 @@ UPDATE tasks SET checksum = $1, arguments = $2, updated = $3 WHERE number = $4;
 SELECT checksum, arguments FROM tasks WHERE number = $1;
 
 -- name: task_descendants
--- The sub-tasks of a task that have not ended, and theirs.
+-- The unfinished sub-tasks of a task, recursively.
 WITH RECURSIVE family (id) AS (
     SELECT id FROM tasks WHERE parent = $1
     UNION
     SELECT tasks.id FROM family JOIN tasks ON tasks.parent = family.id
 )
-SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
-    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
-    tasks.restarted, tasks.error, tasks.losses, tasks.max_losses, tasks.redo
+SELECT /* columns: held_task tasks */
 FROM family JOIN tasks ON tasks.id = family.id
 WHERE tasks.ended IS NULL;
 
 -- name: task_awaited_children
--- The sub-tasks of a task whose ends it has not heard of, in the order in which it started them.
-SELECT tasks.number, tasks.id, tasks.workflow, tasks.name, tasks.session, tasks.parent, tasks.status, tasks.phase,
-    tasks.auto, tasks.halting, tasks.generation, tasks.holder, tasks.lease, tasks.restarts, tasks.backoff,
-    tasks.restarted, tasks.error, tasks.losses, tasks.max_losses, tasks.redo
+-- The sub-tasks of a task whose end it has not recorded, in the order of their start.
+SELECT /* columns: held_task tasks */
 FROM steps JOIN tasks ON tasks.id = steps.child
 WHERE steps.task = $1 AND steps.kind = 'task' AND steps.superseded = 0 AND steps.status = 'running'
 ORDER BY steps.position;
 
 -- name: task_get
--- All of one task.
+-- One task.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
     started, updated, ended, losses, max_losses, redo
 FROM tasks WHERE id = $1;
 
 -- name: task_ending
--- How a task stands, for one who waits for its end.
+-- The status of a task, for a caller that waits for its end.
 SELECT status, error, result_sum, result FROM tasks WHERE id = $1;
 
 -- name: task_list
--- Tasks, newest first, before the cursor; a NULL filter takes all. $2 has statuses between commas.
+-- Tasks before the cursor, newest first; a NULL filter matches all. $2 is a list of statuses between commas.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
     started, updated, ended, losses, max_losses, redo
@@ -223,7 +218,7 @@ ORDER BY number DESC
 LIMIT $6;
 
 -- name: task_list_status
--- The same for one status, of which there may be few among many.
+-- Tasks of one status before the cursor: there may be few among many.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
     started, updated, ended, losses, max_losses, redo
@@ -236,7 +231,7 @@ ORDER BY number DESC
 LIMIT $6;
 
 -- name: task_resumable
--- Tasks that were begun and not completed, that nobody is at work on, and that no person is asked about.
+-- Tasks that started, did not complete, and are not held by a worker or waiting for a person.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
     started, updated, ended, losses, max_losses, redo
@@ -254,21 +249,21 @@ ORDER BY number DESC
 LIMIT $1;
 
 -- name: task_counts
--- How many tasks there are, by workflow and status; NULL takes all workflows.
+-- The number of tasks by workflow and status; a NULL workflow matches all.
 SELECT workflow, status, count(*) FROM tasks
 WHERE CAST($1 AS text) IS NULL OR workflow = $1
 GROUP BY workflow, status
 ORDER BY workflow, status;
 
 -- name: task_ages
--- Since when the oldest task waits for a worker, and how long completed ones took.
+-- How long the oldest task has waited for a worker, and how long completed tasks took.
 SELECT
     (SELECT min(created) FROM tasks WHERE due = 0 AND (CAST($1 AS text) IS NULL OR workflow = $1)),
     (SELECT CAST(avg(ended - started) AS bigint) FROM tasks
         WHERE status = 'completed' AND (CAST($1 AS text) IS NULL OR workflow = $1));
 
 -- name: task_after
--- Tasks after a number, with about their size.
+-- Tasks after a number, with an estimate of their size.
 SELECT number, id, (
     SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
         + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
@@ -277,7 +272,7 @@ SELECT number, id, (
 FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
 
 -- name: task_of_session
--- The tasks of a session: id, when it ended and was last changed, about its size.
+-- The tasks of a session: id, end, last change, and an estimate of the size.
 SELECT id, ended, updated, (
     SELECT 1000 + length(tasks.arguments) + length(coalesce(tasks.result, ''))
         + coalesce(sum(300 + length(coalesce(steps.result, ''))), 0)
@@ -286,14 +281,14 @@ SELECT id, ended, updated, (
 FROM tasks WHERE session = $1 ORDER BY number;
 
 -- name: task_expendable
--- Tasks that are nobody's sub-task and ended before $3, after a cursor ($1, $2): when, and which.
+-- Top-level tasks after a cursor ($1, $2) that ended before $3, with their end.
 SELECT ended, number, id FROM tasks
 WHERE ended IS NOT NULL AND parent IS NULL AND ended <= $3 AND (ended > $1 OR (ended = $1 AND number > $2))
 ORDER BY ended, number
 LIMIT $4;
 
 -- name: task_lineage
--- A task with all its sub-tasks, and theirs: id, when it ended and was last changed, about its size.
+-- A task with its sub-tasks, recursively: id, end, last change, and an estimate of the size.
 WITH RECURSIVE family (id) AS (
     SELECT id FROM tasks WHERE id = $1
     UNION
@@ -307,18 +302,18 @@ SELECT tasks.id, tasks.ended, tasks.updated, (
 FROM family JOIN tasks ON tasks.id = family.id;
 
 -- name: task_mark
--- When a task ended, and was last changed.
+-- The end and the last change of a task.
 SELECT ended, updated FROM tasks WHERE id = $1;
 
 -- name: task_archive
--- All of a task that outlives a boot.
+-- One task for an archive.
 SELECT id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
     backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
     arguments, result_sum, result, losses, max_losses, redo
 FROM tasks WHERE id = $1;
 
 -- name: task_restore
--- A task from an archive.
+-- Insert a task of an archive.
 INSERT INTO tasks (
     id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
     backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
@@ -331,19 +326,19 @@ VALUES (
 RETURNING number;
 
 -- name: task_same
--- Whether a task is the one of an archive.
+-- Whether a task is the one in an archive.
 SELECT 1 FROM tasks WHERE id = $1 AND workflow = $2 AND created = $3;
 
 -- name: task_delete
--- A task goes for good.
+-- Delete a task.
 DELETE FROM tasks WHERE id = $1;
 
 -- name: task_open_of_session
--- The tasks of a session that have not ended, and who has them.
+-- The unfinished tasks of a session, with their holders.
 SELECT id, status, holder FROM tasks WHERE session = $1 AND ended IS NULL ORDER BY number;
 
 -- name: task_payloads
--- Arguments and results of tasks before a number, newest first, each with its checksum.
+-- Stored arguments and results of tasks before a number, newest first, with their checksums.
 SELECT number, checksum, arguments, 'the arguments', id FROM tasks
 WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC LIMIT $2)
 UNION ALL
@@ -352,10 +347,58 @@ WHERE number IN (SELECT number FROM tasks WHERE number < $1 ORDER BY number DESC
 ORDER BY 1 DESC;
 
 -- name: workflow_announce
--- The signature of a workflow that a worker has.
+-- Store the signature of a workflow that a worker runs.
 INSERT INTO workflows (workflow, agent, signature) VALUES ($1, $2, $3)
 ON CONFLICT (workflow, agent) DO UPDATE SET signature = excluded.signature;
 
 -- name: workflow_withdraw
--- A worker does not run a workflow any more.
+-- Remove a workflow that a worker no longer runs.
 DELETE FROM workflows WHERE workflow = $1 AND agent = $2;
+
+-- name: task_known
+-- Tasks of these ids, for comparison.
+SELECT tasks.id, workflow, arguments FROM /* rows: tasks.id $1 */;
+
+-- name: task_held
+-- Tasks as the operations that change them read them, by number.
+SELECT /* columns: held_task tasks */
+FROM /* rows: tasks.number $1 */;
+
+-- name: task_standing
+-- Tasks as the operations that change them read them, by id.
+SELECT /* columns: held_task tasks */
+FROM /* rows: tasks.id $1 */;
+
+-- name: task_held_by
+-- The tasks that agents hold. Few tasks are held, which SQLite does not know, therefore the index is named.
+SELECT /* columns: held_task */
+FROM tasks /* sqlite: INDEXED BY tasks_leased */
+WHERE status = 'running' AND holder /* in: $1 */;
+
+-- name: task_horizon
+-- When the next task is due (wall), when the next lease expires (awake), and the state of the clocks. Few tasks are
+-- held, therefore the index is named.
+SELECT
+    (SELECT due FROM tasks WHERE due > 0 ORDER BY due LIMIT 1),
+    (SELECT lease_until FROM tasks /* sqlite: INDEXED BY tasks_leased */ WHERE status = 'running' ORDER BY lease_until LIMIT 1),
+    (SELECT value FROM meta WHERE key = 'task_clock');
+
+-- name: task_waited
+-- Tasks that have waited until their deadline. Few tasks are due, therefore the index is named.
+SELECT id FROM tasks /* sqlite: INDEXED BY tasks_due */ WHERE due > 0 AND due <= $1 AND status = 'waiting';
+
+-- name: task_lapsed
+-- Tasks whose lease expired. Few tasks are held, therefore the index is named.
+SELECT /* columns: held_task */
+FROM tasks /* sqlite: INDEXED BY tasks_leased */ WHERE status = 'running' AND lease_until <= $1;
+
+-- name: workflow_forget
+-- Remove the workflows of agents whose incarnation has ended.
+DELETE FROM workflows WHERE agent /* in: $1 */;
+
+-- name: workflow_signatures
+-- The signatures of these workflows that running agents have announced.
+SELECT workflows.workflow, workflows.agent, workflows.signature
+FROM workflows JOIN agents ON agents.id = workflows.agent
+WHERE workflows.workflow /* in: $1 */ AND agents.status IN ('running', 'suspect')
+ORDER BY workflows.workflow, workflows.agent;

@@ -1,28 +1,5 @@
--- name: checkpoint_sizes
--- The checkpoints of owners, oldest first. Differs: lists are arrays.
-SELECT checkpoints.id, checkpoints.owner, checkpoints.size + 500
-FROM checkpoints
-WHERE owner_kind = $1 AND owner = ANY ($2)
-ORDER BY id;
-
--- name: checkpoint_present
--- Which of these checkpoints there are. Differs: lists are arrays.
-SELECT checkpoints.id FROM checkpoints
-WHERE checkpoints.id = ANY ($1);
-
--- name: checkpoint_remove_all
--- Checkpoints that are archived go. Differs: lists are arrays.
-DELETE FROM checkpoints WHERE id = ANY ($1) RETURNING id;
-
--- name: checkpoint_archive
--- Checkpoints with all that they have. Differs: lists are arrays.
-SELECT checkpoints.id, owner_kind, owner, name, session, created, checksum, size, file_count, notes, files, snapshot
-FROM checkpoints
-WHERE checkpoints.id = ANY ($1)
-ORDER BY id;
-
 -- name: checkpoint_restore
--- A checkpoint from an archive. Differs: ids that are given out later must be others.
+-- Insert a checkpoint of an archive. Differs: the sequence must continue after its id.
 WITH restored AS (
     INSERT INTO checkpoints (
         id, owner_kind, owner, name, session, created, checksum, size, file_count, notes, files, snapshot

@@ -1,25 +1,5 @@
--- name: document_archive
--- Versions of documents with all that they have. Differs: lists are arrays.
-SELECT session, name, version, checksum, author, created, documents.value
-FROM documents
-WHERE documents.id = ANY ($1)
-ORDER BY id;
-
--- name: document_names
--- The documents that sessions have. Differs: lists are arrays.
-SELECT DISTINCT documents.session, documents.name
-FROM documents
-WHERE documents.session = ANY ($1);
-
--- name: document_remove
--- Versions of documents that are archived go, once their session has ended. Differs: lists are arrays.
-DELETE FROM documents
-WHERE id = ANY ($1)
-    AND EXISTS (SELECT 1 FROM sessions WHERE sessions.id = documents.session AND sessions.ended IS NOT NULL)
-RETURNING id;
-
 -- name: document_insert
--- The next version of a document. Differs: two transactions that save one document take turns.
+-- Insert the next version of a document. Differs: a lock serializes transactions that save the same document.
 SELECT pg_advisory_xact_lock(
     hashtextextended('agentbus document ' || current_schema() || '/' || CAST($1 AS text) || '/' || CAST($2 AS text), 0)
 );

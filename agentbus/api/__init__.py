@@ -1,0 +1,1 @@
+"""The asynchronous API that users hold."""

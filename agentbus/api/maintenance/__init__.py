@@ -1,0 +1,1 @@
+"""Maintenance of a bus: retention, archives, export, copy, backup, health checks."""

@@ -1,0 +1,1 @@
+"""Import of existing data: JSON files, databases and archives."""

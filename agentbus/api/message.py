@@ -1,0 +1,333 @@
+"""A message that an agent has received: leased, to be settled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+import msgspec
+
+from agentbus.api.heartbeat import renewal_time
+from agentbus.api.receiving import nack_request
+from agentbus.api.sending import ReplyContext, SendOptions, send_drafts
+from agentbus.api.types import PayloadType
+from agentbus.api.unit import Unit
+from agentbus.core.cancellation import is_foreign_cancellation, shielded, unwrap_exit
+from agentbus.core.codec import decode, decode_as
+from agentbus.core.validation import check_seconds, check_text, error_text
+from agentbus.errors import AgentBusError, AgentFenced, LeaseLost, Misuse
+from agentbus.operations.protocol import Actor, Operation
+from agentbus.operations.receive import (
+    AckRequest,
+    Beginning,
+    ExtendRequest,
+    RejectRequest,
+    ReleaseRequest,
+    ack,
+    extend,
+    reject,
+    release,
+)
+from agentbus.operations.rows import Draft, Lease, MessageRow
+from agentbus.operations.send import Receipt
+
+if TYPE_CHECKING:
+    from agentbus.api.agent import Agent
+
+T = TypeVar("T")
+log = logging.getLogger("agentbus")
+
+_NOT_DECODED = object()
+
+
+class Message:
+    """A message that this agent has received, under a lease.
+
+    ``payload`` is its content (a Struct, if this bus has one for the type). Its other attributes are ``message_id``,
+    ``type``, ``sender``, ``recipient``, ``priority``, ``attempts`` (this delivery included), ``session``,
+    ``correlation``, ``created`` (wall-clock milliseconds) and ``headers`` (text to text, may be empty).
+
+    Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end
+    the acknowledgement and everything done through the unit are one commit.
+
+    >>> async with message as unit:                                                   # doctest: +SKIP
+    ...     unit.send(message.sender, "completion_notification", {"done": message.payload})
+
+    An exception in the block releases the message with backoff, and propagates.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_loss",
+        "_payload",
+        "_payload_type",
+        "_task",
+        "_text",
+        "_unit",
+        "attempts",
+        "before",
+        "correlation",
+        "created",
+        "deferred",
+        "duration",
+        "expires",
+        "following",
+        "headers",
+        "id",
+        "lease",
+        "mailbox",
+        "message_id",
+        "priority",
+        "recipient",
+        "renew_at",
+        "reply_to",
+        "sender",
+        "session",
+        "settled",
+        "started",
+        "type",
+    )
+
+    def __init__(self, agent: Agent, row: MessageRow, *, counted: bool, duration: int, renew_at: int) -> None:
+        row.verify()
+        self.id = row.id
+        self.message_id = row.public_id
+        self.sender = row.sender
+        self.mailbox = row.mailbox
+        self.recipient = agent.mailboxes.addresses.get(row.mailbox, agent.id)
+        self.type = row.type
+        self._text = row.payload
+        self.headers = row.decode_headers()
+        self.priority = row.priority
+        self.session = row.session
+        self.correlation = row.correlation
+        self.reply_to = row.reply_to
+        self.created = row.created
+        self.expires = row.expires
+        self._payload_type: PayloadType | None = agent.vocabulary.payload_types.get(self.type)
+        # A payload that does not match its Struct must still be received and settled, so a Struct is decoded on access.
+        self._payload: Any = decode(self._text) if self._payload_type is None else _NOT_DECODED
+        self.attempts = row.attempts + counted
+
+        # Internal to the package.
+        self.before = row.attempts
+        """The attempts before this delivery."""
+        self.lease: Lease = row.delivered
+        self.duration = duration
+        """Milliseconds of the lease; 0 if it has none, as the reply to a request."""
+        self.renew_at = renew_at
+        self.started = counted
+        """False while it is only reserved by a prefetch."""
+        self.settled = False
+        self.deferred = False
+        """True if ``serve`` acknowledges it with its next claim."""
+        self.following: Message | None = None
+        """The next reserved message, which starts when this one is acknowledged."""
+        self._agent = agent
+        self._unit: Unit | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._loss: AgentBusError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Message {self.message_id} {self.type} from {self.sender}>"
+
+    @property
+    def payload(self) -> Any:
+        """The content: plain JSON, or a Struct if one of this type was defined or sent through this bus.
+
+        Raises PayloadMismatch if it does not match that Struct; ``raw`` and ``decode`` still read it.
+
+        >>> message.payload                                                           # doctest: +SKIP
+        Plan(files=12)
+        """
+        if self._payload is _NOT_DECODED and self._payload_type is not None:
+            self._payload = self.decode(self._payload_type.struct)
+        return self._payload
+
+    @property
+    def raw(self) -> Any:
+        """The content as plain JSON, whatever its type.
+
+        >>> message.raw                                                               # doctest: +SKIP
+        {'files': 12}
+        """
+        return decode(self._text)
+
+    @overload
+    def decode(self, as_: type[T]) -> T: ...
+    @overload
+    def decode(self, as_: Any) -> Any: ...
+    def decode(self, as_: Any) -> Any:
+        """Decode the content as a Struct, or any other type that msgspec supports. Raises PayloadMismatch.
+
+        >>> message.decode(Plan)                                                      # doctest: +SKIP
+        Plan(files=12)
+        """
+        return decode_as(self._text, as_, f"the payload of {self.message_id}")
+
+    @property
+    def actor(self) -> Actor:
+        return self._agent.actor
+
+    async def ack(self) -> None:
+        """Acknowledge it: it will not be delivered again.
+
+        >>> await message.ack()                                                       # doctest: +SKIP
+        """
+        if self.duration == 0:
+            return  # the reply to a request is settled when it is taken
+        following = self.following
+        begin = None
+        if following is not None and not following.started:
+            begin = Beginning(following.lease, following.before + 1)
+        started = await self._agent.write(ack, AckRequest(self._agent.actor, (self.lease,), begin))
+        self.settled = True
+        if begin is not None and following is not None and started:
+            following.start()
+
+    async def nack(self, delay: float | None = None, error: str | None = None) -> None:
+        """Release it, to be retried after ``delay`` seconds (default: exponential backoff).
+
+        After the last attempt it becomes a dead letter, with ``error``.
+
+        >>> await message.nack(delay=5, error="the model was overloaded")             # doctest: +SKIP
+        """
+        request = nack_request(self._agent.actor, (self.lease,), self.attempts, delay, error)
+        await self._agent.write(release, request)
+        self.settled = True
+
+    async def reject(self, error: str) -> None:
+        """Make it a dead letter at once, without a retry.
+
+        >>> await message.reject("the payload names a file that never existed")       # doctest: +SKIP
+        """
+        await self._agent.write(reject, RejectRequest(self.actor, (self.lease,), check_text(error, "error")))
+        self.settled = True
+
+    async def extend(self, seconds: float) -> None:
+        """Extend the lease to this many seconds from now.
+
+        >>> await message.extend(120)                                                 # doctest: +SKIP
+        """
+        self.duration = check_seconds(seconds, "lease")
+        now = self._agent.engine.clock.now().awake
+        await self._agent.write(*self.renewing())
+        self.renew_at = renewal_time(now, self.duration)
+        self._agent.renewer.reschedule(self)
+
+    async def reply(self, type: str | msgspec.Struct, payload: Any = None, **options: Unpack[SendOptions]) -> Receipt:
+        """Reply to the sender. This does not settle the message; ``unit.reply`` does both in one commit.
+
+        >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
+        """
+        (receipt,) = await send_drafts(self._agent, self.reply_draft(type, payload, options))
+        return receipt
+
+    def reply_draft(self, type: str | msgspec.Struct, payload: Any, options: SendOptions) -> Draft:
+        context = ReplyContext(self.message_id, self.session, self.correlation, self.reply_to, self.expires)
+        return context.draft(self._agent, self.sender, type, payload, options)
+
+    def start(self) -> None:
+        """Note that a reserved message is delivered: the attempt counts."""
+        self.started = True
+        self.attempts = self.before + 1
+
+    async def release(self) -> None:
+        """Release it without counting the attempt."""
+        await self._agent.write(release, ReleaseRequest(self.actor, (self.lease,), restore=(self.before,)))
+
+    def renewing(self) -> tuple[Operation[ExtendRequest, None], ExtendRequest]:
+        """Return the operation that renews the lease, and its request."""
+        return extend, ExtendRequest(self.actor, (self.lease,), self.duration)
+
+    def title(self, task: asyncio.Task[Any] | None) -> str | None:
+        """Return its name for the log; None if a task is given that does not work in its block."""
+        return f"message {self.message_id} of {self.actor.agent}" if task is None or task is self._task else None
+
+    def is_lost(self) -> bool:
+        """Return True if its lease was lost while its block was open."""
+        return self._loss is not None
+
+    def lose(self, error: AgentBusError) -> None:
+        """End the block, which then raises ``error``: the lease is lost."""
+        self._loss = error
+        if self._task is not None:
+            self._task.cancel()
+
+    async def __aenter__(self) -> Unit:
+        if self.settled:
+            raise LeaseLost(message_id=self.message_id, status="settled", holder="no agent")
+        if self._task is not None:
+            raise Misuse(reason=f"the block of {self.message_id} is open already")
+        # Not a cancel scope: another task may leave the block than entered it (a generator that is closed).
+        self._task = asyncio.current_task()
+        self._unit = Unit(self._agent, self.session).open()
+        self._agent.renewer.add(self)
+        return self._unit
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        unit, self._unit = self._unit, None
+        assert unit is not None  # noqa: S101 - set on entering
+        unit.close()
+        problem = None
+        if error is None and not unit.prepared:
+            # While the lease is still renewed: hashing large files takes time.
+            error = problem = await _problem_of(unit.prepare())
+        self._agent.renewer.discard(self)
+        task, self._task = self._task, None
+        assert task is not None  # noqa: S101
+        if self._loss is not None:
+            others = task.uncancel()
+            if error is None or (isinstance(error, asyncio.CancelledError) and not others):
+                raise self._loss
+        elif error is not None:
+            if not self.settled:
+                await self._release_after(error)
+        elif not (self.deferred and unit.empty):  # then serve() acknowledges it with its next claim
+            await self._finish(unit)
+        if problem is not None:
+            raise problem
+
+    async def _finish(self, unit: Unit) -> None:
+        """Commit the acknowledgement with everything in the unit; if that is refused, release the message."""
+        try:
+            if self.settled:
+                await unit.commit()
+            elif unit.empty:
+                await self.ack()
+            else:
+                await unit.commit(self)
+        except (LeaseLost, AgentFenced, Misuse):
+            raise
+        except BaseException as refusal:
+            if not self.settled:
+                await self._release_after(refusal)
+            raise
+
+    async def _release_after(self, error: BaseException) -> None:
+        """Release it. After an exception the attempt counts; after a cancellation or an interrupt it does not."""
+        with shielded(self._agent.engine):
+            try:
+                if isinstance(error, Exception) or is_foreign_cancellation(error):
+                    await self.nack(error=error_text(unwrap_exit(error)))
+                else:
+                    await self.release()
+                    self.settled = True
+            except LeaseLost:
+                log.debug("the lease on %s was lost before it was released", self.message_id)
+            except AgentBusError as problem:
+                # The exception of the block matters more, and the lease expires by itself.
+                log.warning("%s could not be released: %s", self.message_id, problem)
+
+
+async def _problem_of(work: Awaitable[object]) -> BaseException | None:
+    try:
+        await work
+    except BaseException as problem:
+        return problem
+    return None

@@ -1,0 +1,151 @@
+"""``bus.messages``: messages of any status, dead letters and cleaning up; ``bus.quotas``: the limits of a bus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict, Unpack
+
+from agentbus.core.addresses import Address, parse_address
+from agentbus.core.validation import (
+    MAX_PAGE,
+    MESSAGE_STATUSES,
+    PAGE_SIZE,
+    check_choice,
+    check_name,
+    check_options,
+    check_range,
+    check_row_cursor,
+    check_seconds,
+    check_text,
+    choices_or_none,
+    name_or_none,
+)
+from agentbus.engine.interface import Engine
+from agentbus.operations.lookups import MessageFilter, get_message, list_dead, list_messages
+from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
+from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
+from agentbus.records import MessageRecord, Page, QuotaPolicy
+
+_PURGE_STEP = 5000
+
+Finished = Literal["acked", "dead", "expired"]
+
+
+class QuotaChanges(TypedDict, total=False):
+    """Quotas to change; ``records.QuotaPolicy`` describes them."""
+
+    depth: int | None
+    rate: float | None
+    size: int | None
+
+
+class Messages:
+    """The messages of the bus.
+
+    >>> for letter in (await bus.messages.dead()).items:                              # doctest: +SKIP
+    ...     print(letter.message_id, letter.error)
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def get(self, message_id: str) -> MessageRecord | None:
+        """Return a message by its message_id, or None. Of a published message, the newest copy.
+
+        >>> await bus.messages.get("m-7")                                             # doctest: +SKIP
+        """
+        return await self._engine.read(get_message, check_name(message_id, "message_id"))
+
+    async def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        type: str | None = None,
+        sender: str | None = None,
+        to: str | Address | None = None,
+        session: str | None = None,
+        correlation: str | None = None,
+        holder: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[MessageRecord]:
+        """Return messages, newest first. ``holder``: those leased to this agent.
+
+        >>> page = await bus.messages.list(to="executor-1", status="queued")          # doctest: +SKIP
+        """
+        recipient = None if to is None else parse_address(to)
+        wanted = MessageFilter(
+            choices_or_none(status, "status", MESSAGE_STATUSES),
+            name_or_none(type, "message type"),
+            # Any text: the name of the bus itself is not a valid agent id.
+            None if sender is None else check_text(sender, "sender"),
+            name_or_none(session, "session"),
+            name_or_none(correlation, "correlation"),
+            None if recipient is None else (recipient.kind, recipient.name),
+            check_row_cursor(cursor),
+            check_range(limit, "limit", 1, MAX_PAGE),
+            name_or_none(holder, "holder"),
+        )
+        return await self._engine.read(list_messages, wanted)
+
+    async def dead(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[MessageRecord]:
+        """Return dead letters, newest first, each with its last error.
+
+        >>> letters = await bus.messages.dead()                                       # doctest: +SKIP
+        """
+        wanted = MessageFilter(cursor=check_row_cursor(cursor), limit=check_range(limit, "limit", 1, MAX_PAGE))
+        return await self._engine.read(list_dead, wanted)
+
+    async def requeue(self, *message_ids: str) -> int:
+        """Requeue dead letters: all, or none. Their attempts restart at zero. Return their number.
+
+        >>> await bus.messages.requeue("m-7", "m-9")                                  # doctest: +SKIP
+        """
+        ids = tuple(dict.fromkeys(check_name(message_id, "message_id") for message_id in message_ids))
+        return await self._engine.write(requeue, RequeueRequest(ids)) if ids else 0
+
+    async def purge(self, *, status: Finished | None = None, older_than: float = 0) -> int:
+        """Delete finished messages that are older than this many seconds, dead letters only with ``status="dead"``.
+        Return their number.
+
+        >>> await bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
+        """
+        if status is not None:
+            check_choice(status, "status", FINISHED)
+        before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
+        deleted = last = 0
+        while True:
+            # In bounded transactions: other writers must not wait long for the lock.
+            step = await self._engine.write(purge, PurgeRequest(status, before, _PURGE_STEP, last))
+            deleted += len(step)
+            if len(step) < _PURGE_STEP:
+                return deleted
+            last = max(step)
+
+
+class Quotas:
+    """``bus.quotas``: limits that keep a runaway agent from starving the others. None is set by default.
+
+    >>> await bus.quotas.change(depth=10_000, rate=50)                                # doctest: +SKIP
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def policy(self) -> QuotaPolicy:
+        """Return the quotas of this bus.
+
+        >>> (await bus.quotas.policy()).depth                                         # doctest: +SKIP
+        10000
+        """
+        return await self._engine.read(read_quotas, None)
+
+    async def change(self, **changes: Unpack[QuotaChanges]) -> QuotaPolicy:
+        """Set quotas for all processes; those not named are unchanged, None removes one. The names are those of
+        ``records.QuotaPolicy``. Return the new quotas.
+
+        >>> await bus.quotas.change(depth=10_000, rate=50, size=2 * 1024**3)          # doctest: +SKIP
+        """
+        check_options(changes, QuotaPolicy.__struct_fields__)
+        QuotaPolicy(**changes)
+        return await self._engine.write(change_quotas, ChangeQuotasRequest({**changes}))

@@ -1,0 +1,184 @@
+"""The state of the bus at a glance: counts, unfinished work by name, open questions, and capacity.
+
+Shared by the interfaces. Imports no event loop: the synchronous API drives it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from agentbus.api.maintenance.capacity import CapacityLimits, capacity_warnings, migration_advice
+from agentbus.operations.lookups import count, last_seen
+from agentbus.operations.processes import read_writer_load
+from agentbus.operations.task_lookups import unsettled_steps
+from agentbus.records.entities import QueueDepth
+
+if TYPE_CHECKING:
+    from agentbus.api.agents import Agents
+    from agentbus.api.sessions import Sessions
+    from agentbus.api.tasks.client import Tasks
+    from agentbus.engine.interface import Engine
+    from agentbus.records import SessionRecord, TaskRecord
+
+MAX_NAMED = 20
+"""Agents, sessions, tasks and queues that are named."""
+_MAX_QUESTIONS = 1000
+_UNFINISHED_TASKS = ("waiting", "halted", "running", "pending")
+"""In the order in which they need attention."""
+_UNFINISHED_SESSIONS = ("active", "paused", "interrupted")
+
+
+class Source(Protocol):
+    """An open bus, asynchronous or synchronous."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def agents(self) -> Agents: ...
+    @property
+    def sessions(self) -> Sessions: ...
+    @property
+    def tasks(self) -> Tasks: ...
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Agents and messages by status."""
+
+    agents: dict[str, int]
+    messages: dict[str, int]
+
+
+class AgentOverview(msgspec.Struct, frozen=True):
+    """An agent that has not ended. ``seen`` is the time of its last sign of life."""
+
+    id: str
+    type: str
+    status: str
+    progress: int
+    note: str | None
+    session: str | None
+    updated: int
+    seen: int | None
+
+
+class SessionOverview(msgspec.Struct, frozen=True):
+    """A session that has not ended."""
+
+    id: str
+    operation: str
+    milestone: str | None
+    status: str
+    degraded: bool
+    progress: int
+    updated: int
+
+
+class TaskOverview(msgspec.Struct, frozen=True):
+    """A task in brief."""
+
+    id: str
+    name: str
+    workflow: str
+    status: str
+    phase: str | None
+    progress: int
+    waits: list[str]
+    updated: int
+
+    @classmethod
+    def of(cls, task: TaskRecord) -> TaskOverview:
+        return cls(*(getattr(task, name) for name in cls.__struct_fields__))
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A decision that a task waits for. ``kind`` is ``approval``, or ``step`` for one whose outcome is unknown.
+    ``command`` is the command that answers."""
+
+    task: str
+    kind: str
+    name: str
+    since: int
+    expires: int | None
+    command: str
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """The reasons why one file is too small for the bus, if there are any, and the advice."""
+
+    why: list[str]
+    fix: str | None
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """The state of the bus at a glance."""
+
+    counts: Counts
+    agents: list[AgentOverview]
+    queues: list[QueueDepth]
+    sessions: list[SessionOverview]
+    tasks: list[TaskOverview]
+    asked: list[Question]
+    oldest_waiting: int | None
+    database_bytes: int
+    log_bytes: int
+    outgrown: Capacity
+
+
+async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits) -> Overview:
+    """Return the overview of a bus. ``home`` is its directory, or None for a bus on a server."""
+    counts = await bus.engine.read(count, MAX_NAMED)
+    database_bytes, log_bytes = await bus.engine.sizes()
+    sessions = (await bus.sessions.list(status=_UNFINISHED_SESSIONS, limit=MAX_NAMED)).items
+    tasks: list[TaskRecord] = []
+    for status in _UNFINISHED_TASKS:
+        tasks += (await bus.tasks.list(status=status, limit=MAX_NAMED)).items
+    return Overview(
+        counts=Counts(counts.agents, counts.messages),
+        agents=await _unfinished_agents(bus),
+        queues=list(counts.queues),
+        sessions=[_session(one) for one in sessions],
+        tasks=[TaskOverview.of(one) for one in tasks[:MAX_NAMED]],
+        asked=await open_questions(bus),
+        oldest_waiting=counts.oldest_waiting,
+        database_bytes=database_bytes,
+        log_bytes=log_bytes,
+        outgrown=await _capacity(bus, home, database_bytes + log_bytes, bounds),
+    )
+
+
+async def open_questions(bus: Source) -> list[Question]:
+    """Return the decisions that tasks wait for: approvals, and steps whose outcome is unknown."""
+    approvals: Sequence[Question] = [
+        Question(one.task, "approval", one.key, one.created, one.expires, f"agentbus task approve {one.task} {one.key}")
+        for one in await bus.tasks.approvals(limit=_MAX_QUESTIONS)
+    ]
+    steps = [
+        Question(task, "step", key, since, None, f"agentbus task settle {task} {key} --result JSON")
+        for task, key, since in await bus.engine.read(unsettled_steps, _MAX_QUESTIONS)
+    ]
+    return [*approvals, *steps]
+
+
+async def _unfinished_agents(bus: Source) -> list[AgentOverview]:
+    agents = (await bus.agents.list(status="incomplete", limit=MAX_NAMED)).items
+    seen = await bus.engine.read(last_seen, agents)
+    return [
+        AgentOverview(
+            one.id, one.type, one.status, one.progress, one.note, one.session, one.updated, seen[one.id].at
+        )
+        for one in agents
+    ]  # fmt: skip
+
+
+def _session(one: SessionRecord) -> SessionOverview:
+    return SessionOverview(one.id, one.operation, one.milestone, one.status, one.degraded, one.progress, one.updated)
+
+
+async def _capacity(bus: Source, home: str | None, size: int, bounds: CapacityLimits) -> Capacity:
+    if home is None:
+        return Capacity([], None)
+    why = capacity_warnings(await bus.engine.read(read_writer_load, None), size, bounds)
+    return Capacity(why, migration_advice(home) if why else None)

@@ -1,0 +1,412 @@
+"""The task that a workflow receives: its steps, approvals, sub-tasks, phases and checkpoints."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+
+from agentbus.api.tasks.run import Run, Wait
+from agentbus.api.tasks.step import CURRENT, Current, digest, step_options, take_step
+from agentbus.api.tasks.workflow import Workflow, result_type, start_request
+from agentbus.core.addresses import Address, parse_address
+from agentbus.core.codec import decode, encode, plain, verify_value
+from agentbus.core.validation import (
+    MAX_LOSSES,
+    RETRY_DELAY,
+    TASK_ENDED,
+    check_choice,
+    check_range,
+    check_seconds,
+    check_text,
+)
+from agentbus.errors import Misuse, TaskFailed
+from agentbus.operations.checkpoints import Owner
+from agentbus.operations.protocol import Part
+from agentbus.operations.send import SendRequest, send
+from agentbus.operations.task_approvals import (
+    Answer,
+    AskRequest,
+    ExpireRequest,
+    ask_approval,
+    expire_approval,
+    get_answer,
+)
+from agentbus.operations.task_lookups import Ending, Recorded, ending_of, problem
+from agentbus.operations.task_steps import (
+    ChildRequest,
+    FailStepRequest,
+    FinishStepRequest,
+    PhaseRequest,
+    StepIdentity,
+    TaskCheckpointRequest,
+    TaskProgressRequest,
+    checkpoint_task,
+    enter_phase,
+    fail_step,
+    finish_step,
+    progress_task,
+    start_child,
+)
+from agentbus.records import Checkpoint, TaskProblem, Verdict
+
+if TYPE_CHECKING:
+    from agentbus.api.checkpoints import CheckpointOptions
+    from agentbus.api.unit import Unit
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MAX_ID = 128
+_ID_PREFIX = 100
+
+
+class Child(Generic[R]):
+    """A sub-task. Awaiting it returns its result or raises TaskFailed.
+
+    >>> child = await task.start(build, "docs")                                       # doctest: +SKIP
+    >>> report = await child                                                          # doctest: +SKIP
+    """
+
+    def __init__(self, task: Task, id: str, place: StepIdentity, known: Recorded | None, as_: Any) -> None:
+        self.id = id
+        self.place = place
+        self.known = known
+        self.as_ = as_
+        self._task = task
+
+    def __repr__(self) -> str:
+        return f"<Child {self.id}>"
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return self._task.result(self).__await__()
+
+
+class Task:
+    """A task as its workflow sees it. ``id``, ``name``, ``session``, ``context`` and ``settings`` are those it was
+    started with or edited to.
+
+    >>> @agentbus.workflow("feature")                                                 # doctest: +SKIP
+    ... async def feature(task: agentbus.Task, request: str) -> str:
+    ...     return await task.step("plan", make_plan, request)
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        claimed = run.claimed
+        self.id = claimed.id
+        self.name = claimed.name
+        self.session = claimed.session
+        self.context: dict[str, Any] = decode(claimed.context)
+        self.settings: dict[str, Any] = decode(claimed.settings)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id}>"
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., Awaitable[R]], *arguments: Any, retries: int = 0,
+        backoff: float = RETRY_DELAY, timeout: float | None = None, once: bool = False,
+        validate: Callable[[Any], Any] | None = None, returns: Any = None, **keywords: Any,
+    ) -> R: ...  # fmt: skip
+    @overload
+    async def step(
+        self, name: str, function: Callable[..., R], *arguments: Any, retries: int = 0,
+        backoff: float = RETRY_DELAY, timeout: float | None = None, once: bool = False,
+        validate: Callable[[Any], Any] | None = None, returns: Any = None, **keywords: Any,
+    ) -> R: ...  # fmt: skip
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        retries: int = 0,
+        backoff: float = RETRY_DELAY,
+        timeout: float | None = None,
+        once: bool = False,
+        validate: Callable[[Any], Any] | None = None,
+        returns: Any = None,
+        **keywords: Any,
+    ) -> Any:
+        """Call a function and store its result: a finished step never runs again. Raise StepFailed if it fails, now and
+        on every replay.
+
+        The result is JSON, decoded as the return annotation of the function or as ``returns``. A step that raises,
+        takes longer than ``timeout`` seconds, or whose result ``validate(result)`` rejects (by raising or returning
+        False) has ``retries`` more attempts, the first after ``backoff`` seconds, then with growing delays. If its
+        process dies, the step runs again; with ``once`` an operator settles it instead (``bus.tasks.settle``). Calls on
+        ``task.unit`` commit with the result. A plain function runs on a thread, where it may block. It cannot be
+        cancelled: after a timeout it runs to its end, concurrently with the next attempt.
+
+        A repeated name gets a number in the order of the calls: ``plan``, ``plan#2``. Give parallel steps distinct
+        names if their order can change.
+
+        >>> plan = await task.step("plan", make_plan, request, retries=2, timeout=600)   # doctest: +SKIP
+        """
+        self._outside("task.step")
+        options = step_options(retries, backoff, timeout, once, validate, returns)
+        return await take_step(self._run, name, function, arguments, keywords, options)
+
+    # Inside a step
+
+    @property
+    def unit(self) -> Unit:
+        """Inside a step: a unit that commits with the result of the step, or not at all.
+
+        >>> task.unit.send("reviewer-1", "note", {"text": "look at this"})            # doctest: +SKIP
+        """
+        return self._current("task.unit").unit
+
+    @property
+    def note(self) -> str | None:
+        """Inside a step: the note of a redo, or None.
+
+        >>> prompt = f"{request} ({task.note})" if task.note else request             # doctest: +SKIP
+        """
+        return self._current("task.note").note
+
+    @property
+    def attempt(self) -> int:
+        """Inside a step: the number of this attempt, from 1.
+
+        >>> task.attempt                                                              # doctest: +SKIP
+        1
+        """
+        return self._current("task.attempt").attempt
+
+    async def progress(self, percent: int, note: str | None = None) -> None:
+        """Set the progress of the step (outside a step: of the task), from 0 to 100, with a note for display.
+
+        >>> await task.progress(40, "writing tests")                                  # doctest: +SKIP
+        """
+        current = CURRENT.get()
+        key = current.key if current is not None and current.run is self._run else None
+        percent = check_range(percent, "progress", 0, 100)
+        text = None if note is None else check_text(note, "note", 10_000)
+        run = self._run
+        with run.busy():
+            await run.write(progress_task, TaskProgressRequest(run.agent.actor, run.hold, percent, text, key))
+
+    # Approvals
+
+    async def approval(
+        self,
+        name: str,
+        show: Any = None,
+        *,
+        expires: float | None = None,
+        notify: str | Address | None = None,
+    ) -> Verdict:
+        """Request an approval and wait for the verdict, for days if necessary; the task occupies no worker meanwhile. A
+        rejection is a value, not an exception: ``verdict.approved``, ``verdict.reason``.
+
+        ``show`` is the JSON value to decide on. After ``expires`` seconds the request counts as rejected
+        (``verdict.expired``). ``notify``, an agent, pool or topic, receives an ``approval_request``. A task with
+        ``auto`` is approved at once.
+
+        >>> verdict = await task.approval("plan", show=plan, expires=86400, notify="chief")   # doctest: +SKIP
+        >>> while not verdict.approved:                                               # doctest: +SKIP
+        ...     plan = await task.step("plan", make_plan, request, verdict.reason)
+        ...     verdict = await task.approval("plan", show=plan)
+        """
+        run = self._outside("task.approval")
+        with run.busy():
+            key = run.key("approval", name)
+            wanted = (run.hold.number, key)
+            if key in run.approvals:
+                answer = await run.read_inline(get_answer, wanted)
+                assert answer is not None  # noqa: S101 - it is recorded
+            else:
+                answer = await self._ask(name, key, show, expires, notify)
+
+            async def decided() -> Answer | None:
+                found = await run.read_inline(get_answer, wanted)
+                due = found is not None and found.expires is not None and found.expires <= run.engine.clock.now().wall
+                if found is not None and found.status == "open" and due:
+                    await run.write(expire_approval, ExpireRequest(run.agent.actor, run.hold, key))
+                    found = await run.read_inline(get_answer, wanted)
+                return None if found is None or found.status == "open" else found
+
+            if answer.status == "open":
+                answer = await run.wait(Wait("approval", key, answer.expires), decided)
+            run.mark_seen(answer.ending)
+        return Verdict(
+            answer.status == "approved", answer.by, answer.reason, answer.decided or 0, bool(answer.auto),
+            answer.status == "expired",
+        )  # fmt: skip
+
+    async def _ask(self, name: str, key: str, show: Any, expires: float | None, notify: str | Address | None) -> Answer:
+        run = self._run
+        to = None if notify is None else parse_address(notify)
+        request = AskRequest(
+            run.agent.actor, run.hold, key, name, run.next_position(), encode(show, run.bus.max_payload),
+            None if expires is None else check_seconds(expires, "expires"), None if to is None else str(to),
+            run.seen, run.next_ending(),
+        )  # fmt: skip
+        if to is None:
+            return await run.write(ask_approval, request)
+        payload = {"task": self.id, "name": self.name, "approval": key, "show": show}
+        draft = run.agent.draft(to, "approval_request", payload, session=self.session)
+        results = await run.commit(Part(ask_approval, request), Part(send, SendRequest(run.agent.actor, (draft,))))
+        answer: Answer = results[0]
+        return answer
+
+    # Sub-tasks
+
+    async def start(
+        self,
+        workflow: Workflow[P, R] | str,
+        *arguments: Any,
+        keywords: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        restarts: int = 0,
+        backoff: float = RETRY_DELAY,
+        max_losses: int = MAX_LOSSES,
+        context: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        returns: Any = None,
+    ) -> Child[R]:
+        """Start a sub-task in the same session, with the ``auto`` of this task. ``name`` is the name of the step
+        (default: the workflow). Await the returned child for its result.
+
+        >>> children = [await task.start(build, part) for part in parts]              # doctest: +SKIP
+        >>> reports = [await child for child in children]                             # doctest: +SKIP
+        """
+        run = self._outside("task.start")
+        checked = start_request(
+            workflow, arguments, keywords, run.bus.max_payload, id="-", name=name, session=self.session,
+            auto=bool(run.claimed.auto), context=context, settings=settings, restarts=restarts, backoff=backoff,
+            delay=None, max_losses=max_losses, parent=self.id, by=run.agent.id,
+        )  # fmt: skip
+        as_ = returns
+        if as_ is None and isinstance(workflow, Workflow):
+            as_ = result_type(workflow.function)
+        with run.busy():
+            place, known = run.locate("task", name or checked.workflow, digest(arguments, dict(keywords or {})))
+            if known is not None:
+                return Child(self, str(known.child), place, known, as_)
+            child = await self._free_id(place.position)
+            request = ChildRequest(run.agent.actor, run.hold, place, checked.named(child))
+            while not await run.write(start_child, request):
+                await run.wait_out_halt()
+            run.report("task", place.key, "running")
+        return Child(self, child, place, None, as_)
+
+    async def _free_id(self, position: int) -> str:
+        """Return an id for a sub-task, derived from its parent's; with a random suffix if that is too long or taken."""
+        id = f"{self.id}/{position}"
+        if len(id) <= _MAX_ID and await self._run.read_inline(ending_of, id) is None:
+            return id
+        return f"{self.id[:_ID_PREFIX]}/{position}-{secrets.token_hex(6)}"
+
+    async def result(self, child: Child[R]) -> R:
+        """Wait for a sub-task and return its result; raise TaskFailed if it failed or was stopped.
+
+        >>> report = await task.result(child)                                         # doctest: +SKIP
+        """
+        run = self._run
+        known = child.known
+        with run.busy():
+            if known is not None and known.status == "finished":
+                return run.stored(known, child.as_)  # type: ignore[no-any-return]
+            if known is not None and known.status == "failed":
+                raise self._child_failed(child, problem(known.error))
+
+            async def ended() -> Ending | None:
+                found = await run.read_inline(ending_of, child.id)
+                is_over = found is None or found.status in TASK_ENDED
+                return (found or Ending("deleted", None, None, None)) if is_over else None
+
+            ending = await run.wait(Wait("task", child.id), ended)
+            if ending.status == "completed" and ending.result is not None and ending.checksum is not None:
+                encoded = (ending.result, ending.checksum)
+                result = verify_value(*encoded, f"the result of task {child.id}", child.as_)
+                number = run.next_ending()
+                request = FinishStepRequest(run.agent.actor, run.hold, child.place, encoded, ending=number)
+                await run.write(finish_step, request)
+                run.mark_seen(number)
+                run.report("task", child.place.key, "finished")
+                return result  # type: ignore[no-any-return]
+            cause = problem(ending.error) if ending.status == "failed" else None
+            text = f"it was {ending.status}" if cause is None else f"{cause.type}: {cause.message}"
+            failure = TaskProblem("TaskFailed", text, [], child.place.key)
+            run.unhandled[child.place.key] = None
+            number = run.next_ending()
+            failing = FailStepRequest(run.agent.actor, run.hold, child.place, plain(failure), 1, ending=number)
+            await run.write(fail_step, failing)
+            run.mark_seen(number)
+            run.report("task", child.place.key, "failed")
+            raise self._child_failed(child, failure)
+
+    def _child_failed(self, child: Child[Any], cause: TaskProblem | None) -> TaskFailed:
+        message = "?" if cause is None else cause.message
+        return TaskFailed(task=child.id, status="failed", message=message, parent=self.id, step=child.place.key)
+
+    # Phases and checkpoints
+
+    async def phase(self, name: str) -> None:
+        """Enter a phase of the work, which the record shows and callbacks receive.
+
+        >>> await task.phase("implementing")                                          # doctest: +SKIP
+        """
+        run = self._outside("task.phase")
+        if run.workflow.phases:
+            check_choice(name, "phase", run.workflow.phases)
+        with run.busy():
+            place, known = run.locate("phase", name)
+            if known is None:
+                ending = run.next_ending()
+                await run.write(enter_phase, PhaseRequest(run.agent.actor, run.hold, place, ending))
+                run.mark_seen(ending)
+                run.report("phase", name, "entered")
+
+    async def checkpoint(
+        self,
+        name: str,
+        snapshot: Any,
+        **options: Unpack[CheckpointOptions],
+    ) -> int:
+        """Save a named snapshot of the task, once, and return its id for ``bus.checkpoints.get``. The options are those
+        of ``Agent.checkpoint``.
+
+        >>> await task.checkpoint("after_planning", {"plan": plan})                   # doctest: +SKIP
+        7
+        """
+        from agentbus.api.checkpoints import draft
+
+        run = self._outside("task.checkpoint")
+        with run.busy():
+            place, known = run.locate("checkpoint", name)
+            if known is not None:
+                return int(run.stored(known, int))
+            checked = draft(
+                Owner("task", self.id), name, snapshot, run.bus.max_snapshot, actor=run.agent.actor,
+                session=self.session, **options,
+            )  # fmt: skip
+            request, _ = await checked.prepare(run.engine)
+            ending = run.next_ending()
+            saving = TaskCheckpointRequest(run.agent.actor, run.hold, place, request, ending)
+            number = await run.write(checkpoint_task, saving)
+            run.mark_seen(ending)
+            run.report("checkpoint", place.key, "finished")
+            return number
+
+    async def restore(self, name: str | None = None) -> Checkpoint | None:
+        """Return the newest checkpoint of the task (of that name), or None.
+
+        >>> last = await task.restore("after_planning")                               # doctest: +SKIP
+        """
+        return await self._run.bus.checkpoints.latest(self.id, name, kind="task")
+
+    def _current(self, what: str) -> Current:
+        current = CURRENT.get()
+        if current is None or current.run is not self._run:
+            raise Misuse(reason=f"{what} is only available inside a step: in the function that task.step(…) calls")
+        return current
+
+    def _outside(self, what: str) -> Run:
+        """Return the run; refuse a call from inside a step, which would not be replayed once the step has finished."""
+        current = CURRENT.get()
+        if current is not None and current.run is self._run:
+            raise Misuse(reason=f"{what} was called inside step {current.key!r}; call it from the workflow itself")
+        return self._run

@@ -1,0 +1,192 @@
+"""Arguments of commands: JSON inline, in a file or on standard input; durations, amounts and sizes."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any, BinaryIO
+
+import msgspec
+
+from agentbus.cli.errors import InvalidJSON, NotText, Usage
+
+_MAX_BYTES = 512 * 1024 * 1024
+"""The maximum of max_payload and max_snapshot."""
+JSON_HELP = "JSON, @FILE, or - to read standard input"
+
+
+def json_value(text: str | None, *, as_text: bool = False, texts: bool = False) -> Any:
+    """Return the value of an argument: JSON, ``@file``, or ``-`` for standard input. None for None.
+
+    ``as_text``: take the input as a string. ``texts``: the command has the option --text.
+    """
+    if text is None:
+        return None
+    if text == "-":
+        what, given = "standard input", _read(sys.stdin.buffer, "standard input")
+    elif text.startswith("@"):
+        what = text[1:]
+        try:
+            with open(what, "rb") as file:
+                given = _read(file, what)
+        except OSError as error:
+            raise Usage(reason=f"{what}: {error.strerror}", advice="@FILE reads a file") from None
+    else:
+        what, given = "the argument", text.encode()
+    found = _text(given, what)
+    if as_text:
+        return found
+    try:
+        return msgspec.json.decode(found)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(found, what, error, _advice(text, texts)) from None
+
+
+def value(given: Namespace, name: str) -> Any:
+    """Return the value of an argument of a command with ``text_option``."""
+    return json_value(getattr(given, name), as_text=given.text, texts=True)
+
+
+def text_option(parser: ArgumentParser) -> None:
+    """Add the option --text."""
+    parser.add_argument("--text", action="store_true", help="take the value as a string, not as JSON")
+
+
+def _advice(given: str, texts: bool) -> str:
+    as_text = "to pass a string, add --text" if texts else ""
+    if given == "-" or given.startswith("@"):
+        return as_text or "the input must be JSON"
+    quoted = 'quote JSON for the shell: \'{"phase": "design"}\''
+    return f"{quoted}; {as_text}" if texts else quoted
+
+
+def _read(file: BinaryIO, what: str) -> bytes:
+    """Read a file up to the largest limit: /dev/zero never ends."""
+    given = file.read(_MAX_BYTES + 1)
+    if len(given) > _MAX_BYTES:
+        raise Usage(reason=f"{what} has more than {_MAX_BYTES // 2**20} MiB", advice="store large data in files")
+    return given
+
+
+def _text(given: bytes, what: str) -> str:
+    try:
+        # Some editors write a byte order mark.
+        return given.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError as error:
+        raise NotText(what=what, position=error.start, byte=f"0x{given[error.start]:02x}") from None
+
+
+def _invalid(text: str, what: str, error: Exception, advice: str) -> InvalidJSON:
+    """Return the error with its position. msgspec counts bytes, and gives no position for truncated JSON."""
+    reason, mark, rest = str(error).partition(" (byte ")
+    encoded = text.encode()
+    position = int(rest.rstrip(")")) if mark else len(encoded)
+    before = encoded[:position].decode(errors="ignore")
+    line = before.count("\n") + 1
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    after = encoded[position : position + 20].decode(errors="ignore")
+    near = repr(before[-20:] + "⟨here⟩" + after) if text else "empty input"
+    return InvalidJSON(
+        what=what, reason=reason.removeprefix("JSON is malformed: "), line=line, column=column, near=near, advice=advice
+    )
+
+
+def seconds(text: str) -> int | float:
+    """Return a duration in seconds, or with a unit.
+
+    >>> seconds("90"), seconds("0.5"), seconds("500ms"), seconds("10m"), seconds("2d")
+    (90, 0.5, 0.5, 600, 172800)
+    """
+    return _duration(text, 1)
+
+
+def minutes(text: str) -> int | float:
+    """Return a duration, in minutes if it has no unit."""
+    return _duration(text, 60)
+
+
+def hours(text: str) -> int | float:
+    """Return a duration, in hours if it has no unit."""
+    return _duration(text, 3600)
+
+
+def days(text: str) -> int | float:
+    """Return a duration, in days if it has no unit."""
+    return _duration(text, 86_400)
+
+
+def _duration(text: str, unit: int) -> int | float:
+    found = _number(text)
+    if found is not None:
+        return found
+    given = text.strip()
+    for name, milliseconds in _UNITS.items():
+        count = _number(given.removesuffix(name)) if given.endswith(name) else None
+        if count is not None:
+            # More digits than a float can hold count as infinite.
+            found = float(str(count)) * milliseconds / (unit * 1000)
+            return int(found) if found.is_integer() else found
+    raise ArgumentTypeError(f"{text!r} is not a duration: {_EXAMPLES[unit]}, 500ms, 5s, 10m, 1h, 2d")
+
+
+_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_EXAMPLES = {1: "30 (seconds)", 60: "30 (minutes)", 3600: "12 (hours)", 86_400: "7 (days)"}
+
+
+def amount(text: str) -> int | float | str:
+    """Return a number, or ``none``."""
+    found = text if text == "none" else _number(text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not an amount: 10000, none")
+    return found
+
+
+def size(text: str) -> int | float | str:
+    """Return bytes, from a number with or without a unit, or ``none``.
+
+    >>> size("4096"), size("2GiB"), size("1.5 kB")
+    (4096, 2147483648, 1500)
+    """
+    if text == "none":
+        return text
+    if (found := _number(text)) is not None:
+        return found
+    count = _number(text.strip().rstrip("iBkKMGT"))
+    factor = _SIZES.get(text.strip().lstrip("0123456789. ").removesuffix("B"))
+    if count is None or factor is None:
+        raise ArgumentTypeError(f"{text!r} is not a size: 2147483648 (bytes), 500MB, 2GiB, none")
+    return int(count * factor)
+
+
+_SIZES = {"": 1} | {
+    name + binary: base**power
+    for power, names in enumerate(("kK", "M", "G", "T"), 1)
+    for name in names
+    for binary, base in (("", 1000), ("i", 1024))
+}
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number, or None. Its range is checked by the API."""
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def paging(parser: ArgumentParser) -> None:
+    """Add the options of commands that list."""
+    parser.add_argument("--limit", type=int, default=100, metavar="N", help="maximum number of results (default 100)")
+    parser.add_argument("--cursor", metavar="TEXT", help="cursor of the previous page")
+
+
+def watch_options(parser: ArgumentParser) -> None:
+    """Add the options of commands that can watch."""
+    parser.add_argument("--watch", action="store_true", help="refresh in place until Ctrl-C")
+    parser.add_argument(
+        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between updates (default 1)"
+    )

@@ -1,0 +1,73 @@
+"""The table of commands: the module and the purpose of each. Finding a command imports nothing else."""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("status", "create a bus here"),
+    "status": ("status", "show agents, queues, sessions, tasks and settings"),
+    "register": ("agents", "register a visiting agent"),
+    "heartbeat": ("agents", "send a heartbeat"),
+    "progress": ("agents", "report progress"),
+    "busy": ("agents", "announce a period of silence"),
+    "complete": ("agents", "mark this agent completed"),
+    "fail": ("agents", "mark this agent failed"),
+    "stop": ("agents", "mark this agent stopped"),
+    "agents": ("agents", "list, show, find, delete and clear agents"),
+    "send": ("messages", "send a message to an agent, a pool or a topic"),
+    "receive": ("messages", "receive messages under a lease"),
+    "ack": ("messages", "acknowledge messages"),
+    "nack": ("messages", "release messages for redelivery"),
+    "reject": ("messages", "dead-letter messages"),
+    "reply": ("messages", "reply to a message and acknowledge it"),
+    "request": ("messages", "send a message and wait for its reply"),
+    "wait": ("messages", "wait until there are messages"),
+    "messages": ("messages", "list, show, requeue and purge messages"),
+    "state": ("state", "get, set, delete, list and watch entries of state"),
+    "checkpoint": ("checkpoints", "create, list, show, verify, restore and prune checkpoints"),
+    "document": ("documents", "save, show and export the documents of a session"),
+    "session": ("sessions", "start, show, pause, end and recover sessions"),
+    "task": ("tasks", "start, show, approve and control durable tasks"),
+    "worker": ("worker", "run durable tasks with the workflows of a Python module"),
+    "recovery": ("recovery", "summarize interrupted work, and clear agents"),
+    "events": ("events", "print the audit log"),
+    "types": ("types", "list, show and add types of agents and messages"),
+    "monitor": ("monitor", "detect dead agents and interrupted sessions"),
+    "cleanup": ("maintenance", "archive and delete old data"),
+    "quotas": ("maintenance", "show and set limits on queues, rates and size"),
+    "import": ("maintenance", "import JSON files, a database or an archive"),
+    "export": ("maintenance", "write the bus or a session to a file"),
+    "copy": ("maintenance", "copy a bus to another directory or server"),
+    "backup": ("maintenance", "create, list and restore backups"),
+    "doctor": ("maintenance", "check the bus for problems"),
+    "trust": ("trust", "trust a server or a directory that a repository names"),
+    "prime": ("prime", "print instructions for an LLM agent"),
+    "run": ("run", "run a command as a resident agent"),
+    "demo": ("demo", "run a 20-second demo"),
+    "completion": ("completion", "print the completion script for a shell"),
+}
+"""Module and purpose by name, in the order of ``agentbus --help``."""
+
+DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create"}
+"""The default member of a family of commands."""
+
+ALIASES = {
+    "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
+    "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
+    "quota": "quotas",
+}  # fmt: skip
+"""Singular and plural of the families."""
+
+SYNONYMS = {
+    "ps": "agents list", "list": "agents list", "ls": "agents list", "workers": "agents list", "top": "status --watch",
+    "log": "events", "logs": "events", "history": "events", "audit": "events", "kill": "stop", "quit": "stop",
+    "exit": "stop", "done": "complete", "finish": "complete", "purge": "messages purge", "queue": "messages list",
+    "inbox": "receive --peek", "peek": "receive --peek", "recv": "receive", "read": "receive", "get": "state get",
+    "set": "state set", "join": "register", "publish": "send", "config": "status", "info": "status",
+    "recover": "session recover", "resume": "session recover", "start": "session start",
+    "restore": "checkpoint restore", "create": "init", "new": "init", "gc": "cleanup", "prune": "cleanup",
+    "approve": "task approve", "approvals": "task approvals", "redo": "task redo", "halt": "task halt",
+    "restart": "task restart", "workflow": "task list", "workflows": "task stats", "work": "worker",
+    "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+    "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
+}  # fmt: skip
+"""Names of other tools. They are only suggested, not run: some of the commands cannot be undone."""

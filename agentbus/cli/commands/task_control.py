@@ -1,0 +1,395 @@
+"""Control of durable tasks: start, decide, halt, continue, stop, resume, redo, restart, edit.
+
+A decision carries the name of a person. This keeps an agent, whose shell is that of a person, from approving by
+accident. It is no protection against malice: a caller can pass any name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from agentbus.cli.arguments import JSON_HELP, json_value, seconds, text_option
+from agentbus.cli.context import Call, Command
+from agentbus.cli.errors import Usage, check_text
+from agentbus.cli.output import Notice, Result
+from agentbus.core.validation import RETRY_DELAY
+from agentbus.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from agentbus.records import ApprovalRecord, TaskRecord
+
+VARIABLE = "AGENTBUS_OPERATOR"
+_MAX_NAME = 200
+
+
+class AgentsCannotDecide(InvalidInput):
+    """The caller is an agent, and only a person can decide."""
+
+    code = "not_an_operator"
+    text = "{agent} is an agent: agents cannot {action}"
+    fix_text = "pass the name of a person: --by NAME"
+
+
+class NoOperator(InvalidInput):
+    """No operator is named, and there is no terminal to derive one from."""
+
+    code = "no_operator"
+    text = "operator name required in non-interactive mode"
+    fix_text = "pass --by NAME, or set AGENTBUS_OPERATOR"
+
+
+def require_operator(call: Call, action: str) -> str:
+    """Return the name of the person who decides: the one given, or the owner of the terminal."""
+    if call.arguments.by is not None:
+        name: str = call.arguments.by
+        return name
+    agent = call.settings.text("agent")
+    if agent is not None:
+        raise AgentsCannotDecide(agent=agent.partition("#")[0], action=action)
+    named = _named()
+    if named is None and not sys.stdin.isatty():
+        raise NoOperator
+    return named or account()
+
+
+def caller(call: Call) -> str:
+    """Return the caller for the audit log: the name given, an agent, or a person."""
+    if call.arguments.by is not None:
+        name: str = call.arguments.by
+        return name
+    agent = call.settings.text("agent")
+    return _named() or account() if agent is None else agent.partition("#")[0]
+
+
+def account() -> str:
+    """Return the person whose account this is: ``ada@laptop``."""
+    import pwd
+
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = f"user-{os.geteuid()}"
+    return f"{user}@{os.uname().nodename}"[:_MAX_NAME]
+
+
+def _named() -> str | None:
+    name = os.environ.get(VARIABLE) or None
+    if name is not None:
+        check_text(name, VARIABLE)
+    return name
+
+
+_MAX_WORKERS = 100
+"""Workers whose workflows are compared."""
+
+
+def start(call: Call) -> Result:
+    given = call.arguments
+    if given.auto:
+        require_operator(call, "pass approvals automatically")
+    made = call.bus.do(
+        call.bus.tasks.start(
+            given.workflow,
+            *(json_value(one, as_text=given.text, texts=True) for one in given.argument),
+            keywords=dict(_keyword(text, given) for text in given.keyword or ()),
+            id=given.id,
+            name=given.name,
+            session=given.session or _own_session(call),
+            auto=given.auto,
+            context=json_value(given.context),
+            settings=json_value(given.settings),
+            restarts=given.restarts,
+            backoff=given.backoff,
+            delay=given.delay,
+            max_losses=given.max_losses,
+        )
+    )
+    _look_for_workers(call, made.workflow)
+    return Notice(_brief(made), made.id)
+
+
+def _own_session(call: Call) -> str | None:
+    """Return the session of the calling agent, if it has not ended."""
+    from agentbus.cli.commands.sessions import open_session_or_none
+
+    visitor = call.visitor
+    return None if visitor is None or visitor.session is None else open_session_or_none(call, visitor.session)
+
+
+def _keyword(text: str, given: Namespace) -> tuple[str, Any]:
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise Usage(reason=f"--keyword {text!r} has no =", advice="name the argument: --keyword size=3")
+    return name, json_value(value, as_text=given.text, texts=True)
+
+
+def approve(call: Call) -> Result:
+    return _decide(call, call.bus.tasks.approve, "approve")
+
+
+def reject(call: Call) -> Result:
+    return _decide(call, call.bus.tasks.reject, "reject")
+
+
+def _decide(call: Call, decide: Callable[..., Coroutine[Any, Any, ApprovalRecord]], action: str) -> Result:
+    given = call.arguments
+    by = require_operator(call, f"{action} anything")
+    made = call.bus.do(decide(given.task, given.name, by=by, reason=given.reason))
+    _look_for_workers(call)
+    fields = ("task", "key", "status", "by", "reason", "decided")
+    return Notice({name: getattr(made, name) for name in fields})
+
+
+def settle(call: Call) -> Result:
+    given = call.arguments
+    outcome: dict[str, Any]
+    if given.redo:
+        outcome = {"redo": True}
+    elif given.error is not None:
+        outcome = {"error": given.error}
+    elif given.result is not None:
+        outcome = {"result": json_value(given.result, as_text=given.text, texts=True)}
+    else:
+        advice = "pass --result JSON, --error TEXT or --redo"
+        raise Usage(reason=f"no outcome given for {given.step}", advice=advice)
+    by = require_operator(call, "settle a step")
+    return _directed(call, call.bus.do(call.bus.tasks.settle(given.task, given.step, by=by, **outcome)))
+
+
+def auto(call: Call) -> Result:
+    given = call.arguments
+    on = given.switch == "on"
+    by = require_operator(call, "pass approvals automatically") if on else caller(call)
+    return _directed(call, call.bus.do(call.bus.tasks.auto(given.task, on, by=by)))
+
+
+def halt(call: Call) -> Result:
+    found = _control(call, call.bus.tasks.halt)
+    if found.halting:
+        call.note(f"{found.id} is running and halts before its next step")
+    return Notice(_brief(found))
+
+
+def continue_(call: Call) -> Result:
+    return _directed(call, _control(call, call.bus.tasks.continue_))
+
+
+def stop(call: Call) -> Result:
+    return Notice(_brief(_control(call, call.bus.tasks.stop)))
+
+
+def resume(call: Call) -> Result:
+    return _directed(call, _control(call, call.bus.tasks.resume))
+
+
+def restart(call: Call) -> Result:
+    return _directed(call, _control(call, call.bus.tasks.restart))
+
+
+def redo(call: Call) -> Result:
+    given = call.arguments
+    options = {"note": given.note, "by": caller(call), "reason": given.reason}
+    found = call.bus.do(call.bus.tasks.redo(given.task, given.step, **options))
+    if found.redo:
+        call.note(f"{found.id} is running; {', '.join(found.redo)} is redone when the concurrent steps have ended")
+    return _directed(call, found)
+
+
+def edit(call: Call) -> Result:
+    given = call.arguments
+    changes = {
+        "name": given.name, "context": json_value(given.context), "settings": json_value(given.settings),
+        "restarts": given.restarts, "backoff": given.backoff, "max_losses": given.max_losses,
+        "arguments": json_value(given.arguments), "keywords": json_value(given.keywords),
+    }  # fmt: skip
+    if all(value is None for value in changes.values()):
+        advice = f"options: {', '.join(f'--{name}' for name in changes).replace('_', '-')}"
+        raise Usage(reason="no change given", advice=advice)
+    if changes["arguments"] is not None and not isinstance(changes["arguments"], list):
+        advice = "pass a JSON array: --arguments '[…]'"
+        raise Usage(reason="arguments must be a list", advice=advice)
+    return Notice(_brief(call.bus.do(call.bus.tasks.edit(given.task, **changes, by=caller(call)))))
+
+
+def _control(call: Call, control: Callable[..., Coroutine[Any, Any, TaskRecord]]) -> TaskRecord:
+    return call.bus.do(control(call.arguments.task, by=caller(call), reason=call.arguments.reason))
+
+
+def _directed(call: Call, task: TaskRecord) -> Result:
+    _look_for_workers(call, task.workflow)
+    return Notice(_brief(task))
+
+
+def _brief(task: TaskRecord) -> dict[str, Any]:
+    return {name: getattr(task, name) for name in ("id", "name", "workflow", "status", "halting", "auto")}
+
+
+def _look_for_workers(call: Call, workflow: str | None = None) -> None:
+    """Print a note if no running worker can execute the workflow."""
+    if call.arguments.quiet:
+        return
+    workers = call.bus.do(call.bus.agents.list(type="worker", status="running", limit=_MAX_WORKERS))
+    known = sorted({name for worker in workers.items for name in worker.capabilities})
+    if not workers.items:
+        call.note("no worker is running; start one: agentbus worker MODULE:WORKFLOW")
+    elif (
+        workflow
+        and workflow not in known
+        and workers.cursor is None
+        and all(worker.capabilities for worker in workers.items)
+    ):
+        call.note(f"no running worker has the workflow {workflow}, only {', '.join(known)}")
+
+
+def _by(parser: ArgumentParser, decides: bool = False) -> None:
+    text = "the person who decides" if decides else "the caller"
+    parser.add_argument("--by", metavar="NAME", help=f"{text} (default: AGENTBUS_OPERATOR, or the user account)")
+
+
+def _reason(parser: ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="TEXT", help="the reason")
+
+
+def _id(parser: ArgumentParser) -> None:
+    parser.add_argument("task", help="its id")
+
+
+def _controlled(parser: ArgumentParser) -> None:
+    _id(parser)
+    _reason(parser)
+    _by(parser)
+
+
+def _decided(parser: ArgumentParser) -> None:
+    _id(parser)
+    parser.add_argument("name", nargs="?", help="name of the approval (default: the only open one)")
+    _reason(parser)
+    _by(parser, decides=True)
+
+
+def _start(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("workflow", help="name of the workflow; any worker that has it runs the task")
+    add("argument", nargs="*", help=f"arguments, each {JSON_HELP}")
+    text_option(parser)
+    add("--keyword", action="append", metavar="NAME=JSON", help="keyword argument; can be repeated")
+    add("--id", metavar="ID", help="task id; the same id returns the same task (default: a new id)")
+    add("--name", metavar="TEXT", help="display name (default: the workflow)")
+    add("--session", metavar="ID", help="session of the task (default: that of the calling agent)")
+    add("--auto", action="store_true", help="pass its approvals automatically; only a person can choose this")
+    add("--context", metavar="JSON", help="context for the workflow, a JSON object")
+    add("--settings", metavar="JSON", help="settings for the workflow, a JSON object")
+    add("--restarts", type=int, default=0, metavar="N", help="maximum number of restarts after a failure (default 0)")
+    add("--backoff", type=seconds, default=RETRY_DELAY, metavar="S", help="initial restart delay; doubles (default 1)")
+    add("--delay", type=seconds, metavar="S", help="delay in seconds")
+    add(
+        "--max-losses", type=int, default=5, metavar="N",
+        help="fail the task after N workers in a row died or lost their lease (default 5)",
+    )  # fmt: skip
+    _by(parser, decides=True)
+
+
+def _settle(parser: ArgumentParser) -> None:
+    _id(parser)
+    parser.add_argument("step", help="the step with the unknown outcome")
+    only: Any = parser.add_mutually_exclusive_group()
+    only.add_argument("--result", metavar="JSON", help=f"it succeeded with this result: {JSON_HELP}")
+    only.add_argument("--error", metavar="TEXT", help="it failed with this error")
+    only.add_argument("--redo", action="store_true", help="it did not run: run it again")
+    text_option(parser)
+    _by(parser, decides=True)
+
+
+def _auto(parser: ArgumentParser) -> None:
+    _id(parser)
+    parser.add_argument(
+        "switch", choices=("on", "off"), help="on: pass approvals automatically; off: wait for a decision"
+    )
+    _by(parser, decides=True)
+
+
+def _redo(parser: ArgumentParser) -> None:
+    _id(parser)
+    parser.add_argument("step", help="the first step to redo: plan, plan#2, approval:plan, task:build")
+    parser.add_argument("--note", metavar="TEXT", help="note for the step, as task.note")
+    _reason(parser)
+    _by(parser)
+
+
+def _edit(parser: ArgumentParser) -> None:
+    _id(parser)
+    add = parser.add_argument
+    add("--name", metavar="TEXT", help="display name")
+    add("--context", metavar="JSON", help="context for the workflow, a JSON object")
+    add("--settings", metavar="JSON", help="settings for the workflow, a JSON object")
+    add("--restarts", type=int, metavar="N", help="maximum number of restarts after a failure")
+    add("--backoff", type=seconds, metavar="S", help="initial restart delay; doubles")
+    add("--max-losses", type=int, metavar="N", help="workers in a row that can be lost before the task fails")
+    add("--arguments", metavar="JSON", help="arguments, a JSON array; not while a worker runs the task")
+    add("--keywords", metavar="JSON", help="keyword arguments, a JSON object; not while a worker runs the task")
+    _by(parser)
+
+
+_SILENT = "plain output: nothing"
+_GUARD = (
+    "An agent (AGENTBUS_AGENT, --agent) must name a person with --by; so must a caller without a terminal, with\n"
+    "--by or AGENTBUS_OPERATOR. This prevents accidents, not malice."
+)
+
+COMMANDS = {
+    "task start": Command(
+        start, "Start a task, which any worker with the workflow runs. It is on disk when the command returns."
+        " Arguments that no running worker's version of the workflow accepts are rejected.",
+        "agentbus task start feature --text 'Add login' --id feature-1", _start, output="plain output: its id",
+    ),
+    "task approve": Command(
+        approve, "Approve a request of a task, which then continues.", "agentbus task approve feature-1 plan", _decided,
+        output=f"{_SILENT}\n{_GUARD}",
+    ),
+    "task reject": Command(
+        reject, "Reject a request of a task. Its workflow receives the reason and decides how to continue.",
+        "agentbus task reject feature-1 plan --reason 'too large'", _decided, output=f"{_SILENT}\n{_GUARD}",
+    ),
+    "task settle": Command(
+        settle, "Settle the outcome of a step that must run only once and whose worker died.",
+        "agentbus task settle order-7 charge --result '{\"paid\": true}'", _settle, output=f"{_SILENT}\n{_GUARD}",
+    ),
+    "task halt": Command(
+        halt, "Halt a task and its sub-tasks before the next step.", "agentbus task halt feature-1",
+        _controlled, output=_SILENT,
+    ),
+    "task continue": Command(
+        continue_, "Continue a halted task.", "agentbus task continue feature-1", _controlled, output=_SILENT,
+    ),
+    "task auto": Command(
+        auto, "Pass the approvals of a task automatically, including the open ones; or wait for decisions again.",
+        "agentbus task auto feature-1 on", _auto, output=f"{_SILENT}\n{_GUARD}",
+    ),
+    "task stop": Command(
+        stop, "Stop a task and its sub-tasks. The running step is cancelled. The task can be resumed.",
+        "agentbus task stop feature-1 --reason 'no longer needed'", _controlled, output=_SILENT,
+    ),
+    "task resume": Command(
+        resume, "Resume a halted, stopped or failed task after its last finished step.",
+        "agentbus task resume feature-1", _controlled, output=_SILENT,
+    ),
+    "task redo": Command(
+        redo, "Redo a step of a task and every step that started after it ended. Concurrent steps finish first."
+        " Earlier results stay in the history.",
+        "agentbus task redo feature-1 implement --note 'use the new client'", _redo, output=_SILENT,
+    ),
+    "task restart": Command(
+        restart, "Restart a task from its first step. Earlier results stay in the history.",
+        "agentbus task restart feature-1", _controlled, output=_SILENT,
+    ),
+    "task edit": Command(
+        edit, "Change the name, context, settings, restarts or arguments of a task. Finished steps stay finished: a"
+        " step that is then called with other arguments fails the task; redo it.",
+        "agentbus task edit feature-1 --settings '{\"model\": \"small\"}'", _edit, output=_SILENT,
+    ),
+}  # fmt: skip

@@ -1,0 +1,100 @@
+"""Exit codes, and the errors that only commands raise."""
+
+from __future__ import annotations
+
+from agentbus.errors import AgentBusError, InvalidInput, RequestTimedOut
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+TRANSIENT = 3
+NOTHING = 4
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+
+
+class Usage(InvalidInput):
+    """The command line is invalid."""
+
+    code = "usage"
+    text = "{reason}"
+    fix_text = "{advice}"
+
+
+class NoIdentity(InvalidInput):
+    """The command acts as an agent, and none was named."""
+
+    code = "no_identity"
+    text = "no agent specified"
+    fix_text = "pass --agent ID, or set AGENTBUS_AGENT to the output of agentbus register"
+
+
+class InvalidJSON(InvalidInput):
+    """The argument is not JSON."""
+
+    code = "invalid_json"
+    text = "{what} is not JSON: {reason} at line {line}, column {column}: {near}"
+    fix_text = "{advice}"
+
+
+class NotText(InvalidInput):
+    """The argument is not UTF-8."""
+
+    code = "invalid_text"
+    text = "{what} is not UTF-8: byte {position} is {byte}"
+    fix_text = "convert it: iconv -f LATIN1 -t UTF-8"
+
+
+class OutputFailed(AgentBusError):
+    """The output of the command could not be written. Its changes are committed."""
+
+    code = "output_failed"
+    text = "cannot write the output: {reason}"
+    fix_text = "the command succeeded, but its output is incomplete: free disk space, and query the result"
+
+
+class NothingThere(AgentBusError):
+    """The requested entry does not exist."""
+
+    code = "nothing_there"
+    text = "{what}"
+    fix_text = "{advice}"
+
+
+def missing(error: AgentBusError) -> AgentBusError:
+    """Return the error with the exit code of a query that found nothing."""
+    error.__dict__["exit_code"] = NOTHING
+    return error
+
+
+def from_os_error(error: OSError) -> AgentBusError:
+    """Return the named error for an error of the system that no command handled."""
+    import errno
+
+    from agentbus.errors import StoreError, TooManyFiles
+
+    reason = error.strerror or str(error)
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return TooManyFiles(path=str(error.filename or "a file"), reason=reason)
+    # Only an error of an open stream has no file name.
+    return OutputFailed(reason=reason) if error.filename is None else StoreError(path=error.filename, reason=reason)
+
+
+def exit_code(error: AgentBusError) -> int:
+    """Return the exit code for an error."""
+    if "exit_code" in error.__dict__:
+        return int(error.__dict__["exit_code"])
+    if isinstance(error, RequestTimedOut | NothingThere):
+        return NOTHING
+    if isinstance(error, InvalidInput):
+        return USAGE
+    return TRANSIENT if error.transient else FAILED
+
+
+def check_text(word: str, what: str) -> None:
+    """Reject an argument that is not UTF-8: no database accepts it."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        byte = f"0x{ord(word[error.start]) & 0xFF:02x}"
+        raise NotText(what=what, position=error.start, byte=byte) from None

@@ -1,0 +1,252 @@
+"""The result of a command, and its output: as JSON, as plain lines, or as tables.
+
+``--json`` prints ``{"schema_version": 1, "data": …}``. Plain lines are stable: one record per line, tab-separated
+columns, no heading; times are milliseconds since 1970, an absent value is ``-``, and values other than strings and
+numbers are JSON. Tables are for terminals, where ``rich`` is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentbus.cli.signals import interruptible
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def escape_control_chars(text: str) -> str:
+    r"""Return a text with its control characters escaped, so that a terminal does not interpret them.
+
+    >>> escape_control_chars("\x1b[2Jgone")
+    '\\x1b[2Jgone'
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
+
+
+SCHEMA_VERSION = 1
+_encode = msgspec.json.Encoder().encode
+
+
+class Result(ABC):
+    """The result of a command. ``code`` is the exit code."""
+
+    code: int = 0
+
+    @abstractmethod
+    def data(self) -> Any:
+        """Return the data for ``--json``."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """Return the plain lines."""
+
+    def show(self) -> None:
+        """Print on a terminal, with rich."""
+        print_lines(self.lines())
+
+
+class Watchable(Result):
+    """A result that ``--watch`` can redraw."""
+
+    @abstractmethod
+    def drawn(self, max_lines: int | None = None) -> RenderableType:
+        """Return the output for a terminal; with ``max_lines``, for a screen of that height."""
+
+
+class Notice(Result):
+    """Data, and the line that summarizes it."""
+
+    def __init__(self, data: Any, line: str = "", code: int = 0) -> None:
+        self._data = data
+        self._line = line
+        self.code = code
+
+    def data(self) -> Any:
+        return self._data
+
+    def lines(self) -> list[str]:
+        return [self._line] if self._line else []
+
+
+class Text(Result):
+    """A text of several lines."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def data(self) -> Any:
+        return self._text
+
+    def lines(self) -> list[str]:
+        return self._text.splitlines()
+
+
+class Rows(Watchable):
+    """Records of one kind, with some of their fields; JSON has the same fields, or with ``whole`` all.
+
+    ``field:kind`` determines how a terminal shows a field; the kinds are status, time, percent, bytes, milliseconds,
+    severity, command, flag, facts, json, prose (can be folded) and reason (prose that is never dropped). ``following``:
+    one record of a stream, shown without a heading. ``people`` maps a record to the columns of a terminal, by
+    ``field:kind``.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Any],
+        columns: Sequence[str],
+        *,
+        cursor: str | None = None,
+        paged: bool = True,
+        whole: bool = False,
+        one: bool = False,
+        following: bool = False,
+        people: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        code: int = 0,
+        empty: str = "no results",
+    ) -> None:
+        self._columns = _named(columns)
+        self._rows = [msgspec.to_builtins(item) for item in items]
+        self._cursor = cursor
+        self._paged = paged
+        self._whole = whole
+        self._one = one
+        self._following = following
+        self._people = people
+        self._empty = empty
+        self.code = code
+
+    def data(self) -> Any:
+        rows = self._rows if self._whole else [{name: row.get(name) for name, _ in self._columns} for row in self._rows]
+        if self._one:
+            return rows[0]
+        return {"items": rows, "cursor": self._cursor} if self._paged else rows
+
+    def lines(self) -> list[str]:
+        return ["\t".join(plain(row.get(name)) for name, _ in self._columns) for row in self._rows]
+
+    def show(self) -> None:
+        from agentbus.cli.rich_output import lines, table
+
+        columns, rows = self._terminal_columns()
+        if self._following:
+            return lines(columns, rows)
+        return table(columns, rows, self._empty, self._cursor)
+
+    def drawn(self, max_lines: int | None = None) -> RenderableType:
+        from agentbus.cli.rich_output import draw_table
+
+        return draw_table(*self._terminal_columns(), self._empty, self._cursor, max_lines)
+
+    def _terminal_columns(self) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
+        """Return the columns and rows of a terminal."""
+        if self._people is None or not self._rows:
+            return self._columns, self._rows
+        seen = [self._people(row) for row in self._rows]
+        rows = [{name.partition(":")[0]: value for name, value in row.items()} for row in seen]
+        return _named(list(seen[0])), rows
+
+
+def _named(columns: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
+
+
+class One(Result):
+    """One record with all its fields, one per line: name, tab, value.
+
+    ``shown`` replaces values in lines and on terminals; ``hidden`` names fields that only JSON has.
+    """
+
+    def __init__(
+        self,
+        record: Any,
+        kinds: dict[str, str] | None = None,
+        code: int = 0,
+        shown: dict[str, Any] | None = None,
+        hidden: Sequence[str] = (),
+    ) -> None:
+        self._record = msgspec.to_builtins(record)
+        self._shown = {name: value for name, value in {**self._record, **(shown or {})}.items() if name not in hidden}
+        self._kinds = kinds or {}
+        self.code = code
+
+    def data(self) -> Any:
+        return self._record
+
+    def lines(self) -> list[str]:
+        return [f"{name}\t{plain(value)}" for name, value in self._shown.items()]
+
+    def show(self) -> None:
+        from agentbus.cli.rich_output import record
+
+        record(self._shown, self._kinds)
+
+
+def plain(value: Any) -> str:
+    """Return a value for a plain line."""
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        # Tabs and newlines separate columns and lines.
+        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _encode(value).decode()
+    return str(value)
+
+
+def bare(value: Any) -> str:
+    """Return a value that is the whole output: a string as is, other values as JSON."""
+    return value if isinstance(value, str) else _encode(value).decode()
+
+
+def emit(result: Result, *, json: bool) -> None:
+    """Print a result, and flush."""
+    if json:
+        write_json({"data": result.data()})
+    elif is_terminal():
+        result.show()
+        sys.stdout.flush()
+    elif sys.stdout.isatty():
+        print_lines(result.lines())
+        sys.stdout.flush()
+    else:
+        _write("".join(f"{line}\n" for line in result.lines()).encode())
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines on a terminal, with control characters escaped."""
+    for line in lines:
+        print(escape_control_chars(line))
+
+
+def write_json(fields: dict[str, Any]) -> None:
+    """Print an envelope on its own line."""
+    _write(_encode({"schema_version": SCHEMA_VERSION, **fields}) + b"\n")
+
+
+def is_terminal() -> bool:
+    """Return whether tables can be shown: on a terminal, with rich."""
+    if not sys.stdout.isatty():
+        return False
+    from importlib.util import find_spec
+
+    return find_spec("rich") is not None
+
+
+def _write(text: bytes) -> None:
+    """Write all bytes. Where standard output is unbuffered (PYTHONUNBUFFERED), a signal interrupts a write."""
+    left = memoryview(text)
+    with interruptible():
+        while left:
+            written = sys.stdout.buffer.write(left)
+            if written is None:
+                raise BlockingIOError("standard output is non-blocking and full")
+            left = left[written:]
+        sys.stdout.flush()

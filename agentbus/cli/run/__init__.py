@@ -1,0 +1,1 @@
+"""`agentbus run`: a command as a resident agent."""

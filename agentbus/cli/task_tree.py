@@ -1,0 +1,153 @@
+"""A task with its steps, approvals and sub-tasks, and the commands that let it continue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentbus.api.overview import TaskOverview
+from agentbus.cli.output import Watchable, plain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from agentbus.records import ApprovalRecord, EventRecord, StepRecord, TaskRecord
+    from agentbus.sync.bus import BlockingBus
+
+BRIEF = TaskOverview.__struct_fields__
+STEP = (
+    "key", "kind", "status", "attempt", "failures", "progress", "started", "finished", "child", "superseded", "error",
+)  # fmt: skip
+APPROVAL = ("key", "status", "created", "decided", "by", "auto", "reason", "expires", "superseded")
+_MAX_DEPTH = 3
+_MAX_SUBTASKS = 50
+"""Sub-tasks of a task whose own steps are loaded."""
+_REASON = "--reason 'why'"
+_CONTINUES = frozenset({"task_continued", "task_resumed", "task_redone", "task_restarted"})
+
+
+class TaskTree(msgspec.Struct, frozen=True):
+    """A task with its steps and approvals, and its sub-tasks by id, as far as they were loaded."""
+
+    task: TaskRecord
+    steps: Sequence[StepRecord]
+    approvals: Sequence[ApprovalRecord]
+    parts: dict[str, TaskTree]
+    halted_by: EventRecord | None = None
+    """The event that halted or stopped it."""
+
+    def all_tasks(self) -> list[TaskTree]:
+        """Return this task and all its sub-tasks."""
+        return [self, *(one for part in self.parts.values() for one in part.all_tasks())]
+
+
+def load_tree(bus: BlockingBus, task: TaskRecord, history: bool, depth: int = 0) -> TaskTree:
+    """Load a task and its sub-tasks."""
+    steps = bus.do(bus.tasks.steps(task.id, history=history))
+    approvals = bus.do(bus.tasks.approvals(task.id, status=None, history=history, limit=1000))
+    children = [step.child for step in steps if step.child is not None] if depth < _MAX_DEPTH else []
+    parts: dict[str, TaskTree] = {}
+    for id in children[-_MAX_SUBTASKS:]:
+        child = bus.do(bus.tasks.get(id))
+        if child is not None:
+            parts[id] = load_tree(bus, child, history, depth + 1)
+    return TaskTree(task, steps, approvals, parts, None if depth else _halted_by(bus, task))
+
+
+def _halted_by(bus: BlockingBus, task: TaskRecord) -> EventRecord | None:
+    """Return the event of the audit log that halted or stopped a task."""
+    if task.status not in {"halted", "stopped"} and not task.halting:
+        return None
+    found: EventRecord | None = None
+    for event in bus.events(subject=f"task:{task.id}"):
+        if event.kind in {"task_halting", "task_stopped"}:
+            found = event
+        elif event.kind == "task_halted":
+            # A worker carries out an earlier request.
+            found = found or event
+        elif event.kind in _CONTINUES:
+            found = None
+    return found
+
+
+def actions(found: TaskTree) -> list[dict[str, str]]:
+    """Return the commands that let a task continue, each with its subject."""
+    said: list[dict[str, str]] = []
+
+    def say(task: str, about: str, *commands: str) -> None:
+        said.extend({"task": task, "about": about, "command": f"agentbus task {command}"} for command in commands)
+
+    for one in found.all_tasks():
+        id = one.task.id
+        if one.task.ended is None:
+            for approval in one.approvals:
+                if approval.status == "open" and not approval.superseded:
+                    about = f"approval:{approval.key}"
+                    say(id, about, f"approve {id} {approval.key}", f"reject {id} {approval.key} {_REASON}")
+            for step in one.steps:
+                if step.status == "unknown" and not step.superseded:
+                    again = f"settle {id} {step.key}"
+                    say(id, f"step:{step.key}", f"{again} --result JSON", f"{again} --error TEXT", f"{again} --redo")
+        if one.task.status == "halted" or one.task.halting:
+            say(id, "halting" if one.task.halting else "halted", f"continue {id}")
+        elif one.task.status in {"failed", "stopped"} and one.task.parent is None:
+            say(id, one.task.status, *_commands_to_continue(one.task))
+    return said
+
+
+def _commands_to_continue(task: TaskRecord) -> list[str]:
+    """Return the commands with which a task that failed or was stopped continues."""
+    resume = f"resume {task.id}"
+    error = task.error
+    if error is None:
+        return [resume]
+    # A sub-task that it could not start has arguments of its own.
+    if error.type == "WrongArguments" and error.message.startswith(f"workflow {task.workflow!r} "):
+        keywords = " --keywords '{…}'" if task.keywords else ""
+        return [f"edit {task.id} --arguments '[…]'{keywords}", resume]
+    if error.type == "WorkflowChanged" and error.step is not None:
+        return [f"redo {task.id} {error.step}", resume]
+    return [resume]
+
+
+class TaskView(Watchable):
+    """A task with everything that belongs to it."""
+
+    def __init__(self, found: TaskTree) -> None:
+        self.found = found
+        self.actions = actions(found)
+
+    def data(self) -> Any:
+        found = self.found
+        return {
+            "task": found.task,
+            "steps": found.steps,
+            "approvals": found.approvals,
+            "subtasks": [{name: getattr(part.task, name) for name in BRIEF} for part in found.parts.values()],
+            "actions": self.actions,
+        }
+
+    def lines(self) -> list[str]:
+        found = self.found
+        rows: list[tuple[Any, ...]] = [("task", *field) for field in msgspec.to_builtins(found.task).items()]
+        rows += [("step", *_values(step, STEP)) for step in found.steps]
+        rows += [("approval", *_values(approval, APPROVAL)) for approval in found.approvals]
+        rows += [("subtask", *_values(part.task, BRIEF)) for part in found.parts.values()]
+        rows += [("action", *action.values()) for action in self.actions]
+        return ["\t".join(plain(value) for value in row) for row in rows]
+
+    def drawn(self, max_lines: int | None = None) -> RenderableType:
+        from agentbus.cli.task_chart import chart
+
+        return chart(self.found, self.actions, max_lines)
+
+    def show(self) -> None:
+        from agentbus.cli.task_chart import show
+
+        show(self.drawn())
+
+
+def _values(record: Any, names: Sequence[str]) -> list[Any]:
+    return [msgspec.to_builtins(getattr(record, name)) for name in names]

@@ -1,0 +1,103 @@
+"""Results of several parts, and ``--watch``: redraw in place on a terminal, print repeatedly elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from agentbus.cli.context import Call, ending_cleanly
+from agentbus.cli.output import Result, Watchable, is_terminal, plain
+from agentbus.errors import AgentBusError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Part:
+    """Records of one kind. Plain lines start with the ``subject``; a terminal shows a ``title``."""
+
+    def __init__(self, subject: str, title: str, columns: Sequence[str], items: Sequence[Any]) -> None:
+        self.subject = subject
+        self.title = title
+        self.columns = [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
+        self.rows: list[dict[str, Any]] = [msgspec.to_builtins(item) for item in items]
+
+    def lines(self) -> list[str]:
+        names = [name for name, _ in self.columns]
+        return ["\t".join((self.subject, *(plain(row.get(name)) for name in names))) for row in self.rows]
+
+
+class Fields(Part):
+    """Fields of one record, one per line."""
+
+    def __init__(self, subject: str, title: str, record: dict[str, Any], kinds: dict[str, str] | None = None) -> None:
+        super().__init__(subject, title, ("name", "value"), [{"name": n, "value": v} for n, v in record.items()])
+        self.kinds = kinds or {}
+
+
+class Sections(Result):
+    """Several parts; ``data`` is the data for JSON."""
+
+    def __init__(
+        self, data: Any, *parts: Part, code: int = 0, remark: str | None = None, empty: str | None = None
+    ) -> None:
+        self._data = data
+        self.parts = parts
+        self.code = code
+        self.remark = remark
+        """Advice for the reader."""
+        self._empty = empty
+        """The text of an empty result on a terminal."""
+
+    def data(self) -> Any:
+        return self._data
+
+    def lines(self) -> list[str]:
+        found = [line for part in self.parts for line in part.lines()]
+        return found if self.remark is None else [*found, f"remark\t{self.remark}"]
+
+    def show(self) -> None:
+        from agentbus.cli.rich_output import sections
+
+        sections(self.parts, self.remark or self._empty)
+
+
+R = TypeVar("R", bound=Watchable)
+
+
+def show_or_watch(call: Call, query: Callable[[], R], over: Callable[[R], bool] = lambda _: False) -> R | int:
+    """Return the result of ``query``; with --watch, print it repeatedly until ``over``."""
+    if not call.arguments.watch:
+        return query()
+    import time
+
+    from agentbus.core.validation import check_seconds
+
+    pause = check_seconds(call.arguments.interval, "interval") / 1000
+    found: list[R] = []
+
+    def again() -> R:
+        if found:
+            # Opening the bus detected dead processes; detect those that die later.
+            with suppress(AgentBusError):
+                call.bus.mark_dead_processes()
+        found[:] = [query()]
+        return found[0]
+
+    with ending_cleanly():
+        if is_terminal() and not call.arguments.json:
+            from agentbus.cli.rich_output import live
+
+            def drawn(lines: int) -> RenderableType:
+                return again().drawn(lines)
+
+            live(drawn, pause, lambda: over(found[0]))
+            return found[0].code
+        while True:
+            call.emit(again())
+            if over(found[0]):
+                return found[0].code
+            time.sleep(pause)

@@ -1,0 +1,1 @@
+"""Leaves: formats, names, limits, clocks, files and processes. They import nothing of the package but the errors."""

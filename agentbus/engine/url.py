@@ -1,0 +1,34 @@
+"""Choose the engine by the URL of a bus: PostgreSQL for a server's URL, otherwise SQLite in a directory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentbus.errors import NoDriver
+
+_SERVERS = ("postgresql:", "postgres:")
+_DRIVER = "asyncpg>=0.32,<0.33"
+"""As in pyproject.toml. Not named as an extra: ``agentbus`` on the package index is another project."""
+
+
+def server_url(url: str | os.PathLike[str] | None) -> str | None:
+    """Return the URL of the server, by default from ``AGENTBUS_URL``; None if the bus is in a directory.
+
+    >>> server_url("postgresql://host/database"), server_url(".agentbus")
+    ('postgresql://host/database', None)
+    """
+    given = os.environ.get("AGENTBUS_URL") if url is None else url
+    return given if isinstance(given, str) and given.startswith(_SERVERS) else None
+
+
+@contextmanager
+def require_driver() -> Iterator[None]:
+    """Raise NoDriver if the import of an engine in the block lacks its driver."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise NoDriver(url="postgresql://…", package="asyncpg", requirement=_DRIVER) from None

@@ -1,1 +1,0 @@
-"""The command line: ``agentbus`` on the PATH, for people, for scripts, for LLM agents."""

@@ -1,1 +1,0 @@
-"""The story that ``agentbus demo`` tells, with real processes and nothing staged."""

@@ -1,0 +1,195 @@
+"""Read-only queries of agents, messages and counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.core.clock import Now
+from agentbus.core.codec import decode
+from agentbus.core.validation import MAX_ID, PAGE_SIZE, generated_id
+from agentbus.errors import DamagedPayload
+from agentbus.operations.common import LIVE, page
+from agentbus.operations.protocol import Op, Query, Row
+from agentbus.operations.rows import AgentRow, common_fields, stored_message
+from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
+
+
+class AgentFilter(msgspec.Struct, frozen=True):
+    """Selects agents; None matches all."""
+
+    status: tuple[str, ...] | None = None
+    type: str | None = None
+    session: str | None = None
+    parent: str | None = None
+    kind: str | None = None
+    capability: str | None = None
+    cursor: str | None = None
+    limit: int = PAGE_SIZE
+
+
+class MessageFilter(msgspec.Struct, frozen=True):
+    """Selects messages; None matches all. ``mailbox`` is a kind and a name."""
+
+    status: tuple[str, ...] | None = None
+    type: str | None = None
+    sender: str | None = None
+    session: str | None = None
+    correlation: str | None = None
+    mailbox: tuple[str, str] | None = None
+    cursor: int = MAX_ID
+    limit: int = PAGE_SIZE
+    holder: str | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The wall times of an agent's last activity, and until which it declared itself busy."""
+
+    at: int | None
+    busy_until: int | None
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Counters that SQL can compute."""
+
+    messages: dict[str, int]
+    agents: dict[str, int]
+    queues: list[QueueDepth]
+    oldest_waiting: int | None
+
+
+def get_agent(agent: str, now: Now) -> Op[AgentRecord | None]:
+    rows = yield Query("agent_get", (agent,))
+    return agent_record(rows[0]) if rows else None
+
+
+def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
+    status = None if wanted.status is None else list(wanted.status)
+    rows = yield Query(
+        "agent_list",
+        (
+            wanted.cursor or "", status, wanted.type, wanted.session, wanted.parent, wanted.kind,
+            wanted.capability, wanted.limit + 1,
+        ),
+    )  # fmt: skip
+    return page(rows, wanted.limit, agent_record, lambda agent: agent.id)
+
+
+def last_seen(agents: Sequence[AgentRecord], now: Now) -> Op[dict[str, Seen]]:
+    """Return the last activity of live agents, by id: their last call, or the last heartbeat of their process. Ended
+    ones are omitted: times before the last boot have another origin."""
+    beats: dict[int, int] = {}
+    if any(agent.kind == "resident" and agent.process is not None for agent in agents):
+        rows = yield Query("process_others", (0,))
+        beats = {row[0]: row[6] for row in rows}
+    found: dict[str, Seen] = {}
+    for agent in agents:
+        live = agent.status in LIVE
+        beat = beats.get(agent.process or 0, 0) if agent.kind == "resident" else 0
+        # After a reboot the last call is 0.
+        called = max(agent.last_call or 0, beat) if live else 0
+        found[agent.id] = Seen(
+            now.wall - max(0, now.awake - called) if called else None,
+            now.wall + agent.busy_until - now.awake if live and agent.busy_until else None,
+        )
+    return found
+
+
+def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
+    row_id = generated_id(message_id)
+    rows = yield Query("message_get", (row_id, message_id if row_id is None else None))
+    return _message(rows[0]) if rows else None
+
+
+def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
+    kind, name = wanted.mailbox or (None, None)
+    status = None if wanted.status is None else f",{','.join(wanted.status)},"
+    rows = yield Query(
+        "message_list",
+        (
+            wanted.cursor, status, wanted.type, wanted.sender, wanted.session,
+            wanted.correlation, kind, name, wanted.limit + 1, wanted.holder,
+        ),
+    )  # fmt: skip
+    return page(rows, wanted.limit, _message, lambda message: str(message.id))
+
+
+def list_dead(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
+    rows = yield Query("message_list_dead", (wanted.cursor, wanted.limit + 1))
+    return page(rows, wanted.limit, _message, lambda message: str(message.id))
+
+
+def count(deepest: int, now: Now) -> Op[Counts]:
+    messages = yield Query("message_counts")
+    agents = yield Query("agent_counts")
+    depths = yield Query("queue_depths", (deepest,))
+    ((oldest,),) = yield Query("queue_oldest")
+    return Counts(
+        {row[0]: row[1] for row in messages},
+        {row[0]: row[1] for row in agents},
+        [
+            QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since))
+            for kind, name, owner, number, since in depths
+        ],
+        None if oldest is None else max(0, now.wall - oldest),
+    )
+
+
+def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
+    """Return those mailboxes that have messages to claim or to maintain."""
+    rows = yield Query("mailbox_pending", (list(mailboxes), now.wall, now.awake))
+    return [mailbox for (mailbox,) in rows]
+
+
+def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:
+    """Return known names similar to an unknown one: (type or recipient, its kind, the name)."""
+    subject, kind, name = what
+    if subject == "type":
+        rows = yield Query("type_names", (kind,))
+    elif kind == "agent":
+        rows = yield Query("agent_names")
+    else:
+        rows = yield Query("mailbox_names", (kind,))
+    # Imported on the error path only: the command line starts without it.
+    from difflib import get_close_matches
+
+    return get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)
+
+
+def recipient(kind: str, name: str, owner: str) -> str:
+    """Return the address of a mailbox."""
+    if kind == "replies":
+        return f"{owner} (reply)"
+    return name if kind == "agent" else f"{'topic' if kind == 'subscription' else kind}:{name}"
+
+
+def agent_record(row: Row) -> AgentRecord:
+    """Return the record of an ``AgentRow``, which has the same fields."""
+    values: list[Any] = list(row)
+    for position in _AGENT_JSON:
+        if values[position] is not None:
+            values[position] = decode(values[position])
+    for position in _AGENT_SECONDS:
+        if values[position] is not None:
+            values[position] /= 1000
+    return AgentRecord(*values)
+
+
+def _message(row: Row) -> MessageRecord:
+    """Return the record of a message. A damaged payload becomes its error: it must not hide the others of a page."""
+    message = stored_message(row)
+    *_, kind, name, owner = row
+    values = {field: getattr(message, field) for field in common_fields(MessageRecord)}
+    values.update(message_id=message.public_id, recipient=recipient(kind, name, owner), payload=None, headers={})
+    try:
+        message.verify()
+        values.update(payload=decode(message.payload), headers=message.decode_headers())
+    except DamagedPayload as damage:
+        values["error"] = str(damage)
+    return MessageRecord(**values)
+
+
+_AGENT_JSON = [AgentRow.__struct_fields__.index(name) for name in ("capabilities", "metadata", "evidence")]
+_AGENT_SECONDS = [AgentRow.__struct_fields__.index(name) for name in ("estimate", "patience")]

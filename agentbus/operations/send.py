@@ -1,0 +1,300 @@
+"""Send messages: look up recipients, check quotas and ids, and insert the rows of many callers at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from agentbus.core.addresses import Address
+from agentbus.core.clock import Now
+from agentbus.core.codec import canonical
+from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
+from agentbus.operations.common import AgentStatus, agent_status_query, agent_statuses_from, fenced
+from agentbus.operations.protocol import (
+    Actor,
+    CannotBatch,
+    InsertNumbered,
+    Op,
+    Outcome,
+    Query,
+    Row,
+    Rows,
+    Wake,
+    gather,
+    mailbox_channel,
+    operation,
+    reply_channel,
+)
+from agentbus.operations.quotas import Load, admit
+from agentbus.operations.rows import Draft
+from agentbus.operations.types import Unchecked
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The result of a send, once the message is committed.
+
+    ``delivered`` counts the mailboxes it went to (a topic may have no subscriber). ``duplicate``: this message_id was
+    sent before, and this is the first receipt again.
+
+    >>> Receipt(id=7, message_id="m-7").delivered
+    1
+    """
+
+    id: int | None
+    message_id: str | None
+    delivered: int = 1
+    duplicate: bool = False
+
+
+class SendRequest(msgspec.Struct, frozen=True):
+    """The drafts of one caller: all are sent, or none."""
+
+    actor: Actor
+    drafts: tuple[Draft, ...]
+
+    @property
+    def row_estimate(self) -> int:
+        return len(self.drafts) + self.data_size // 1024
+
+    @property
+    def data_size(self) -> int:
+        return sum(draft.size for draft in self.drafts)
+
+
+_Plan: TypeAlias = "Outcome[list[list[int] | Receipt]]"
+"""For each draft its mailboxes, or the receipt that it already has; or the error of the request."""
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """A message that was sent before under an id; ``topic`` if it was published."""
+
+    message_id: str
+    id: int
+    mailbox: int
+    type: str
+    payload: str
+    correlation: str | None
+    topic: str | None
+
+
+class _Directory(msgspec.Struct):
+    """The agents, types, pools, topics and ids that the drafts of a batch refer to."""
+
+    agents: dict[str, AgentStatus]
+    types: dict[str, str | None]
+    """The schema of each type, if it has one."""
+    quotas: Rows
+    pools: dict[str, int] = {}
+    topics: dict[str, list[int]] = {}
+    sent: dict[str, list[_Sent]] = {}
+    new: dict[str, SendRequest] = {}
+    """The requests of this batch by the ids that they use for the first time."""
+
+
+@operation(durable=True, concurrent=True, stores_data=True, single_insert=True)
+def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
+    """Put every draft into its mailboxes; an error names the draft of a request that cannot be sent."""
+    directory = yield from _look_up(requests)
+    plans: list[_Plan] = []
+    for request in requests:
+        error = fenced(request.actor, directory.agents.get(request.actor.agent))
+        plans.append(error or _plan(request, directory))
+    plans = yield from _apply_quotas(requests, plans, directory.quotas, now)
+
+    rows: list[Row] = []
+    channels: list[str] = []
+    for request, plan in zip(requests, plans, strict=True):
+        if isinstance(plan, AgentBusError):
+            continue
+        for draft, boxes in zip(request.drafts, plan, strict=True):
+            if not isinstance(boxes, Receipt) and boxes:
+                values = draft.values(request.actor.agent, now)
+                for box in boxes:
+                    rows.append((draft.message_id, box, *values))
+                    channels.append(_channel(draft, box))
+    id = 0
+    if rows:
+        # A scheduled message wakes its receivers too: they wait until it is due.
+        yield Wake(channels)
+        # Ids are never reused, not even after a purge.
+        ((id,),) = yield InsertNumbered("message_insert", "message", rows)
+    elif any(not isinstance(plan, AgentBusError) for plan in plans):
+        # Only duplicates. The first sender may have died before its fsync; writing a row makes this commit a real one,
+        # which makes the first durable too.
+        yield Query("counter_take", ("message", 0))
+    return _receipts(requests, plans, id)
+
+
+def _receipts(requests: Sequence[SendRequest], plans: Sequence[_Plan], id: int) -> list[Outcome[list[Receipt]]]:
+    """Return the outcomes; new messages are numbered from ``id`` on."""
+    outcomes: list[Outcome[list[Receipt]]] = []
+    for request, plan in zip(requests, plans, strict=True):
+        if isinstance(plan, AgentBusError):
+            outcomes.append(plan)
+            continue
+        receipts: list[Receipt] = []
+        for draft, boxes in zip(request.drafts, plan, strict=True):
+            if isinstance(boxes, Receipt):
+                receipts.append(boxes)
+            elif not boxes:
+                receipts.append(Receipt(None, draft.message_id, 0))
+            else:
+                receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
+                id += len(boxes)
+        outcomes.append(receipts)
+    return outcomes
+
+
+def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
+    """Insert messages of the bus itself into mailboxes that are known to exist."""
+    if drafts:
+        rows = [(None, draft.to, *draft.values(sender, now)) for draft in drafts]
+        yield InsertNumbered("message_insert", "message", rows)
+        yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
+
+
+def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
+    agents = {request.actor.agent for request in requests}
+    pools: set[str] = set()
+    topics: set[str] = set()
+    types: set[str] = set()
+    ids: set[str] = set()
+    for request in requests:
+        for draft in request.drafts:
+            types.add(draft.type)
+            if draft.message_id is not None:
+                ids.add(draft.message_id)
+            to = draft.to
+            if isinstance(to, Address):
+                (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
+    queries = [agent_status_query(agents), Query("type_known", ("message", list(types))), Query("bus_quotas")]
+    if pools:
+        queries.append(Query("pool_mailbox", (list(pools),)))
+    if topics:
+        queries.append(Query("topic_mailboxes", (list(topics),)))
+    if ids:
+        queries.append(Query("message_by_message_id", (list(ids),)))
+    answers = iter((yield from gather(*queries)))
+    directory = _Directory(agent_statuses_from(next(answers)), dict(next(answers)), next(answers))
+    if pools:
+        directory.pools = {row[0]: row[1] for row in next(answers)}
+    for name, mailbox in next(answers) if topics else ():
+        boxes = directory.topics.setdefault(name, [])
+        if mailbox is not None:
+            boxes.append(mailbox)
+    for row in next(answers) if ids else ():
+        sent = _Sent(*row)
+        directory.sent.setdefault(sent.message_id, []).append(sent)
+    return directory
+
+
+def _plan(request: SendRequest, directory: _Directory) -> _Plan:
+    """Return for each draft its mailboxes, or the receipt that it already has; or the first error."""
+    plan: list[list[int] | Receipt] = []
+    for index, draft in enumerate(request.drafts):
+        if draft.type not in directory.types:
+            return UnknownType(kind="message", name=draft.type, item=index)
+        boxes = _boxes(draft, directory)
+        if boxes is None:
+            assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
+            return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, item=index)
+        if draft.message_id is not None:
+            sent = _sent_before(request, draft, boxes, directory, index)
+            if sent is not None:
+                if isinstance(sent, AgentBusError):
+                    return sent
+                plan.append(sent)
+                continue
+        if isinstance(draft.to, Address) and draft.to.kind == "agent" and not draft.reply:
+            status = directory.agents[draft.to.name].status
+            if status in {"completed", "stopped"}:
+                return AgentEnded(agent=draft.to.name, status=status, item=index)
+        schema = directory.types[draft.type]
+        if schema is not None and schema != draft.fits:
+            return Unchecked(type=draft.type, item=index, schemas=_schemas(request, directory))
+        if draft.message_id is not None:
+            directory.new[draft.message_id] = request
+        plan.append(boxes)
+    return plan
+
+
+def _apply_quotas(requests: Sequence[SendRequest], plans: list[_Plan], quotas: Rows, now: Now) -> Op[list[_Plan]]:
+    """Return the plans, with an error in place of those over a quota."""
+    if not quotas:
+        return plans
+    loads = [_load(request, plan) for request, plan in zip(requests, plans, strict=True)]
+    refused = yield from admit(loads, quotas, now)
+    return [error or plan for error, plan in zip(refused, plans, strict=True)]
+
+
+def _load(request: SendRequest, plan: _Plan) -> Load | None:
+    if isinstance(plan, AgentBusError):
+        return None
+    messages = 0
+    incoming: list[tuple[str, str, int]] = []
+    for draft, boxes in zip(request.drafts, plan, strict=True):
+        # A reply is always queued, and a duplicate is stored already.
+        if isinstance(draft.to, Address) and not draft.reply and not isinstance(boxes, Receipt):
+            messages += 1
+            incoming += [(draft.to.kind, draft.to.name, box) for box in boxes]
+    return Load(request.actor.agent, messages, tuple(incoming))
+
+
+def _schemas(request: SendRequest, directory: _Directory) -> dict[str, str]:
+    """Return the schemas of a request by type."""
+    found = {draft.type: directory.types.get(draft.type) for draft in request.drafts}
+    return {type: schema for type, schema in found.items() if schema is not None}
+
+
+def _sent_before(
+    request: SendRequest, draft: Draft, boxes: list[int], directory: _Directory, index: int
+) -> Outcome[Receipt] | None:
+    """Return the receipt of an earlier send under the same id, or a conflict; None for a new id."""
+    assert draft.message_id is not None  # noqa: S101 - asked only for those that have one
+    if directory.new.get(draft.message_id, request) is not request:
+        # Run by itself, the later request finds the row of the earlier one.
+        raise CannotBatch
+    sent = directory.sent.get(draft.message_id)
+    if sent is not None:
+        differs = _difference(draft, boxes, sent[0])
+        if differs is None:
+            return Receipt(sent[0].id, draft.message_id, len(sent), duplicate=True)
+        return MessageIdConflict(message_id=draft.message_id, differs=differs, item=index)
+    if draft.message_id in directory.new:
+        return MessageIdConflict(message_id=draft.message_id, differs="position in the same list", item=index)
+    return None
+
+
+def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
+    to = draft.to
+    if isinstance(to, int):
+        return [to]
+    if to.kind == "agent":
+        reader = directory.agents.get(to.name)
+        return None if reader is None else [reader.mailbox]
+    if to.kind == "pool":
+        box = directory.pools.get(to.name)
+        return None if box is None else [box]
+    return directory.topics.get(to.name)
+
+
+def _difference(draft: Draft, boxes: Sequence[int], sent: _Sent) -> str | None:
+    """Return the part of the content in which the first message of this id differs, or None.
+
+    Headers are not compared: a retry may have another trace context. The subscribers of a topic may have changed.
+    """
+    if (sent.topic != draft.topic) if draft.topic or sent.topic else (sent.mailbox not in boxes):
+        return "recipient"
+    if sent.type != draft.type:
+        return "type"
+    if sent.payload != draft.payload[0] and canonical(sent.payload) != canonical(draft.payload[0]):
+        return "payload"
+    return None if sent.correlation == draft.correlation else "correlation"
+
+
+def _channel(draft: Draft, box: int) -> str:
+    if isinstance(draft.to, int) and draft.correlation is not None:
+        return reply_channel(box, draft.correlation)
+    return mailbox_channel(box)

@@ -1,0 +1,233 @@
+"""Read-only queries of tasks: records, lists, counters, and the replay of a task for its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from agentbus.core.clock import Now
+from agentbus.core.codec import check, decode
+from agentbus.core.validation import MAX_ID, PAGE_SIZE
+from agentbus.operations.common import page
+from agentbus.operations.protocol import Op, Query, Row
+from agentbus.operations.task_ownership import HeldTask
+from agentbus.records import ApprovalRecord, Page, StepRecord, TaskProblem, TaskRecord, TaskStatistics
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Selects tasks, newest first, before the cursor; None matches all."""
+
+    status: tuple[str, ...] | None = None
+    workflow: str | None = None
+    session: str | None = None
+    parent: str | None = None
+    cursor: int = MAX_ID
+    limit: int = PAGE_SIZE
+
+
+class ApprovalFilter(msgspec.Struct, frozen=True):
+    """Selects approvals; ``history`` includes superseded ones."""
+
+    task: str | None = None
+    status: str | None = None
+    history: bool = False
+    limit: int = 1000
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """A step as a worker needs it to resume its task."""
+
+    kind: str
+    key: str
+    position: int
+    status: str
+    main: int
+    attempt: int
+    failures: int
+    digest: str
+    note: str | None
+    child: str | None
+    due: int | None
+    error: str | None
+    checksum: int | None
+    result: str | None
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """The current records of a task: its steps, and its approvals (key and position). New ones come after the ``last``
+    position; ``endings`` is the number of the last ending. The workflow may not reach what came after ``doubtful``, a
+    failed step that is retried."""
+
+    steps: Sequence[Recorded] = ()
+    approvals: Sequence[tuple[str, int]] = ()
+    last: int = 0
+    doubtful: int = MAX_ID
+    endings: int = 0
+
+
+def get_task(id: str, now: Now) -> Op[TaskRecord | None]:
+    rows = yield Query("task_get", (id,))
+    return task_record(rows[0][1:]) if rows else None
+
+
+def existing_task(id: str, now: Now) -> Op[TaskRecord]:
+    """Return the record of a task that is known to exist."""
+    record = yield from get_task(id, now)
+    assert record is not None  # noqa: S101 - it was looked at in this transaction
+    return record
+
+
+def list_tasks(wanted: TaskFilter, now: Now) -> Op[Page[TaskRecord]]:
+    statuses = None if wanted.status is None else f",{','.join(wanted.status)},"
+    if wanted.status is not None and len(wanted.status) == 1:
+        rows = yield Query(
+            "task_list_status",
+            (wanted.cursor, wanted.status[0], wanted.workflow, wanted.session, wanted.parent, wanted.limit + 1),
+        )
+    else:
+        rows = yield Query(
+            "task_list", (wanted.cursor, statuses, wanted.workflow, wanted.session, wanted.parent, wanted.limit + 1)
+        )
+    found = page(rows, wanted.limit, lambda row: (row[0], task_record(row[1:])), lambda item: str(item[0]))
+    return Page([record for _, record in found.items], found.cursor)
+
+
+def resumable_tasks(limit: int, now: Now) -> Op[list[TaskRecord]]:
+    """Return tasks that started and have not completed, have no worker, and wait for no decision."""
+    rows = yield Query("task_resumable", (limit,))
+    return [task_record(row[1:]) for row in rows]
+
+
+def task_steps(wanted: tuple[str, bool], now: Now) -> Op[list[StepRecord] | None]:
+    """Return the steps of a task in order, with superseded ones if requested; None if there is no such task."""
+    id, history = wanted
+    rows = yield Query("task_standing", ([id],))
+    if not rows:
+        return None
+    rows = yield Query("step_list", (rows[0][0], int(history)))
+    return [_step(row, id) for row in rows]
+
+
+def list_approvals(wanted: ApprovalFilter, now: Now) -> Op[list[ApprovalRecord]]:
+    if wanted.task is not None:
+        rows = yield Query("approval_list_of", (wanted.task, wanted.status, int(wanted.history), wanted.limit))
+    elif wanted.status == "open":
+        rows = yield Query("approval_list_open", (wanted.limit,))
+    else:
+        rows = yield Query("approval_list", (wanted.status, int(wanted.history), wanted.limit))
+    return [approval_record(row) for row in rows]
+
+
+def task_statistics(workflow: str | None, now: Now) -> Op[TaskStatistics]:
+    counts = yield Query("task_counts", (workflow,))
+    tasks: dict[str, int] = {}
+    workflows: dict[str, dict[str, int]] = {}
+    for name, status, count in counts:
+        tasks[status] = tasks.get(status, 0) + count
+        workflows.setdefault(name, {})[status] = count
+    steps = yield Query("step_counts", (workflow,))
+    ((approvals,),) = yield Query("approval_count", (workflow,))
+    ((oldest, mean),) = yield Query("task_ages", (workflow,))
+    return TaskStatistics(
+        tasks, workflows, dict(steps), approvals, None if oldest is None else max(0, now.wall - oldest),
+        None if mean is None else float(mean),
+    )  # fmt: skip
+
+
+def replay_of(number: int, now: Now) -> Op[Replay]:
+    """Return the records that a worker needs to resume a task."""
+    steps = yield Query("step_replay", (number,))
+    approvals = yield Query("approval_places", (number,))
+    ((last, doubtful, endings),) = yield Query("step_last", (number,))
+    return Replay(
+        [Recorded(*row) for row in steps],
+        [(key, position) for key, position in approvals],
+        last,
+        MAX_ID if doubtful is None else doubtful,
+        endings,
+    )
+
+
+def read_held_tasks(numbers: Sequence[int], now: Now) -> Op[dict[int, HeldTask]]:
+    """Return tasks by their numbers, for the worker that holds them."""
+    rows = yield Query("task_held", (list(numbers),))
+    return {row[0]: HeldTask(*row) for row in rows}
+
+
+def unsettled_steps(limit: int, now: Now) -> Op[list[tuple[str, str, int]]]:
+    """Return steps that only an operator can settle: task, key, and since when."""
+    rows = yield Query("step_unsettled", (limit,))
+    return [(task, key, since) for task, key, since in rows]
+
+
+def recorded_step(wanted: tuple[int, str, str], now: Now) -> Op[Recorded | None]:
+    """Return one step, by the number of its task, its kind and its key."""
+    rows = yield Query("step_recorded", wanted)
+    return Recorded(*rows[0]) if rows else None
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The status of a task, for a caller that waits for its end."""
+
+    status: str
+    error: str | None
+    checksum: int | None
+    result: str | None
+
+
+def ending_of(id: str, now: Now) -> Op[Ending | None]:
+    rows = yield Query("task_ending", (id,))
+    return Ending(*rows[0]) if rows else None
+
+
+def task_record(row: Row) -> TaskRecord:
+    (
+        id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
+        restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
+        started, updated, ended, losses, max_losses, redo,
+    ) = row  # fmt: skip
+    check(arguments, checksum, f"the arguments of task {id}")
+    given = decode(arguments)
+    return TaskRecord(
+        id, name, workflow, status, phase, session, parent, bool(auto), bool(halting), progress, note, holder,
+        decode(waits), due, restarts, backoff / 1000, restarted, decode(context), decode(settings), given["arguments"],
+        given["keywords"], _decode_checked(result, result_sum, f"the result of task {id}"), problem(error), created,
+        started, updated, ended, losses, max_losses, [] if redo is None else [one["step"] for one in decode(redo)],
+    )  # fmt: skip
+
+
+def problem(text: str | None) -> TaskProblem | None:
+    return None if text is None else msgspec.json.decode(text, type=TaskProblem)
+
+
+def _step(row: Row, task: str) -> StepRecord:
+    (
+        key, name, kind, status, position, attempt, failures, once, digest, progress, note, child, due, checksum,
+        result, validation, error, started, finished, superseded,
+    ) = row  # fmt: skip
+    return StepRecord(
+        key, name, kind, status, position, attempt, failures, bool(once), digest, progress, note, child, due,
+        _decode_checked(result, checksum, f"the result of step {key} of task {task}"),
+        None if validation is None else decode(validation), problem(error), started, finished, superseded,
+    )  # fmt: skip
+
+
+def approval_record(row: Row) -> ApprovalRecord:
+    (
+        task, key, name, status, position, checksum, shown, notify, expires, created, decided, by, reason, auto,
+        superseded,
+    ) = row  # fmt: skip
+    return ApprovalRecord(
+        task, key, name, status, position,
+        _decode_checked(shown, checksum, f"what approval {key} of task {task} shows"),
+        notify, expires, created, decided, by, reason, bool(auto), superseded,
+    )  # fmt: skip
+
+
+def _decode_checked(text: str | None, checksum: int | None, what: str) -> Any:
+    if text is None or checksum is None:
+        return None
+    check(text, checksum, what)
+    return decode(text)

@@ -1,1 +1,0 @@
-"""What is done alongside the agents, on top of the engine: the bus hands these services out."""

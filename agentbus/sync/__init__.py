@@ -1,0 +1,1 @@
+"""The API without an event loop, for the command line and scripts."""

@@ -1,0 +1,165 @@
+"""Wrong input, and the world around: the right exit code, nothing lost, no traceback."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.conftest import COMMAND, TIMEOUT, Shell
+
+
+@pytest.fixture
+def agent(shell: Shell) -> Shell:
+    shell.register("a")
+    return shell
+
+
+@pytest.mark.parametrize(
+    ("given", "where"),
+    [
+        ('{"a": }', "line 1, column 7"),
+        ('{"a": 1,\n "b": x}', "line 2, column 7"),
+        ("[1", "line 1, column 3"),
+        ("hello", "line 1, column 1"),
+        ("", "empty input"),
+        ('{"ä": ü}', "line 1, column 7"),
+    ],
+)
+def test_invalid_json_says_where(agent: Shell, given: str, where: str) -> None:
+    error = agent.json("send", "a", "note", given, agent="a", code=2)
+    assert error["code"] == "invalid_json"
+    assert where in error["message"]
+    plain = agent.run("send", "a", "note", "-", agent="a", input=given.encode())
+    assert (plain.code, plain.out) == (2, "")
+    assert plain.err.startswith("agentbus: standard input is not JSON")
+    assert agent.say("messages") == ""
+
+
+def test_input_must_be_utf_8(agent: Shell) -> None:
+    outcome = agent.run("send", "a", "note", b'"\xff"', "--json", agent="a")
+    assert (outcome.code, '"code":"invalid_text"' in outcome.out) == (2, True)
+    assert agent.json("send", "a", "note", "-", agent="a", input=b'"\xff"', code=2)["code"] == "invalid_text"
+    (agent.directory / "latin").write_bytes(b'"gr\xfcn"')
+    assert "byte 3 is 0xfc" in agent.json("send", "a", "note", "@latin", agent="a", code=2)["message"]
+    assert agent.json("send", "a", "note", "@none", agent="a", code=2)["code"] == "usage"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("sned",), "send"),
+        (("recieve", "--json"), "receive"),
+        (("send", "a", "note", "--prioritty", "9"), "--priority"),
+        (("agents", "lst"), "list"),
+        (("state", "git", "k"), "get"),
+    ],
+)
+def test_what_is_misspelt_suggests_the_right_one(nowhere: Shell, words: tuple[str, ...], meant: str) -> None:
+    error = nowhere.json(*words, code=2)
+    assert error["code"] == "usage"
+    assert f"did you mean {meant}?" in error["fix"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("send",),
+        ("send", "a", "note", "1", "2"),
+        ("send", "a", "note", "1", "--priority", "x"),
+        ("receive", "--wait", "x"),
+        ("--nothing",),
+        ("completion", "fish"),
+    ],
+)
+def test_wrong_use_is_told_in_a_line_or_two(nowhere: Shell, words: tuple[str, ...]) -> None:
+    outcome = nowhere.run(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err
+    if words:
+        assert outcome.err.startswith("agentbus: ")
+        assert len(outcome.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("send", "a", "note", "1", "--priority", "10"), ("receive", "--max", "0"), ("receive", "--wait", "-1"),
+     ("progress", "101"), ("busy", "-1"), ("state", "set", "a b", "1"), ("send", "ä", "note"),
+     ("wait", "--timeout", "nan"), ("receive", "--lease", "0")],
+)  # fmt: skip
+def test_what_is_out_of_range_is_wrong_use(agent: Shell, words: tuple[str, ...]) -> None:
+    assert agent.json(*words, agent="a", code=2)["fix"] != ""
+
+
+def test_a_lock_timeout_is_transient(agent: Shell) -> None:
+    agent.environment["AGENTBUS_LOCK_TIMEOUT"] = "0.1"
+    with open(agent.directory / ".agentbus" / "bus.lock", "rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        begun = time.monotonic()
+        assert agent.json("send", "a", "note", "1", agent="a", code=3)["code"] == "lock_timeout"
+        assert time.monotonic() - begun < 10
+    agent.say("send", "a", "note", "1", agent="a")
+
+
+@pytest.mark.parametrize("words", [("receive", "--wait", "60"), ("wait",), ("request", "a", "note", "1"),
+                                   ("state", "watch"), ("status", "--watch"), ("events", "--follow")])  # fmt: skip
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_what_waits_can_be_interrupted(agent: Shell, words: tuple[str, ...], number: int, code: int) -> None:
+    waiting = agent.start(*words, agent="a")
+    try:
+        folder = agent.directory / ".agentbus" / "bells"
+        deadline = time.monotonic() + 30
+        if "status" in words:
+            assert waiting.stdout is not None
+            assert waiting.stdout.readline()
+        else:
+            while not folder.is_dir() or not os.listdir(folder):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        waiting.send_signal(number)
+        _, err = waiting.communicate(timeout=30)
+        assert (waiting.returncode, err) == (code, b"")
+        assert not folder.is_dir() or os.listdir(folder) == []
+    finally:
+        if waiting.poll() is None:
+            waiting.kill()
+            waiting.communicate()
+
+
+def test_a_closed_pipe_ends_it_quietly(agent: Shell) -> None:
+    for words in (("agents", "--help"), ("agents", "list"), ("messages", "list", "--json"), ("completion", "bash")):
+        process = agent.start(*words, agent="a")
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(30) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        process.stderr.close()
+
+
+def test_where_nothing_can_be_printed_nothing_is_lost(agent: Shell) -> None:
+    agent.say("send", "a", "note", "1", agent="a")
+    environment = {**agent.environment, "AGENTBUS_AGENT": "a"}
+    for redirected, code in ((">/dev/full", 1), (">&-", 2), (">&- 2>&-", 2)):
+        done = subprocess.run(
+            ["sh", "-c", f'"{COMMAND}" receive --ack {redirected}'],
+            cwd=agent.directory,
+            env=environment,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        assert (done.returncode, b"Traceback" in done.stderr) == (code, False), redirected
+    assert len(agent.json("receive", "--ack", agent="a")) == 1
+
+
+def test_debug_shows_where(agent: Shell) -> None:
+    process = agent.start("send", "nobody", "note", "1", "--debug", agent="a")
+    _, err = process.communicate(timeout=30)
+    assert b"Traceback" in err
+    assert process.returncode == 1

@@ -1,0 +1,131 @@
+"""How a command starts: what it imports, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import TIMEOUT, Shell
+
+HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "rich"}
+LATE = {"logging", "pathlib", "hashlib", "tempfile", "random", "shutil", "threading", "difflib", "locale", "inspect"}
+"""What takes long to import, and what a short command has no need of. msgspec imports inspect itself."""
+
+PROGRAM = """
+import json, sys
+from agentbus.cli.main import main
+code = main(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send", "a", "note", '{"n": 1}'),
+        ("receive", "--wait", "0.01"),
+        ("state", "set", "k", "1"),
+        ("state", "get", "k"),
+        ("heartbeat",),
+        ("ack", "m-1"),
+        ("progress", "10"),
+        ("agents", "list"),
+        ("messages", "list"),
+        ("status",),
+        ("request", "a", "note", "1", "--timeout", "0.01"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_data_command_imports_nothing_heavy(shell: Shell, words: tuple[str, ...]) -> None:
+    shell.register("a")
+    shell.environment["AGENTBUS_AGENT"] = "a"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words, "--quiet"],
+        cwd=shell.directory,
+        env=shell.environment,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code in {0, 1, 4}
+    assert not HEAVY & set(modules)
+    if words[0] in {"send", "state", "heartbeat"}:
+        assert not (LATE - {"inspect"}) & set(modules)
+
+
+def test_what_agents_keep_imports_nothing_heavy(shell: Shell) -> None:
+    """In one process, for all of them."""
+    calls = [
+        "session start planning --id s", "session status s", "session list", "session interrupted", "session pause s",
+        "session recover s", "session continue s", "document save plan 1 --session s", "document show plan --session s",
+        "document history plan --session s", "document export plan plan.json --session s",
+        "checkpoint create x 1 --file plan.json", "checkpoint create x --all --of session:s", "checkpoint list",
+        "checkpoint show 1", "checkpoint restore", "checkpoint verify 1", "checkpoint prune --keep 1", "events",
+        "types list", "types add zebra", "recovery list", "recovery clear", "backup list", "prime",
+        "session complete s", "task start feature 1 --id t", "task list", "task show t --history", "task approvals",
+        "task resumable", "task halt t", "task continue t", "task auto t off", "task stop t", "task resume t",
+        "task restart t", "task edit t --name x", "task log t", "task stats", "task auto t on --by ada",
+    ]  # fmt: skip
+    program = """
+import json, sys
+from agentbus.cli.main import main
+codes = {call: main(call.split()) for call in sys.argv[1:]}
+print(json.dumps([codes, sorted(sys.modules)]), file=sys.stderr)
+"""
+    shell.register("a")
+    shell.environment["AGENTBUS_AGENT"] = "a"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *calls],
+        cwd=shell.directory,
+        env=shell.environment,
+        capture_output=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    codes, modules = json.loads(done.stderr.splitlines()[-1])
+    assert {call: code for call, code in codes.items() if code} == {}
+    assert not HEAVY & set(modules)
+
+
+def test_every_command_is_explained_with_an_example(nowhere: Shell) -> None:
+    """In one process, for all of them."""
+    program = """
+from importlib import import_module
+from agentbus.cli.main import parser
+from agentbus.cli.command_table import COMMANDS
+for name, (module, purpose) in COMMANDS.items():
+    found = {full: command for full, command in import_module(f"agentbus.cli.commands.{module}").COMMANDS.items()
+             if full.partition(" ")[0] == name}
+    assert found, name
+    assert purpose
+    for full, command in found.items():
+        text = parser(full, command).format_help()
+        assert command.purpose.endswith(".") and command.purpose in text.replace("\\n", " "), full
+        assert "agentbus" in command.example and "plain output:" in text, full
+        for option in ("--json", "--url", "--agent", "--quiet", "--debug", "--help"):
+            assert option in text, full
+        wide = [line for line in text.splitlines() if len(line) > 80 and not line.startswith("  agentbus ")]
+        assert not wide, wide
+        print(full)
+"""
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert {b"send", b"agents list", b"state watch"} <= set(done.stdout.splitlines())
+
+
+def test_help_is_there_without_a_bus(nowhere: Shell) -> None:
+    overview = nowhere.say("--help")
+    assert "receive" in overview
+    assert "exit codes" in overview
+    assert "agentbus send exec-001" in nowhere.say("send", "--help")
+    assert "agentbus agents find python" in nowhere.say("agents", "--help")
+    assert nowhere.say("--version").startswith("agentbus ")
+    assert list(nowhere.directory.iterdir()) == []

@@ -1,0 +1,1 @@
+"""Tests of the SQLite engine only: files, locks, file systems."""

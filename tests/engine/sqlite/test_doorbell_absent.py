@@ -1,0 +1,41 @@
+"""Where no doorbell can be hung up, the database's version is looked at instead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+import agentbus
+from agentbus.engine.sqlite import doorbell
+
+
+def _no_socket(directory: Path) -> doorbell.Bell:
+    raise OSError("sockets do not work here")
+
+
+async def test_a_bus_without_a_doorbell_receives_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with agentbus.connect(tmp_path, beat_every=3600) as elsewhere:
+        monkeypatch.setattr(doorbell, "Bell", _no_socket)
+        async with agentbus.connect(tmp_path, beat_every=3600) as bus:
+            assert "no doorbell" in caplog.text
+            a = await bus.register("a", type="worker")
+            b = await elsewhere.register("b", type="worker")
+            waiting = asyncio.create_task(a.receive())
+            while not a.waiting:
+                await anyio.lowlevel.checkpoint()
+            await a.progress(1)  # answered after the claim that found nothing
+            begun = time.monotonic()
+            await b.send("a", "note", 1)
+            with anyio.fail_after(10):
+                message = await waiting
+            print(
+                f"heard after {(time.monotonic() - begun) * 1000:.0f} ms, looking every {doorbell.POLL * 1000:.0f} ms"
+            )
+            assert message is not None
+            await message.ack()

@@ -1,0 +1,71 @@
+"""A process that holds the write lock too long is named to the waiters, which continue afterwards."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import agentbus
+from agentbus.errors import LockTimeout
+from tests.faults.rows import integrity, value
+from tests.support.figures import Figure, Scale
+from tests.support.processes import Team
+
+WAITERS = 8
+
+
+async def attempt(agent: agentbus.Agent, number: int) -> int | None:
+    """The process that is said to have the lock; None if it was sent."""
+    try:
+        await agent.send("waiter", "note", number, message_id=f"n-{number}")
+    except LockTimeout as error:
+        return int(error.pid)
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.fault(8)
+@pytest.mark.parametrize("how", ["stopped", "inherited"])
+async def test_a_stopped_lock_holder_is_named_and_writes_resume_once_it_continues(
+    short: Path, team: Team, figure: Figure, scale: Scale, how: str
+) -> None:
+    path = short / "bus"
+    stands = scale(2.0, 10.0)
+    named: set[int | None] = set()
+    refused = 0
+    async with agentbus.connect(path, lock_timeout=0.5, beat_every=3600) as bus:
+        agent = await bus.register("waiter", type="worker")
+        holder = team.start("worker_stopped", path, how)
+        pid = int(await asyncio.to_thread(holder.expect, "stopping"))
+        end = time.monotonic() + stands
+        while time.monotonic() < end:
+            found = await asyncio.gather(*(attempt(agent, number) for number in range(WAITERS)))
+            named.update(found)
+            refused += len(found)
+        begun = time.monotonic()
+        if how == "stopped":
+            holder.resume()
+            await asyncio.to_thread(holder.expect, "through")
+        else:
+            os.kill(pid, signal.SIGKILL)
+        assert set(await asyncio.gather(*(attempt(agent, number) for number in range(WAITERS)))) == {None}
+        took = time.monotonic() - begun
+        await agent.complete()
+    rows = value(path, "SELECT count(*) FROM messages")
+    there = value(path, "SELECT count(DISTINCT message_id) FROM messages")
+    written = value(path, "SELECT count(*) FROM meta WHERE key = 'paused'")
+    figure(
+        f"{how} for {stands:g} s, all well {took * 1000:.0f} ms later",
+        refused=refused,
+        acknowledged=WAITERS,
+        lost=WAITERS - there,
+        doubled=rows - there,
+    )
+    assert named == {pid}, "the one that has it is named, and nobody else"
+    assert rows == there
+    assert (there, written) == (WAITERS, 1 if how == "stopped" else 0)
+    assert took < 10
+    assert integrity(path) == "ok"

@@ -1,1 +1,0 @@
-"""What only the SQLite engine has: files, locks, file systems."""
