@@ -23,7 +23,7 @@ endef
 .PHONY: help demo test test-matrix faults bench schemas picture clean
 
 help:
-	@echo "make demo    watch a team be killed, and go on"
+	@echo "make demo    watch a team be killed and resume its work"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make test-matrix  run the conformance suite with the oldest and the newest dependencies (PYTHON=python3.13)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"

@@ -35,7 +35,7 @@ NO_GERUNDS = frozenset({"string", "ring", "thing"})
 EXCLUDED: frozenset[str] = frozenset()
 """Generated files."""
 
-PACKAGE = ("agentbus/**/*.py", "agentbus/engine/sql/**/*.sql")
+PACKAGE = ("agentbus/**/*.py", "agentbus/engine/sql/**/*.sql", "schemas/**/*.sql", "Makefile", "benchmarks/**/*.py")
 DOCUMENTS = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "examples/**/*.py", "examples/**/*.md",
     "examples/**/*.sh", ".github/**/*.md", "benchmarks/README.md", "tests/faults/README.md",

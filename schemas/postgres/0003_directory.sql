@@ -1,8 +1,8 @@
--- What a send looks up (who is there, which types are known, the quotas) seldom changes, and the changes are counted: whoever
--- remembers it can tell whether it still holds. Version 3, on PostgreSQL.
+-- What a send looks up (agents, types, quotas) seldom changes. Changes are counted, so that a process that caches it can check
+-- whether its copy is current. Version 3, on PostgreSQL.
 INSERT INTO counters (name, value) VALUES ('directory', 0);
 
--- Once in a transaction: thousands of agents may fail in one.
+-- Once per transaction: thousands of agents may fail in one.
 CREATE FUNCTION directory_changed() RETURNS trigger
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
@@ -12,7 +12,7 @@ BEGIN
 END
 $$;
 
--- Whether one that lives is suspected makes no difference to senders; beats change that, many at once.
+-- Suspicion of a live agent does not matter to senders, and heartbeats change it for many agents at once.
 CREATE TRIGGER agents_directory AFTER UPDATE ON agents FOR EACH ROW
 WHEN (
     (
@@ -33,8 +33,8 @@ EXECUTE FUNCTION directory_changed();
 CREATE TRIGGER meta_leaves_directory AFTER DELETE ON meta FOR EACH ROW WHEN (OLD.key = 'quotas')
 EXECUTE FUNCTION directory_changed();
 
--- Takes the lock of those who write beside others, as a transaction would at its beginning, and then looks whether the
--- directory is still this one. Whoever would have to wait for the lock has to take the time anew once it has it: not here.
+-- Take the lock of concurrent writers, as a transaction does at its start, then check that the directory is unchanged. A caller
+-- that would have to wait for the lock gets false: it must read the time again once it has the lock.
 CREATE FUNCTION directory_is(version bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE

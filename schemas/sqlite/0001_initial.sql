@@ -1,15 +1,15 @@
 -- The tables of agentbus, version 1.
 --
 -- Times are integer milliseconds: wall time in columns that people read (created, due, expires …), awake time
--- (a clock that stands still in suspend and never jumps) in beat, last_call, busy_until, resume_by and lease_until.
--- Formats are enforced here, so that they hold even against someone writing with the sqlite3 shell.
+-- (a clock that stops during suspend and never jumps) in beat, last_call, busy_until, resume_by and lease_until.
+-- Formats are enforced here, so that they hold against every writer, the sqlite3 shell included.
 --
 -- length() and GLOB stop at a NUL, hence the instr().
--- Tables written all the time say `x = 'a' OR x = 'b'`, most frequent first: for three constants or more SQLite builds a
--- b-tree of `x IN ('a', 'b', 'c')` anew for every statement, which cost 4 of 12 microseconds of an insert.
+-- Tables on the hot path use `x = 'a' OR x = 'b'`, most frequent value first: for three constants or more, SQLite builds a
+-- b-tree of `x IN ('a', 'b', 'c')` for every statement, which cost 4 of the 12 microseconds of an insert.
 
--- Facts about the bus itself: a name of its own, by which an archive knows whether it comes home; when it was first opened,
--- and the boot in which it was last; what was changed of the retention policy, and when that was last applied (wall time).
+-- Facts about the bus: its random name, by which an archive recognises the bus it came from; when it was created, and the
+-- boot in which it was last open; changes to the retention policy, and when it was last applied (wall time).
 CREATE TABLE meta (
     key   TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
     value TEXT NOT NULL,
@@ -19,9 +19,9 @@ CREATE TABLE meta (
 
 INSERT INTO meta (key, value) VALUES ('bus', lower(hex(randomblob(8))));
 
--- Numbers that only grow. message: the last message id given out (ids are never reused, even after a purge).
--- topology: changes whenever a process starts or stops listening, so that others may cache whom to ring.
--- change: the last change number of state, of whatever scope.
+-- Counters that only grow. message: the last message id (ids are never reused, even after a purge).
+-- topology: changes whenever a process starts or stops listening, so that other processes can cache the listeners.
+-- change: the last change number of state, in any scope.
 CREATE TABLE counters (
     name  TEXT    NOT NULL PRIMARY KEY CHECK (name <> ''),
     value INTEGER NOT NULL CHECK (value >= 0)
@@ -29,9 +29,9 @@ CREATE TABLE counters (
 
 INSERT INTO counters (name, value) VALUES ('message', 0), ('topology', 0), ('change', 0);
 
--- An operating-system process that has the bus open. One beat serves all its agents. A `watched` one has not: a visiting
--- agent named its pid, and it never beats. `every`: how long
--- it is between its beats. `silent`: a sweep found it so since its last beat.
+-- An operating-system process that has the bus open. One heartbeat serves all its agents. A `watched` process does not have
+-- it open: a visiting agent named its pid, and it sends no heartbeats. `every`: the interval of its heartbeats. `silent`: a
+-- sweep found no heartbeat since the last one.
 CREATE TABLE processes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     host    TEXT    NOT NULL CHECK (host <> ''),
@@ -51,7 +51,7 @@ CREATE TABLE processes (
 
 CREATE INDEX processes_live ON processes (id) WHERE status = 'live';
 
--- Which process wants to be rung for which channel: 'mailbox/12', 'state/planner-1', 'events'.
+-- The channels whose changes a process wants to be notified of: 'mailbox/12', 'state/planner-1', 'events'.
 CREATE TABLE listeners (
     channel TEXT    NOT NULL CHECK (channel <> ''),
     process INTEGER NOT NULL REFERENCES processes (id) ON DELETE CASCADE,
@@ -60,7 +60,7 @@ CREATE TABLE listeners (
 
 CREATE INDEX listeners_by_process ON listeners (process);
 
--- The names that agents and messages may have as their type; a message type may carry a JSON Schema.
+-- The types that agents and messages may have; a message type may have a JSON Schema.
 CREATE TABLE vocabulary (
     kind        TEXT    NOT NULL CHECK (kind IN ('agent', 'message')),
     name        TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -75,8 +75,8 @@ CREATE TABLE vocabulary (
 ) STRICT, WITHOUT ROWID;
 
 -- One coordinated operation, owned by the process that is in its block. `expected` maps a producer to the document it
--- owes. `troubled`: an agent of it failed since it was started or last continued. `resume_by`: it was resumed with nobody in
--- it, and until then (awake time) somebody must come.
+-- must deliver. `troubled`: one of its agents failed since it was started or last continued. `resume_by`: it was resumed without
+-- agents, and one must join before this awake time.
 CREATE TABLE sessions (
     id        TEXT    NOT NULL PRIMARY KEY
               CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -104,11 +104,11 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_open ON sessions (status, updated) WHERE ended IS NULL;
 CREATE INDEX sessions_by_process ON sessions (process) WHERE ended IS NULL;
--- For retention: whether a process may go, which SQLite asks too, is not to be found by looking at every session.
+-- For retention, and for the foreign key when a process is deleted: find the sessions of a process without a scan.
 CREATE INDEX sessions_naming ON sessions (process) WHERE process IS NOT NULL;
 CREATE INDEX sessions_by_age ON sessions (created, id);
 
--- Who of a list has finished, so that a meeting that was cut off goes on with the remaining ones. A row for each member:
+-- The members of a meeting that have finished, so that an interrupted meeting resumes with the others. One row per member:
 -- two processes that finish two members at once write two rows.
 CREATE TABLE participants (
     session  TEXT    NOT NULL REFERENCES sessions (id),
@@ -126,8 +126,8 @@ CREATE TABLE participants (
     CHECK ((result IS NULL) = (checksum IS NULL))
 ) STRICT;
 
--- Where messages wait: an agent's own box, its replies, a pool's, a subscription's; a topic only has a name here.
--- A mailbox is never deleted: nothing indexes messages by mailbox alone, so that deleting one would scan them all.
+-- Mailboxes: of an agent, of the replies to it, of a pool, of a subscription; a topic has a name here and no messages.
+-- A mailbox is never deleted: messages have no index on the mailbox alone, so the foreign key would scan them all.
 CREATE TABLE mailboxes (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     kind    TEXT    NOT NULL CHECK (kind IN ('agent', 'replies', 'pool', 'topic', 'subscription')),
@@ -141,9 +141,9 @@ CREATE TABLE mailboxes (
     CHECK ((owner = '') = (kind IN ('pool', 'topic')))
 ) STRICT;
 
--- A registered worker. Each life of an id has an epoch; calls of an older epoch are refused. `cut_off`: its last
--- life had begun and did not complete, so that the next one goes on from a checkpoint (2: it was stopped on purpose, and
--- nobody expects it again).
+-- A registered agent. Each incarnation of an id has an epoch; calls of an older epoch are refused. `cut_off`: its last
+-- incarnation started and did not complete, so the next one resumes from a checkpoint (2: it was stopped on purpose, and is
+-- not expected again). `patience`: the timeout after which a visiting agent is overdue.
 CREATE TABLE agents (
     id           TEXT    NOT NULL PRIMARY KEY
                  CHECK (length(id) BETWEEN 1 AND 128 AND id NOT GLOB '*[^A-Za-z0-9._:@/-]*'
@@ -184,18 +184,18 @@ CREATE TABLE agents (
     CHECK (kind = 'resident' OR patience IS NOT NULL)
 ) STRICT;
 
--- Every call is fenced: this index alone answers whether it may act, and where its mailboxes are.
+-- Every call is fenced: this index covers the check of status and epoch, and the look-up of the mailboxes.
 CREATE INDEX agents_standing ON agents (id, status, epoch, mailbox, replies);
 CREATE INDEX agents_by_process ON agents (process, status) WHERE ended IS NULL;
 -- For retention, as for sessions.
 CREATE INDEX agents_naming ON agents (process) WHERE process IS NOT NULL;
--- For the sweep, which must not look at every agent: those that were silent for longest, and whose patience is over.
+-- For the sweep, which must not scan all agents: those silent for longest, and those past their timeout.
 CREATE INDEX agents_by_call ON agents (status, last_call, busy_until) WHERE ended IS NULL;
 CREATE INDEX agents_visiting ON agents (last_call + patience) WHERE kind = 'visiting' AND ended IS NULL;
 CREATE INDEX agents_by_status ON agents (status, id);
 CREATE INDEX agents_by_session ON agents (session, status) WHERE session IS NOT NULL;
 
--- Who takes work from a pool.
+-- The agents that take work from a pool.
 CREATE TABLE pool_members (
     pool   INTEGER NOT NULL REFERENCES mailboxes (id),
     agent  TEXT    NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
@@ -205,7 +205,7 @@ CREATE TABLE pool_members (
 
 CREATE INDEX pool_members_by_agent ON pool_members (agent);
 
--- Who gets a copy of what is published to a topic, and the mailbox that it lands in.
+-- The agents that get a copy of what is published to a topic, and the mailbox of the copies.
 CREATE TABLE subscriptions (
     topic   INTEGER NOT NULL REFERENCES mailboxes (id),
     agent   TEXT    NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
@@ -216,8 +216,8 @@ CREATE TABLE subscriptions (
 
 CREATE INDEX subscriptions_by_agent ON subscriptions (agent);
 
--- The queue. The mailbox is a message's only foreign key; sender and session are plain text on purpose: unindexed
--- children would make deleting an agent scan every message. `lease` counts hand-outs: (id, lease) names one of them.
+-- The queue. The mailbox is the only foreign key; sender and session are plain text on purpose: without an index on them,
+-- deleting an agent would scan all messages. `lease` counts deliveries: (id, lease) identifies one of them.
 CREATE TABLE messages (
     id           INTEGER PRIMARY KEY,
     message_id   TEXT    CHECK (length(message_id) BETWEEN 1 AND 128),
@@ -248,21 +248,21 @@ CREATE TABLE messages (
     CHECK ((status = 'acked' OR status = 'dead' OR status = 'expired') = (finished IS NOT NULL))
 ) STRICT;
 
--- These four serve the claim exactly; a finished message is in none of them, so that kept history costs nothing.
+-- These four serve the claim exactly. A finished message is in none of them, so history costs the claim nothing.
 CREATE INDEX messages_ready ON messages (mailbox, priority DESC, id) WHERE status = 'queued';
 CREATE INDEX messages_due ON messages (mailbox, due) WHERE status = 'scheduled';
 CREATE INDEX messages_leased ON messages (mailbox, lease_until, holder) WHERE status = 'leased';
 CREATE INDEX messages_expiring ON messages (mailbox, expires)
     WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
--- For the sweep: what is too old, in whichever mailbox.
+-- For the sweep: expired messages of all mailboxes.
 CREATE INDEX messages_by_expiry ON messages (expires) WHERE expires IS NOT NULL AND status IN ('queued', 'scheduled');
--- The copies of one publication share their message_id, one per mailbox.
+-- The copies of one published message share its message_id, one per mailbox.
 CREATE UNIQUE INDEX messages_by_message_id ON messages (message_id, mailbox) WHERE message_id IS NOT NULL;
--- Also replies that were read: whoever sends its request again after a crash gets the same reply again.
+-- Includes replies that were read: a request repeated after a crash gets the same reply.
 CREATE INDEX messages_replies ON messages (mailbox, correlation) WHERE correlation IS NOT NULL;
 CREATE INDEX messages_dead ON messages (id) WHERE status = 'dead';
 
--- After, not before: an AFTER trigger saves half of the cost, and RAISE undoes the statement all the same.
+-- AFTER, not BEFORE: it costs half as much, and RAISE undoes the statement in both cases.
 CREATE TRIGGER messages_type_is_known AFTER INSERT ON messages
 WHEN NOT EXISTS (SELECT 1 FROM vocabulary WHERE kind = 'message' AND name = NEW.type)
 BEGIN
@@ -287,7 +287,7 @@ BEGIN
     SELECT RAISE(ABORT, 'agent type is not in the vocabulary');
 END;
 
--- Messages and agents name their type, so that a type is never removed or renamed.
+-- Messages and agents refer to types by name: a type is never removed or renamed.
 CREATE TRIGGER vocabulary_stays BEFORE DELETE ON vocabulary
 BEGIN
     SELECT RAISE(ABORT, 'types are never removed');
@@ -298,7 +298,7 @@ BEGIN
     SELECT RAISE(ABORT, 'types are never renamed');
 END;
 
--- JSON under a scope (an agent's id, session:<id>, or any other name) and a key. A row without a value is a tombstone: it
+-- JSON values by scope (an agent's id, session:<id>, or any other name) and key. A row without a value is a tombstone, which
 -- keeps the version, so that versions never repeat.
 CREATE TABLE state (
     id       INTEGER PRIMARY KEY,
@@ -323,22 +323,22 @@ CREATE TABLE state (
     CHECK (value IS NOT NULL OR expires IS NULL)
 ) STRICT;
 
--- For those who watch a scope: what changed since, and what expires next.
+-- For watchers of a scope: what changed since a number, and what expires next.
 CREATE UNIQUE INDEX state_by_change ON state (scope, change);
 CREATE INDEX state_by_expiry ON state (scope, expires) WHERE expires IS NOT NULL;
--- For the sweep of what expired unwatched.
+-- For the sweep: expired entries of all scopes.
 CREATE INDEX state_expiring ON state (expires) WHERE expires IS NOT NULL;
 -- For retention: the oldest tombstones.
 CREATE INDEX state_tombstones ON state (updated, id) WHERE value IS NULL;
 
--- A scope whose tombstones were removed keeps the highest version among them: what is new there counts on from it.
+-- The highest version among the removed tombstones of a scope: versions of new entries continue from it.
 CREATE TABLE state_floors (
     scope   TEXT    NOT NULL PRIMARY KEY CHECK (length(scope) BETWEEN 1 AND 136),
     version INTEGER NOT NULL CHECK (version >= 1)
 ) STRICT, WITHOUT ROWID;
 
--- A named snapshot; files are references (path, size, sha256), not contents. `size` is the snapshot's in bytes.
--- A composite is of all that belongs to a session, which is its owner.
+-- Named snapshots. Files are references (path, size, sha256), not contents. `size`: bytes of the snapshot.
+-- A composite is a snapshot of everything in a session, which owns it.
 CREATE TABLE checkpoints (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_kind TEXT    NOT NULL CHECK (owner_kind IN ('agent', 'session', 'composite', 'task')),
@@ -362,7 +362,7 @@ CREATE TABLE checkpoints (
 CREATE INDEX checkpoints_by_owner ON checkpoints (owner_kind, owner, id);
 CREATE INDEX checkpoints_by_name ON checkpoints (owner_kind, owner, name, id);
 
--- A named output of a session; the last versions are kept.
+-- Named outputs of a session; the last versions are kept.
 CREATE TABLE documents (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
     session  TEXT    NOT NULL REFERENCES sessions (id),
@@ -377,7 +377,7 @@ CREATE TABLE documents (
     UNIQUE (session, name, version)
 ) STRICT;
 
--- A document that a rollback removed keeps its last version: should it be saved again, versions go on counting.
+-- The last version of a document that a rollback removed: if it is saved again, its versions continue from there.
 CREATE TABLE document_floors (
     session TEXT    NOT NULL REFERENCES sessions (id) ON DELETE CASCADE,
     name    TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 128),
@@ -385,7 +385,7 @@ CREATE TABLE document_floors (
     PRIMARY KEY (session, name)
 ) STRICT, WITHOUT ROWID;
 
--- The audit trail: who changed what, when. Not one per message.
+-- The audit log: which actor changed what, and when. Messages have no events.
 CREATE TABLE events (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     at           INTEGER NOT NULL CHECK (at >= 0),

@@ -1,9 +1,9 @@
--- Durable tasks: what is to be done, what of it is done, and what people have decided. Version 2.
+-- Durable tasks, their steps, and the decisions of people. Version 2.
 
--- A task is leased like a message: (number, lease) names one hand-out, to an agent in one of its lives. `due`: 0 for one
--- that any worker may take, else the wall time at which it becomes so. `halting`: it is to be halted before its next step.
--- `waits` is what a waiting one waits for, `notes` what a redo hands to the steps that it names. `generation` counts the
--- redos: what one of them makes void stays, marked with its number.
+-- A task is leased like a message: (number, lease) identifies one delivery to one incarnation of an agent. `due`: 0 if a worker
+-- may claim it now, otherwise the wall time from which one may. `halting`: halt it before its next step. `waits`: what a waiting
+-- task waits for. `notes`: what a redo passes to the steps that it names. `generation` counts the redos; steps that a redo
+-- invalidates are kept, marked with its number.
 CREATE TABLE tasks (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT    NOT NULL UNIQUE
@@ -57,19 +57,19 @@ CREATE TABLE tasks (
     CHECK (status <> 'failed' OR error IS NOT NULL)
 ) STRICT;
 
--- These serve the claim exactly: what may be taken, what becomes so, and what was held for too long.
+-- These serve the claim exactly: tasks that are ready, that become due, and whose lease has ended.
 CREATE INDEX tasks_ready ON tasks (workflow, number) WHERE due = 0;
 CREATE INDEX tasks_due ON tasks (due) WHERE due > 0;
 CREATE INDEX tasks_leased ON tasks (lease_until, holder) WHERE status = 'running';
 CREATE INDEX tasks_by_status ON tasks (status, number);
 CREATE INDEX tasks_by_parent ON tasks (parent) WHERE parent IS NOT NULL;
 CREATE INDEX tasks_by_session ON tasks (session, number) WHERE session IS NOT NULL;
--- For retention: the oldest that have ended.
+-- For retention: the oldest finished tasks.
 CREATE INDEX tasks_by_end ON tasks (ended, number) WHERE ended IS NOT NULL;
 
--- A step, a sub-task, a phase or a checkpoint of a task. `key` is its name, with a number if it was asked for before.
--- `main`: asked for by the workflow itself, not by one of several branches at once. `superseded`: the redo that made it
--- void, 0 for what counts.
+-- A step, a sub-task, a phase or a checkpoint of a task. `key`: its name, with a number if the name was used before.
+-- `main`: called by the workflow itself, not by one of several concurrent branches. `superseded`: the redo that invalidated
+-- it, 0 if it is valid.
 CREATE TABLE steps (
     id         INTEGER PRIMARY KEY,
     task       INTEGER NOT NULL REFERENCES tasks (number),
@@ -138,6 +138,6 @@ CREATE TABLE approvals (
 
 CREATE INDEX approvals_open ON approvals (task) WHERE status = 'open' AND superseded = 0;
 
--- `silent` of a process was whether a sweep found it so since its last beat; it is when (awake) it did, 0 if none did.
+-- `silent` of a process was a flag; from now on it is the awake time at which a sweep found its heartbeat overdue, 0 if none did.
 ALTER TABLE processes DROP COLUMN silent;
 ALTER TABLE processes ADD COLUMN silent INTEGER NOT NULL DEFAULT 0 CHECK (silent >= 0);

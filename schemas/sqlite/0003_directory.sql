@@ -1,3 +1,3 @@
--- Nothing to do. Version 3 counts the changes of the directory on PostgreSQL, where a send would otherwise look it up in
--- round trips of its own; SQLite looks it up inside the transaction. The file exists so that a number means the same
--- version in both dialects.
+-- Nothing to change. Version 3 counts the changes of the directory on PostgreSQL, where looking it up for each send would take
+-- extra round trips; SQLite looks it up inside the transaction. The file exists so that a number is the same version in both
+-- dialects.
