@@ -27,9 +27,10 @@ from agentbus.engine.interface import Engine
 from agentbus.errors import AgentExists, UnknownType
 from agentbus.operations.agent_deletion import DeleteRequest, delete
 from agentbus.operations.agent_identity import Registration
-from agentbus.operations.agents import Profile, RegisterRequest, UpdateRequest, register, update
+from agentbus.operations.agents import RegisterRequest, UpdateRequest, register, update
 from agentbus.operations.common import INCOMPLETE
 from agentbus.operations.lookups import AgentFilter, get_agent, list_agents
+from agentbus.operations.rows import Profile
 from agentbus.records import AgentRecord, Page
 
 

@@ -5,7 +5,9 @@ there, because PostgreSQL must know its type. A list is an array on PostgreSQL, 
 expands these macros:
 
 - ``/* columns: message */``: the columns of a row of ``operations.rows``; ``/* columns: message m */`` as ``m.id, …``;
-- ``/* values: message */``: a parameter for each of these columns; ``/* nulls: message */``: NULL for each;
+- ``/* values: message */``: a parameter for each of these columns, from ``$1`` or ``/* values: message $7 */`` on;
+- ``/* given: agents.profile $7 */``: assigns each of these columns its parameter, unless that is NULL;
+- ``/* nulls: message */``: NULL for each of these columns;
 - ``id /* in: $1 */``: the value is in a list;
 - ``FROM /* rows: agents.id $1 */``: the rows of a table whose key is in a list; ``AND`` adds further conditions;
 - ``SELECT /* list: $1 bigint */``: the values of a list;
@@ -146,12 +148,15 @@ def _expand(macro: str, dialect: str) -> str:
         prefix = f"{second}." if second else ""
         return ", ".join(prefix + column for column in COLUMNS[first])
     if name == "values":
-        return ", ".join(f"${number}" for number in range(1, len(COLUMNS[first]) + 1))
+        return ", ".join(f"${number}" for number, _ in enumerate(COLUMNS[first], int(second[1:] or 1)))
     if name == "nulls":
         return ", ".join(["NULL"] * len(COLUMNS[first]))
+    table, _, key = first.partition(".")
+    if name == "given":
+        columns = enumerate(COLUMNS[key], int(second[1:]))
+        return ", ".join(f"{column} = coalesce(${number}, {table}.{column})" for number, column in columns)
     if name != "rows":
         return _LISTS[dialect][name].format(list=first, type=second)
-    table, _, key = first.partition(".")
     return _LISTS[dialect][name].format(table=table, key=key, list=second)
 
 

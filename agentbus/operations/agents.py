@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import msgspec
 
 from agentbus.core.clock import Now
-from agentbus.core.codec import plain
 from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownType
 from agentbus.operations.agent_identity import Registration, current_registration
 from agentbus.operations.agent_status import end, resume
@@ -23,41 +22,18 @@ from agentbus.operations.protocol import (
     Op,
     Outcome,
     Query,
-    Row,
     Wake,
     mailbox_channel,
     operation,
     single_operation,
 )
 from agentbus.operations.receive import take_back
-from agentbus.operations.rows import Held
+from agentbus.operations.rows import Held, Profile
 from agentbus.operations.session_status import ENDED, closed_session_error
 from agentbus.operations.task_ownership import release_tasks_of
 
 DEFAULT_PATIENCE = 30 * 60 * 1000
 """Milliseconds that a visiting agent may be silent by default."""
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """The attributes that an agent declares. None leaves the present value."""
-
-    name: str | None = None
-    milestone: str | None = None
-    parent: str | None = None
-    capabilities: tuple[str, ...] | None = None
-    model: str | None = None
-    prompt: str | None = None
-    load: int | None = None
-    estimate: int | None = None
-    metadata: str | None = None
-    patience: int | None = None
-
-    def row(self) -> Row:
-        return (
-            self.name, self.milestone, self.parent,
-            None if self.capabilities is None else plain(self.capabilities),
-            self.model, self.prompt, self.load, self.estimate, self.metadata, self.patience,
-        )  # fmt: skip
 
 
 class RegisterRequest(msgspec.Struct, frozen=True):
@@ -197,7 +173,7 @@ def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
 @single_operation(durable=True)
 def update(request: UpdateRequest, now: Now) -> Op[Outcome[None]]:
     """Change the profiles of agents."""
-    rows = yield Query("agent_update", (*request.profile.row(), now.wall, request.agent))
+    rows = yield Query("agent_update", (now.wall, request.agent, *request.profile.row()))
     return None if rows else UnknownAgent(agent=request.agent)
 
 
@@ -275,9 +251,8 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
         (
             request.agent, request.type, request.kind, session, request.process,
             request.status, now.wall, now.wall if request.alive else None, now.awake, *boxes,
-            int(request.alive), *request.profile.row(),
-            None if request.within is None else now.awake + request.within,
-            DEFAULT_PATIENCE if request.kind == "visiting" else None,
+            int(request.alive), None if request.within is None else now.awake + request.within,
+            DEFAULT_PATIENCE if request.kind == "visiting" else None, *request.profile.row(),
         ),
     )  # fmt: skip
     if request.alive and session is not None:

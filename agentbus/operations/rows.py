@@ -14,7 +14,7 @@ import msgspec
 
 from agentbus.core.addresses import Address
 from agentbus.core.clock import Now
-from agentbus.core.codec import check, decode
+from agentbus.core.codec import check, decode, plain
 from agentbus.errors import DamagedPayload
 
 Lease: TypeAlias = tuple[int, int]
@@ -203,6 +203,28 @@ class Held(msgspec.Struct, frozen=True):
         )
 
 
+class Profile(msgspec.Struct, frozen=True):
+    """The columns of an agent that a caller gives. None leaves the present value.
+
+    The queries name the first four, which have defaults; a new agent has NULL in the others.
+    """
+
+    name: str | None = None
+    capabilities: tuple[str, ...] | None = None
+    metadata: str | None = None
+    patience: int | None = None
+    milestone: str | None = None
+    parent: str | None = None
+    model: str | None = None
+    prompt: str | None = None
+    load: int | None = None
+    estimate: int | None = None
+
+    def row(self) -> tuple[object, ...]:
+        name, capabilities, *others = msgspec.structs.astuple(self)
+        return name, None if capabilities is None else plain(capabilities), *others
+
+
 class AgentRow(msgspec.Struct, frozen=True):
     """An agent as the registry shows it: the fields of ``AgentRecord``, with times in milliseconds and JSON as text."""
 
@@ -285,6 +307,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "message": MessageRow.__struct_fields__,
     "stored_message": StoredMessage.__struct_fields__,
     "held": Held.__struct_fields__,
+    "profile": Profile.__struct_fields__[4:],
     "agent": AgentRow.__struct_fields__,
     "stored_agent": StoredAgent.__struct_fields__,
     "held_task": tuple(_HELD_TASK.split()),

@@ -8,9 +8,10 @@ from typing import Any
 from agentbus import Bus
 from agentbus.core import process_info
 from agentbus.operations.agent_identity import Registration, VisitRequest, visit
-from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.agents import RegisterRequest, register
 from agentbus.operations.processes import EnterRequest, HeartbeatRequest, enter, heartbeat
 from agentbus.operations.protocol import Actor
+from agentbus.operations.rows import Profile
 
 NOBODY = 2**22 + 1
 """A pid that no process has: Linux gives out none above 2**22."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.agents import RegisterRequest, register
+from agentbus.operations.rows import Profile
 from agentbus.sync.bus import open_bus
 from tests.cli.conftest import Shell
 

@@ -15,11 +15,12 @@ from agentbus.core.validation import MAX_PAYLOAD
 from agentbus.engine.sqlite import paths
 from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.errors import AgentBusError
-from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.agents import RegisterRequest, register
 from agentbus.operations.lookups import get_agent
 from agentbus.operations.processes import EnterRequest, LeaveRequest, enter, leave
 from agentbus.operations.protocol import Actor
 from agentbus.operations.receive import AckRequest, ClaimRequest, ack, claim
+from agentbus.operations.rows import Profile
 from agentbus.operations.send import SendRequest, send
 
 

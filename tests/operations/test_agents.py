@@ -8,7 +8,6 @@ from agentbus.operations.agents import (
     BusyRequest,
     DeclareRequest,
     MembershipRequest,
-    Profile,
     ProgressRequest,
     UpdateRequest,
     busy,
@@ -18,6 +17,7 @@ from agentbus.operations.agents import (
     update,
 )
 from agentbus.operations.protocol import Actor, mailbox_channel
+from agentbus.operations.rows import Profile
 from tests.operations.script import ALIVE, NOW, A, Answer, B, play
 
 FENCED = Actor("a", 7)
@@ -56,9 +56,10 @@ def test_an_update_changes_what_is_given_and_leaves_the_rest() -> None:
     played = play(update.run(requests, NOW), ("agent_update", [("a",)]), ("agent_update", []))
     assert played.outcomes[0] is None
     assert isinstance(played.outcomes[1], UnknownAgent)
-    assert played.written("agent_update")[0] == (
-        None, None, None, "[]", None, None, 80, None, None, None, NOW.wall, "a",
-    )  # fmt: skip
+    wall, id, *profile = played.written("agent_update")[0]
+    assert (wall, id) == (NOW.wall, "a")
+    given = dict(zip(Profile.__struct_fields__, profile, strict=True))
+    assert given == {**dict.fromkeys(Profile.__struct_fields__), "capabilities": "[]", "load": 80}
 
 
 def test_joining_makes_the_mailboxes_and_listens_to_them() -> None:

@@ -9,9 +9,10 @@ import pytest
 from agentbus.core.codec import decode
 from agentbus.errors import AgentExists, UnknownSession, UnknownType, WrongState
 from agentbus.operations.agent_identity import Registration
-from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.agents import RegisterRequest, register
 from agentbus.operations.common import LIVE
 from agentbus.operations.protocol import Row, mailbox_channel
+from agentbus.operations.rows import Profile
 from tests.operations.script import ENDED, NOW, Answer, Played, errors, held, play
 
 KNOWN: Answer = ("type_known", [("worker", None)])
@@ -65,7 +66,10 @@ def test_a_new_agent_gets_an_epoch_and_two_mailboxes() -> None:
 def test_the_declared_profile_is_written_and_the_rest_is_null() -> None:
     profile = Profile("Ada", capabilities=("python", "sql"), load=30)
     played = play(register.run([request(profile=profile)], NOW), KNOWN, *status(None), *registered(), TOPOLOGY)
-    assert row(played)[12:] == ("Ada", None, None, '["python","sql"]', None, None, 30, None, None, None, None, None)
+    assert row(played)[12:14] == (None, None), "no deadline, no default patience"
+    given = dict(zip(Profile.__struct_fields__, row(played)[14:], strict=True))
+    declared = {"name": "Ada", "capabilities": '["python","sql"]', "load": 30}
+    assert given == {**dict.fromkeys(Profile.__struct_fields__), **declared}
 
 
 def test_its_process_listens_to_every_mailbox_it_reads() -> None:

@@ -22,7 +22,7 @@ from agentbus.engine.queries import load
 from agentbus.engine.sqlite.connection import Connection, migrations
 from agentbus.engine.sqlite.migration import build
 from agentbus.errors import AgentBusError, AgentFenced, LeaseLost
-from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
+from agentbus.operations.agents import EndRequest, RegisterRequest, finish, register
 from agentbus.operations.processes import EnterRequest, enter
 from agentbus.operations.protocol import (
     Actor,
@@ -55,7 +55,7 @@ from agentbus.operations.receive import (
     release,
     take_reply,
 )
-from agentbus.operations.rows import Draft
+from agentbus.operations.rows import Draft, Profile
 from agentbus.operations.send import SendRequest, send
 from tests.support.examples import examples
 

@@ -9,9 +9,10 @@ import pytest
 from agentbus.core.codec import decode
 from agentbus.errors import SessionDiffers, SessionEnded, SessionExists, SessionLost, UnknownSession, WrongState
 from agentbus.operations.agent_status import interrupt, resume
-from agentbus.operations.agents import EndRequest, Profile, RegisterRequest, finish, register
+from agentbus.operations.agents import EndRequest, RegisterRequest, finish, register
 from agentbus.operations.processes import LeaveRequest, leave
 from agentbus.operations.protocol import Row
+from agentbus.operations.rows import Profile
 from agentbus.operations.sessions import (
     ChangeRequest,
     SessionFilter,

@@ -17,9 +17,9 @@ from agentbus.engine.sqlite.engine import SQLiteEngine
 from agentbus.engine.sqlite.paths import find
 from agentbus.engine.sqlite.writer import Writer
 from agentbus.operations.agent_identity import Registration
-from agentbus.operations.agents import Profile, RegisterRequest, register
+from agentbus.operations.agents import RegisterRequest, register
 from agentbus.operations.protocol import Actor, Op, Outcome, Query, operation
-from agentbus.operations.rows import Draft
+from agentbus.operations.rows import Draft, Profile
 from agentbus.operations.send import SendRequest
 from agentbus.operations.types import DefineRequest, define
 

@@ -13,11 +13,11 @@ from agentbus.core.codec import plain_payload
 from agentbus.engine.postgres.blocking import BlockingPostgres
 from agentbus.engine.postgres.server import parse
 from agentbus.errors import AccessDenied, AgentBusError, BusClosed, Misuse, ServerUnreachable, UnknownRecipient
-from agentbus.operations.agents import DeclareRequest, Profile, RegisterRequest, declare, register
+from agentbus.operations.agents import DeclareRequest, RegisterRequest, declare, register
 from agentbus.operations.lookups import count
 from agentbus.operations.protocol import Actor, mailbox_channel
 from agentbus.operations.receive import ClaimRequest, claim
-from agentbus.operations.rows import Draft
+from agentbus.operations.rows import Draft, Profile
 from agentbus.operations.send import SendRequest, send
 from tests.support.proxy import DELAY, proxied, socket_and_schema
 

@@ -32,15 +32,15 @@ WHERE subscriptions.agent = $1;
 
 -- name: agent_register
 -- Start an incarnation of an agent, or announce it. $12 is added to its epoch: 1 or 0; a deleted agent continues from
--- its last epoch. NULL in the profile keeps the stored value; $24 is the patience of an agent that never had one.
+-- its last epoch. NULL in the profile keeps the stored value; $14 is the patience of an agent that never had one.
 INSERT INTO agents (
     id, type, kind, session, process, status, created, started, updated, last_call, mailbox, replies, epoch,
-    name, milestone, parent, capabilities, model, prompt, load, estimate, metadata, patience, busy_until
+    busy_until, name, capabilities, metadata, patience, /* columns: profile */
 )
 VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $7, $9, $10, $11, $12 + (SELECT epoch FROM mailboxes WHERE id = $10),
-    coalesce($13, $1), $14, $15, coalesce($16, '[]'), $17, $18, $19, $20, coalesce($21, '{}'),
-    coalesce(CAST($22 AS bigint), $24), $23
+    $13, coalesce($15, $1), coalesce($16, '[]'), coalesce($17, '{}'), coalesce(CAST($18 AS bigint), $14),
+    /* values: profile $19 */
 )
 ON CONFLICT (id) DO UPDATE SET
     type = excluded.type,
@@ -52,16 +52,11 @@ ON CONFLICT (id) DO UPDATE SET
     updated = excluded.updated,
     last_call = excluded.last_call,
     epoch = agents.epoch + $12,
-    name = coalesce($13, agents.name),
-    milestone = coalesce($14, agents.milestone),
-    parent = coalesce($15, agents.parent),
+    name = coalesce($15, agents.name),
     capabilities = coalesce($16, agents.capabilities),
-    model = coalesce($17, agents.model),
-    prompt = coalesce($18, agents.prompt),
-    load = coalesce($19, agents.load),
-    estimate = coalesce($20, agents.estimate),
-    metadata = coalesce($21, agents.metadata),
-    patience = coalesce($22, agents.patience, $24),
+    metadata = coalesce($17, agents.metadata),
+    patience = coalesce($18, agents.patience, $14),
+    /* given: agents.profile $19 */,
     progress = 0,
     cut_off = CASE WHEN $12 = 1 THEN 0 ELSE agents.cut_off END,
     note = NULL,
@@ -99,18 +94,13 @@ ORDER BY id;
 -- name: agent_update
 -- Change the profile of an agent; NULL keeps the stored value.
 UPDATE agents SET
-    name = coalesce($1, name),
-    milestone = coalesce($2, milestone),
-    parent = coalesce($3, parent),
+    updated = $1,
+    name = coalesce($3, name),
     capabilities = coalesce($4, capabilities),
-    model = coalesce($5, model),
-    prompt = coalesce($6, prompt),
-    load = coalesce($7, load),
-    estimate = coalesce($8, estimate),
-    metadata = coalesce($9, metadata),
-    patience = coalesce($10, patience),
-    updated = $11
-WHERE id = $12
+    metadata = coalesce($5, metadata),
+    patience = coalesce($6, patience),
+    /* given: agents.profile $7 */
+WHERE id = $2
 RETURNING id;
 
 -- name: agent_end
