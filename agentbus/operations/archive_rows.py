@@ -6,17 +6,25 @@ processes, which differ in another bus. Payloads keep their text, so that their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeAlias
+from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import msgspec
 
 from agentbus.core.clock import Now
-from agentbus.core.validation import MAX_HEADERS, TASK_ENDED, session_scope
+from agentbus.core.validation import TASK_ENDED, session_scope
 from agentbus.errors import ArchiveDiffers
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row
-from agentbus.operations.rows import StoredAgent, common_fields, stored_message
+from agentbus.operations.rows import (
+    ADDED,
+    AGENT_JSON,
+    MESSAGE_JSON,
+    StoredAgent,
+    StoredMessage,
+    common_fields,
+    stored_message,
+)
 from agentbus.operations.task_ownership import HeldTask, apply_redos, known_task
 from agentbus.records import FileReference, TaskProblem
 
@@ -25,6 +33,7 @@ MAX_NUMBER = 2**53
 """The largest number in an archive: an id or an epoch near the end of its range would leave none for others."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 Id = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+_NUMBERS: dict[Any, Any] = {int: Number, int | None: Number | None}
 
 
 class _Line(msgspec.Struct, frozen=True, tag_field="record", forbid_unknown_fields=True):
@@ -56,32 +65,43 @@ class ArchivedPlace(_Line, frozen=True, tag="place"):
     name: str
 
 
-class ArchivedMessage(_Line, frozen=True, tag="message"):
-    id: Id
-    message_id: str | None
-    mailbox_kind: str
-    mailbox_name: str
-    mailbox_owner: str
-    sender: str
-    type: str
-    checksum: Number
-    priority: Number
-    status: str
-    attempts: Number
-    max_attempts: Number
-    lease: Number
-    holder: str | None
-    expires: Number | None
-    correlation: str | None
-    session: str | None
-    error: str | None
-    created: Number
-    finished: Number | None
-    payload: str
-    due: Number | None = None
-    reply_to: str | None = None
-    """The agent that waits for the reply."""
-    headers: Annotated[str, msgspec.Meta(max_length=MAX_HEADERS)] | None = None
+def _line_of(kind: type[msgspec.Struct], name: str, without: Set[str], **own: Any) -> Any:
+    """Return the class of the lines of a table: its columns without some of them, and ``own`` fields in their place."""
+    hints = get_type_hints(kind, include_extras=True)
+    columns = {column: _NUMBERS.get(hints[column], hints[column]) for column in kind.__struct_fields__}
+    fields = {column: type for column, type in columns.items() if column not in without} | own
+    return msgspec.defstruct(
+        f"Archived{name.title()}",
+        [(field, type, None) if field in ADDED else (field, type) for field, type in fields.items()],
+        bases=(_Line,), tag=name, frozen=True, kw_only=True, module=__name__,
+    )  # fmt: skip
+
+
+if TYPE_CHECKING:
+
+    class ArchivedMessage(StoredMessage, _Line, frozen=True):
+        """A message, with the names of its mailbox. ``reply_to`` is the agent that waits for the reply."""
+
+        mailbox_kind: str
+        mailbox_name: str
+        mailbox_owner: str
+        reply_to: str | None  # type: ignore[assignment]
+
+        def __init__(self, **values: Any) -> None: ...
+
+    class ArchivedAgent(StoredAgent, _Line, frozen=True):
+        """An agent."""
+
+        def __init__(self, **values: Any) -> None: ...
+
+else:
+    ArchivedMessage = _line_of(
+        StoredMessage, "message", {"mailbox", "lease_until"},
+        id=Id, mailbox_kind=str, mailbox_name=str, mailbox_owner=str, reply_to=str | None,
+    )  # fmt: skip
+    ArchivedAgent = _line_of(
+        StoredAgent, "agent", {"process", "last_call", "busy_until", "cut_off", "mailbox", "replies"}
+    )
 
 
 class ArchivedCheckpoint(_Line, frozen=True, tag="checkpoint"):
@@ -97,33 +117,6 @@ class ArchivedCheckpoint(_Line, frozen=True, tag="checkpoint"):
     notes: str
     files: str
     snapshot: str
-
-
-class ArchivedAgent(_Line, frozen=True, tag="agent"):
-    id: str
-    name: str
-    type: str
-    kind: str
-    session: str | None
-    milestone: str | None
-    parent: str | None
-    capabilities: str
-    model: str | None
-    prompt: str | None
-    load: Number | None
-    estimate: Number | None
-    metadata: str
-    status: str
-    progress: Number
-    note: str | None
-    epoch: Number
-    patience: Number | None
-    error: str | None
-    evidence: str | None
-    created: Number
-    started: Number | None
-    updated: Number
-    ended: Number | None
 
 
 class ArchivedSession(_Line, frozen=True, tag="session"):
@@ -302,8 +295,8 @@ Line: TypeAlias = (
 
 
 JSON_FIELDS: dict[type, dict[str, Any]] = {
-    ArchivedMessage: {"headers": dict[str, str]},
-    ArchivedAgent: {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]},
+    ArchivedMessage: MESSAGE_JSON,
+    ArchivedAgent: AGENT_JSON,
     ArchivedSession: {"expected": dict[str, str], "metadata": dict[str, Any]},
     ArchivedCheckpoint: {"files": list[FileReference]},
     ArchivedEvent: {"facts": dict[str, Any]},
@@ -349,7 +342,7 @@ def archived_message(*row: Any) -> ArchivedMessage:
 def archived_agent(*row: Any) -> ArchivedAgent:
     """Return the line of a row of all columns."""
     agent = StoredAgent(*row)
-    return ArchivedAgent(*(getattr(agent, name) for name in ArchivedAgent.__struct_fields__))
+    return ArchivedAgent(**{name: getattr(agent, name) for name in ArchivedAgent.__struct_fields__})
 
 
 load_messages = loading("message_archive", archived_message)

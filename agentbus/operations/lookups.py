@@ -13,7 +13,7 @@ from agentbus.core.validation import MAX_ID, PAGE_SIZE, generated_id
 from agentbus.errors import DamagedPayload
 from agentbus.operations.common import LIVE, page
 from agentbus.operations.protocol import Op, Query, Row
-from agentbus.operations.rows import AgentRow, common_fields, stored_message
+from agentbus.operations.rows import AGENT_DURATIONS, AGENT_JSON, MESSAGE_JSON, AgentRow, common_fields, stored_message
 from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
 
 
@@ -181,15 +181,14 @@ def _message(row: Row) -> MessageRecord:
     """Return the record of a message. A damaged payload becomes its error: it must not hide the others of a page."""
     message = stored_message(row)
     *_, kind, name, owner = row
-    values = {field: getattr(message, field) for field in common_fields(MessageRecord)}
-    values.update(message_id=message.public_id, recipient=recipient(kind, name, owner), payload=None, headers={})
+    values = {field: getattr(message, field) for field in common_fields(MessageRecord) if field not in MESSAGE_JSON}
+    values.update(message_id=message.public_id, recipient=recipient(kind, name, owner), payload=None)
     try:
-        message.verify()
-        values.update(payload=decode(message.payload), headers=message.decode_headers())
+        values.update(message.contents())
     except DamagedPayload as damage:
         values["error"] = str(damage)
     return MessageRecord(**values)
 
 
-_AGENT_JSON = [AgentRow.__struct_fields__.index(name) for name in ("capabilities", "metadata", "evidence")]
-_AGENT_SECONDS = [AgentRow.__struct_fields__.index(name) for name in ("estimate", "patience")]
+_AGENT_JSON = [AgentRow.__struct_fields__.index(name) for name in AGENT_JSON]
+_AGENT_SECONDS = [AgentRow.__struct_fields__.index(name) for name in AGENT_DURATIONS]

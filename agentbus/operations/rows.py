@@ -1,20 +1,22 @@
-"""Columns of every table, and the row Structs of messages and agents.
+"""Columns of every table, and the Structs of messages and agents: as they are given, stored and delivered.
 
-A field is a column of the same name. The query loader expands ``/* columns: message */`` from these Structs, so that a
-column is listed once. Build them from a row by position: ``MessageRow(*row)``.
+A field is a column of the same name. The query loader expands ``/* columns: message */`` from these Structs, and the
+lines of an archive are made of them (``operations.archive_rows``), so that a column is listed here and in its public
+record only. Build them from a row by position: ``MessageRow(*row)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
 from agentbus.core.addresses import Address
 from agentbus.core.clock import Now
 from agentbus.core.codec import check, decode, plain
+from agentbus.core.validation import MAX_HEADERS
 from agentbus.errors import DamagedPayload
 
 Lease: TypeAlias = tuple[int, int]
@@ -105,7 +107,7 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
     created: int
     mailbox: int
     expires: int | None
-    headers: str | None
+    headers: Annotated[str, msgspec.Meta(max_length=MAX_HEADERS)] | None
 
     @property
     def public_id(self) -> str:
@@ -130,6 +132,11 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
             raise DamagedPayload(what=f"the headers of message {self.public_id}") from None
         return headers
 
+    def contents(self) -> dict[str, Any]:
+        """Return the payload and the columns that are JSON, decoded. Raises DamagedPayload."""
+        self.verify()
+        return {"payload": decode(self.payload), "headers": self.decode_headers()}
+
 
 class StoredMessage(MessageRow, frozen=True, gc=False):
     """All columns of a message."""
@@ -152,6 +159,32 @@ def stored_message(row: Sequence[Any]) -> StoredMessage:
 def common_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     """Return the columns of a message that are also fields of this Struct."""
     return tuple(name for name in kind.__struct_fields__ if name in StoredMessage.__struct_fields__)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message as a visiting agent receives it, with the name of its lease, ``message_id#number``. ``wants_reply``:
+    its sender waits for a reply."""
+
+    message_id: str
+    lease: str | None
+    sender: str
+    recipient: str
+    type: str
+    payload: Any
+    priority: int
+    attempts: int
+    session: str | None
+    correlation: str | None
+    wants_reply: bool
+    created: int
+    expires: int | None
+    headers: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, message: object, lease: str | None, wants_reply: bool, **contents: Any) -> Delivery:
+        """Return the delivery of a row or a record; ``contents`` are the fields that differ from it."""
+        values = {name: getattr(message, name) for name in cls.__struct_fields__ if hasattr(message, name)}
+        return cls(**{**values, **contents, "lease": lease, "wants_reply": wants_reply})
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -264,6 +297,14 @@ class StoredAgent(AgentRow, frozen=True):
     mailbox: int
     replies: int
 
+
+MESSAGE_JSON: dict[str, Any] = {"headers": dict[str, str]}
+AGENT_JSON: dict[str, Any] = {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]}
+"""The types of the columns that are JSON, besides payloads."""
+AGENT_DURATIONS = ("estimate", "patience")
+"""Columns in milliseconds that a record has in seconds."""
+ADDED = frozenset({"due", "headers", "reply_to"})
+"""Nullable columns of messages and agents that older archives lack."""
 
 _TABLES = {
     "vocabulary": "kind name builtin description schema created",

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from agentbus.core.addresses import Address
     from agentbus.engine.interface import Engine
     from agentbus.operations.documents import Saved
-    from agentbus.operations.rows import Held
+    from agentbus.operations.rows import Delivery, Held
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint
     from agentbus.sync.bus import BlockingBus
-    from agentbus.sync.receiving import Delivery
     from agentbus.sync.waiters import BlockingWaiters
 
 R = TypeVar("R")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from agentbus.api.receiving import receive
 from agentbus.api.sending import ReplyContext
-from agentbus.core.codec import decode
 from agentbus.core.validation import check_seconds
 from agentbus.errors import AgentBusError, AlreadySettled, DamagedPayload, LeaseLost, UnknownMessage
 from agentbus.operations.receive import (
@@ -23,7 +22,7 @@ from agentbus.operations.receive import (
     reject,
     release,
 )
-from agentbus.operations.rows import Held, Lease, MessageRow
+from agentbus.operations.rows import Delivery, Held, Lease, MessageRow
 from agentbus.sync.agent import split_identity
 from agentbus.sync.bus import run
 
@@ -33,36 +32,19 @@ if TYPE_CHECKING:
 _SETTLED = {"acked": "acked by you", "dead": "made a dead letter by you"}
 
 
-class Delivery(msgspec.Struct, frozen=True):
-    """A received message with the name of its lease, ``message_id#number``. ``wants_reply``: its sender waits for a
-    reply."""
-
-    message_id: str
-    lease: str | None
-    sender: str
-    recipient: str
-    type: str
-    payload: Any
-    priority: int
-    attempts: int
-    session: str | None
-    correlation: str | None
-    wants_reply: bool
-    created: int
-    expires: int | None
-    headers: dict[str, str] = {}
-
-
 def delivery(row: MessageRow, recipient: str, *, leased: bool = True, settled: bool = False) -> Delivery:
     """Return the message of a row: ``leased`` by a claim, or only looked at; ``settled`` if it is a reply. Raises
     DamagedPayload."""
-    row.verify()
     name = row.public_id
-    leased_as = f"{name}#{row.lease + 1}" if leased and not settled else None
-    return Delivery(
-        name, leased_as, row.sender, recipient, row.type, decode(row.payload), row.priority, row.attempts + leased,
-        row.session, row.correlation, row.reply_to is not None, row.created, row.expires, row.decode_headers(),
-    )  # fmt: skip
+    return Delivery.of(
+        row,
+        f"{name}#{row.lease + 1}" if leased and not settled else None,
+        row.reply_to is not None,
+        message_id=name,
+        recipient=recipient,
+        attempts=row.attempts + leased,
+        **row.contents(),
+    )
 
 
 @contextmanager
@@ -108,13 +90,7 @@ def in_hand(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
         # By its row: copies of a published message share their message_id.
         record = agent.bus.read(get_message, f"m-{held.id}")
         if record is not None:
-            found.append(
-                Delivery(
-                    record.message_id, f"{record.message_id}#{held.lease}", record.sender, record.recipient,
-                    record.type, record.payload, record.priority, record.attempts, record.session,
-                    record.correlation, held.reply_to is not None, record.created, record.expires, record.headers,
-                )
-            )  # fmt: skip
+            found.append(Delivery.of(record, f"{record.message_id}#{held.lease}", held.reply_to is not None))
     return found
 
 

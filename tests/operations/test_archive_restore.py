@@ -30,10 +30,11 @@ def adopted(line: Foreign, *answers: Answer, dated: bool = True) -> Played[Any]:
 
 
 def an_agent(status: str, ended: int | None = None) -> ArchivedAgent:
-    return ArchivedAgent(
-        "a", "A", "worker", "resident", None, None, "boss", "[]", None, None, None, None, "{}", status, 0, None, 1,
-        None, None, None, 7, None, 8, ended,
-    )  # fmt: skip
+    return ArchivedAgent(**{
+        **dict.fromkeys(ArchivedAgent.__struct_fields__), "id": "a", "name": "A", "type": "worker", "kind": "resident",
+        "parent": "boss", "capabilities": "[]", "metadata": "{}", "status": status, "progress": 0, "epoch": 1,
+        "created": 7, "updated": 8, "ended": ended,
+    })  # fmt: skip
 
 
 def test_an_active_agent_is_imported_as_failed_without_a_wake() -> None:
@@ -118,10 +119,12 @@ def test_an_older_checkpoint_is_refused() -> None:
 
 
 def a_message(status: str) -> ArchivedMessage:
-    return ArchivedMessage(
-        0, "old:1", "agent", "b", "b", "a", "note", 42, 5, status, 0, 5, 0, None, None, None, None, None, 7,
-        8 if status == "acked" else None, "1",
-    )  # fmt: skip
+    return ArchivedMessage(**{
+        **dict.fromkeys(ArchivedMessage.__struct_fields__), "id": 0, "message_id": "old:1", "mailbox_kind": "agent",
+        "mailbox_name": "b", "mailbox_owner": "b", "sender": "a", "type": "note", "payload": "1", "checksum": 42,
+        "priority": 5, "status": status, "attempts": 0, "max_attempts": 5, "lease": 0, "created": 7,
+        "finished": 8 if status == "acked" else None,
+    })  # fmt: skip
 
 
 def test_a_message_gets_a_number_and_wakes_its_receiver_if_it_waits() -> None:
