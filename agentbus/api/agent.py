@@ -129,11 +129,7 @@ class Agent:
 
         A Struct in place of the type is type and payload in one; its first use defines it (see ``Bus.define``).
 
-        Options: ``priority`` from 0 to 9 (default 5); ``delay`` in seconds; ``ttl``, the time to live in seconds;
-        ``message_id``: the same id with the same content is sent once, also after a crash or a cancellation;
-        ``max_attempts`` (default 5), after which it is a dead letter; ``correlation``; ``session``, by default that of
-        the agent; ``headers``, a dict of text to text of at most 4 KiB as JSON, for metadata such as a trace context,
-        which is no part of the content that a ``message_id`` stands for.
+        ``agentbus.api.sending.SendOptions`` describes the options, such as ``priority``, ``delay`` and ``message_id``.
 
         >>> await agent.send("executor-1", "task_assignment", {"phase": "design"}, priority=9)   # doctest: +SKIP
         >>> await agent.send(agentbus.pool("executors"), "task_assignment", {"n": 1})            # doctest: +SKIP

@@ -38,24 +38,38 @@ class ProfileOptions(TypedDict, total=False):
     """The description of an agent: for ``bus.register``, ``bus.agent``, ``bus.expect`` and ``bus.agents.update``."""
 
     name: str | None
+    """A name to display (default: the id)."""
     milestone: str | None
+    """The milestone of its work."""
     parent: str | None
+    """The agent that is notified if it fails."""
     capabilities: Iterable[str] | None
+    """The names that ``bus.agents.find`` finds it by."""
     model: str | None
+    """The model that drives it."""
     prompt: str | None
+    """Its prompt."""
     load: int | None
+    """Its load, from 0 to 100."""
     estimate: float | None
+    """The estimated duration of its work in seconds."""
     metadata: dict[str, Any] | None
+    """Further data, a JSON object."""
     patience: float | None
+    """Seconds of silence before it is suspect."""
 
 
 class AgentOptions(ProfileOptions, total=False):
-    """Options of ``bus.register`` and ``bus.agent``; ``Bus.register`` describes them."""
+    """Options of ``bus.register`` and ``bus.agent``."""
 
     session: str | None
+    """The session that it joins."""
     pools: Iterable[str | Address]
+    """Pools to consume from."""
     topics: Iterable[str | Address]
+    """Topics to subscribe to."""
     takeover: bool
+    """Fence an incarnation that is alive elsewhere, instead of an error."""
 
 
 def registration(
@@ -170,8 +184,7 @@ class Agents:
             cursor = page.cursor
 
     async def update(self, agent: str, **changes: Unpack[ProfileOptions]) -> None:
-        """Change the description of an agent: name, milestone, parent, capabilities, model, prompt, load, estimate,
-        metadata, patience.
+        """Change the description of an agent, with the options of ``agentbus.api.agents.ProfileOptions``.
 
         >>> await bus.agents.update("planner-1", load=80, capabilities=["python", "sql"])   # doctest: +SKIP
         """

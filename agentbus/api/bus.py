@@ -230,9 +230,8 @@ class Bus:
     async def register(self, id: str, *, type: str, **options: Unpack[AgentOptions]) -> Agent:
         """Register an agent that runs in this process until it is ended, or the bus is closed.
 
-        Options: ``session``; ``pools`` and ``topics`` to join; its description: ``name``, ``milestone``, ``parent``,
-        ``capabilities``, ``model``, ``prompt``, ``load``, ``estimate`` (seconds), ``metadata``, ``patience``
-        (seconds of silence before it is suspect).
+        ``agentbus.api.agents.AgentOptions`` describes the options: ``session``, ``pools`` and ``topics`` to join, and
+        the description of the agent.
 
         An id that ended before starts a new incarnation with its state and mailbox, in its old session if that is open
         and no other is given (``agent.restored`` is the checkpoint to resume from). An id that is alive elsewhere is an

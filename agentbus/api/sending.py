@@ -60,16 +60,25 @@ _LARGE = 16 * 1024
 
 
 class SendOptions(TypedDict, total=False):
-    """Options of every method that sends a message; ``Agent.send`` describes them."""
+    """Options of every method that sends a message."""
 
     priority: int
+    """From 0 to 9, 9 is the most urgent (default 5)."""
     delay: float | None
+    """Seconds before it can be received."""
     ttl: float | None
+    """Time to live in seconds, from when it can be received."""
     message_id: str | None
+    """Its id: the same id with the same content is sent once, also after a crash or a cancellation."""
     max_attempts: int
+    """Deliveries (default 5), after which it is a dead letter."""
     correlation: str | None
+    """A name that it shares with the messages it belongs to."""
     session: str | None
+    """Its session, by default that of the agent."""
     headers: dict[str, str] | None
+    """Metadata such as a trace context, text to text, at most 4 KiB as JSON. They are no part of the content that a
+    ``message_id`` stands for."""
 
 
 OPTIONS = tuple(SendOptions.__annotations__)
