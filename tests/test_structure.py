@@ -11,7 +11,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from agentbus.api.sessions import Sessions
 from agentbus.api.state import UnitState
 from agentbus.api.tasks.client import Control, Tasks
 from agentbus.api.tasks.task import Child, Task
+from agentbus.operations.copy import TABLES
+from agentbus.operations.rows import COLUMNS
 from tests.support.source import syntax_tree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -242,6 +244,92 @@ def test_files_stay_small() -> None:
 
 def test_every_module_has_a_docstring() -> None:
     assert [module for module in MODULES if not ast.get_docstring(tree(module))] == []
+
+
+# A new column of a message or an agent is added to the lists in these files, and to the migrations.
+LISTS_COLUMNS = {
+    "stored_message": {
+        "api/message.py",
+        "api/sending.py",
+        "operations/rows.py",
+        "records/entities.py",
+        "api/maintenance/importer/mapping.py",  # The fields of other programs.
+    },
+    "stored_agent": {
+        "api/agents.py",
+        "operations/rows.py",
+        "records/entities.py",
+    },
+}
+COLUMNS_OF_A_LIST = 6
+"""The columns that no other table has, and that make up a list of the columns of the table."""
+
+
+def listed(node: ast.AST) -> set[str]:
+    """Return the names that a class, a signature, a call, a collection or a text lists."""
+    match node:
+        case ast.ClassDef():
+            return {
+                part.target.id
+                for part in node.body
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+            }
+        case ast.arguments():
+            return {part.arg for part in (*node.posonlyargs, *node.args, *node.kwonlyargs)}
+        case ast.Constant(value=str() as text):
+            return set(re.findall(r"\w+", text))
+        case ast.Call():
+            return {part.arg for part in node.keywords if part.arg} | _names(node.args)
+        case ast.Tuple() | ast.List() | ast.Set():
+            return _names(node.elts)
+        case ast.Dict():
+            return _names([key for key in node.keys if key is not None])
+    return set()
+
+
+def _names(parts: list[ast.expr]) -> set[str]:
+    names = [getattr(part, "attr", None) or getattr(part, "id", None) or getattr(part, "value", None) for part in parts]
+    return {name for name in names if isinstance(name, str)}
+
+
+@cache
+def lists(file: Path) -> list[set[str]]:
+    """Return the names of each list in a module or a file of SQL, if it is long enough."""
+    if file.suffix == ".py":
+        module = next((module for module, home in MODULES.items() if home == file), None)
+        found = [listed(node) for node in ast.walk(syntax_tree(file) if module is None else tree(module))]
+    else:
+        sql = re.sub(r"--.*", "", file.read_text(encoding="utf-8"))
+        found = [set(re.findall(r"\w+", run)) for run in re.findall(r"[\w.]+(?:\s*,\s*[\w.]+)+", sql)]
+    return [names for names in found if len(names) >= COLUMNS_OF_A_LIST]
+
+
+def columns_listed(row: str, files: Iterable[Path]) -> set[Path]:
+    """Return the files that list the columns of a row of ``operations.rows``."""
+    others = {column for table in TABLES.keys() & COLUMNS.keys() for column in COLUMNS[table]}
+    others |= set(COLUMNS[next(other for other in LISTS_COLUMNS if other != row)])
+    own = set(COLUMNS[row]) - others
+    return {file for file in files if any(len(own & names) >= COLUMNS_OF_A_LIST for names in lists(file))}
+
+
+@pytest.mark.parametrize("row", LISTS_COLUMNS)
+def test_the_columns_of_messages_and_agents_are_listed_in_few_files(row: str) -> None:
+    files = columns_listed(row, (file for kind in ("*.py", "*.sql") for file in PACKAGE.rglob(kind)))
+    assert {file.relative_to(PACKAGE).as_posix() for file in files} == LISTS_COLUMNS[row]
+
+
+@pytest.mark.parametrize("row", LISTS_COLUMNS)
+def test_a_further_list_of_columns_would_be_found(row: str, tmp_path: Path) -> None:
+    columns = COLUMNS[row]
+    texts = {
+        "struct.py": "class Line:\n" + "".join(f"    {column}: int\n" for column in columns),
+        "call.py": f"Line({', '.join(f'row.{column}' for column in columns)})",
+        "words.py": f"COLUMNS = '{' '.join(columns)}'",
+        "query.sql": f"SELECT {', '.join(f't.{column}' for column in columns)} FROM t;",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert columns_listed(row, tmp_path.iterdir()) == {tmp_path / name for name in texts}
 
 
 def test_sql_is_in_the_named_queries_and_the_schemas() -> None:
