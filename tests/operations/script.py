@@ -22,6 +22,7 @@ from agentbus.operations.protocol import (
     Wake,
     WakeLater,
 )
+from agentbus.operations.rows import MessageRow
 
 T = TypeVar("T")
 Answer = tuple[str, Sequence[Row]]
@@ -201,4 +202,8 @@ def settled(*messages: Row) -> Answer:
 
 def row(id: int, priority: int = 5, mailbox: int = 10, attempts: int = 0, lease: int = 0) -> Row:
     """A row of message_rows."""
-    return id, None, "b", "note", "null", 0, priority, attempts, lease, None, None, None, 900_000, mailbox, None, None
+    given: dict[str, Any] = {
+        "id": id, "sender": "b", "type": "note", "payload": "null", "checksum": 0, "priority": priority,
+        "attempts": attempts, "lease": lease, "created": 900_000, "mailbox": mailbox,
+    }  # fmt: skip
+    return tuple(given.get(column) for column in MessageRow.__struct_fields__)

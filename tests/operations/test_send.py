@@ -11,7 +11,7 @@ from agentbus.core.addresses import Address, pool, topic
 from agentbus.core.codec import encode
 from agentbus.errors import AgentEnded, AgentFenced, UnknownRecipient, UnknownType
 from agentbus.operations.protocol import mailbox_channel, reply_channel
-from agentbus.operations.rows import Draft
+from agentbus.operations.rows import Draft, NewMessage
 from agentbus.operations.send import Receipt, SendRequest, post, send
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, play, standing
 
@@ -38,22 +38,17 @@ def ids(*, last: int) -> Answer:
 
 def row(played: Played[Any]) -> dict[str, Any]:
     """The one message that was written, by column."""
-    columns = (
-        "id", "message_id", "mailbox", "sender", "type", "payload", "checksum", "priority", "status",
-        "max_attempts", "due", "expires", "correlation", "reply_to", "session", "created", "headers",
-    )  # fmt: skip
     (values,) = played.written("message_insert")
-    return dict(zip(columns, values, strict=True))
+    return dict(zip(NewMessage.__struct_fields__, values, strict=True))
 
 
 def test_a_message_gets_a_row_an_id_and_a_wake() -> None:
     played = play(send.run([SendRequest(A, (draft(),))], NOW), ALIVE, KNOWN, ids(last=42))
     assert played.outcomes == [[Receipt(42, "m-42")]]
     assert row(played) == {
-        "id": 42, "message_id": None, "mailbox": 20, "sender": "a", "type": "note", "payload": TEXT,
-        "checksum": CHECKSUM, "priority": 5, "status": "queued", "max_attempts": 5, "due": None,
-        "expires": None, "correlation": None, "reply_to": None, "session": "s-1", "created": NOW.wall,
-        "headers": None,
+        **dict.fromkeys(NewMessage.__struct_fields__), "id": 42, "mailbox": 20, "sender": "a", "type": "note",
+        "payload": TEXT, "checksum": CHECKSUM, "priority": 5, "status": "queued", "max_attempts": 5, "session": "s-1",
+        "created": NOW.wall,
     }  # fmt: skip
     assert played.woken == [mailbox_channel(20)]
 
