@@ -8,10 +8,6 @@ import signal
 import sys
 from typing import NoReturn
 
-from agentbus.cli.errors import CLOSED_PIPE
-from agentbus.cli.main import main
-from agentbus.cli.signals import interrupt
-
 # Imported modules are never garbage, and a collection takes a tenth of the time of a short command.
 gc.set_threshold(100_000, 20, 20)
 
@@ -24,6 +20,11 @@ if _interruptible:
 
 def script() -> NoReturn:
     """Run a command and exit without the teardown of the interpreter: everything is closed and flushed."""
+    # Imported only here, under the settings above.
+    from agentbus.cli.errors import CLOSED_PIPE
+    from agentbus.cli.main import main
+    from agentbus.cli.signals import interrupt
+
     if _interruptible:
         signal.signal(signal.SIGINT, interrupt)
     code = main()

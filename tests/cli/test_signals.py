@@ -74,6 +74,25 @@ def test_a_signal_while_something_is_imported_is_heard(
     assert (done.returncode, done.stderr) == (code, b"")
 
 
+STARTING = """
+import os, signal, sys
+from agentbus.cli.entry_point import script
+class Disturber:
+    def find_spec(self, name, path=None, target=None):
+        if name == "msgspec":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Disturber())
+sys.argv[:] = ["agentbus", "--version"]
+script()
+"""
+
+
+def test_ctrl_c_while_a_command_starts_ends_it_at_once(nowhere: Shell) -> None:
+    """Without a traceback."""
+    done = subprocess.run([sys.executable, "-c", STARTING], capture_output=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
 UNHEARD = """
 import os, signal, sys, threading, time
 from agentbus.cli.entry_point import script
