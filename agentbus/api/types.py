@@ -7,7 +7,6 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from agentbus.core.builtin_types import MESSAGE_TYPES
 from agentbus.core.codec import encode
 from agentbus.core.validation import check_name, reason_text
 from agentbus.errors import BuiltInType, InvalidInput, InvalidName, InvalidPayload, InvalidSchema
@@ -27,7 +26,7 @@ class PayloadType:
     def __init__(self, struct: type[msgspec.Struct]) -> None:
         self.struct = struct
         self.name = type_name(struct)
-        if self.name in MESSAGE_TYPES:
+        if _is_built_in(self.name):
             raise BuiltInType(kind="message", name=self.name)
         try:
             schema = msgspec.json.schema(struct)
@@ -73,7 +72,7 @@ class Vocabulary:
             name = check_name(type, "message type")
             if not isinstance(payload, msgspec.Struct):
                 return name, encode(payload, self.limit), None
-            if name in MESSAGE_TYPES or name != _own_name(payload.__class__):
+            if _is_built_in(name) or name != _own_name(payload.__class__):
                 # Only a payload: receivers read it as plain JSON.
                 return name, self._encode(payload, name, _decoder(payload.__class__)), None
         found = self.payload_type(payload.__class__)
@@ -154,6 +153,13 @@ def definition(what: object, kind: str, description: str, schema: object, vocabu
     if kind != "message":
         raise InvalidInput(reason="only message types have a schema")
     return DefineRequest(kind, name, description, _schema_text(schema, name))
+
+
+def _is_built_in(name: str) -> bool:
+    # Imported only here: a command sends plain JSON.
+    from agentbus.core.builtin_types import MESSAGE_TYPES
+
+    return name in MESSAGE_TYPES
 
 
 def _own_name(struct: type[msgspec.Struct]) -> str:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentbus.core.trust import is_trusted_home
 from agentbus.errors import (
     AgentBusError,
     DiskFull,
@@ -57,7 +56,7 @@ def check_home(path: str) -> None:
     """
     found = os.stat(path)
     reason = ownership_problem(found)
-    if reason is not None and not is_trusted_home(path):
+    if reason is not None and not _is_trusted(path):
         from shlex import quote
 
         command = f"agentbus trust {quote(os.path.realpath(path))}"
@@ -79,7 +78,7 @@ def check_directory(path: str) -> None:
         raise UnsafeFile(path=path, reason=_LINK)
     # A file that is in its way does no harm: no directory can be made there.
     reason = ownership_problem(found) if stat.S_ISDIR(found.st_mode) else None
-    if reason is not None and not is_trusted_home(path):
+    if reason is not None and not _is_trusted(path):
         raise UnsafeFile(path=path, reason=reason)
 
 
@@ -119,8 +118,15 @@ def _check(path: str, found: os.stat_result, links: int) -> None:
         raise UnsafeFile(path=path, reason=_LINK if stat.S_ISLNK(found.st_mode) else _NO_FILE)
     if found.st_nlink > links:
         raise UnsafeFile(path=path, reason=f"it is a hard link: the same file has {found.st_nlink - 1} other names")
-    if not is_own(found.st_uid) and not is_trusted_home(path):
+    if not is_own(found.st_uid) and not _is_trusted(path):
         raise UnsafeFile(path=path, reason=f"it belongs to {_user(found.st_uid)}")
+
+
+def _is_trusted(path: str) -> bool:
+    # Imported only here: most homes belong to the caller.
+    from agentbus.core.trust import is_trusted_home
+
+    return is_trusted_home(path)
 
 
 def ownership_problem(found: os.stat_result) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 
 from agentbus.errors import TooManyFiles
 
@@ -79,6 +78,9 @@ def _status(pid: int) -> list[bytes]:
 
 def is_listening(bell: str) -> bool | None:
     """Return whether a process listens on this doorbell; None if that cannot be determined."""
+    # Imported only here: most commands find no doorbell, and the import takes longer than opening the bus.
+    import socket
+
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
             probe.connect(bell)

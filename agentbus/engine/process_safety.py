@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from agentbus.errors import BusForked
 
+if TYPE_CHECKING:
+    from typing import Protocol
 
-class Forgets(Protocol):
-    """An object with a descriptor that a forked child must close."""
+    class Forgets(Protocol):
+        """An object with a descriptor that a forked child must close."""
 
-    def forget(self) -> None: ...
+        def forget(self) -> None: ...
 
 
 File = tuple[int, int]

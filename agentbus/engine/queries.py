@@ -67,18 +67,23 @@ class Queries(dict[str, str]):
         found = {} if subject is None else _subject(self._dialect, subject)
         if name not in found:
             raise KeyError(name)
-        sql = self[name] = _translate(found[name], self._dialect)
+        sql = self[name] = _translate(_statement(found[name]), self._dialect)
         return sql
 
 
 def parse(sql: str) -> dict[str, str]:
     """Return the queries of a text by name. A name that occurs twice is an error."""
+    return {name: _statement(body) for name, body in _split(sql).items()}
+
+
+def _split(sql: str) -> dict[str, str]:
+    """Return the queries of a text by name, each with its comments."""
     queries: dict[str, str] = {}
     for part in f"\n{sql}".split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
         if name in queries:
             raise ValueError(f"the query {name} is defined twice")
-        queries[name] = _without_comments(body).strip().removesuffix(";")
+        queries[name] = body
     return queries
 
 
@@ -111,7 +116,8 @@ def load(dialect: str) -> dict[str, str]:
 
 @cache
 def _subject(dialect: str, subject: str) -> dict[str, str]:
-    return {**parse(_files("common").get(subject, "")), **parse(_files(dialect).get(subject, ""))}
+    """Return the queries of a subject with their comments, which are removed from those that are used."""
+    return {**_split(_files("common").get(subject, "")), **_split(_files(dialect).get(subject, ""))}
 
 
 @cache
@@ -172,5 +178,7 @@ def widened(sql: str, rows: int) -> str | None:
     return match[1] + ", ".join(f"({group})" for group in groups)
 
 
-def _without_comments(body: str) -> str:
-    return "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))
+def _statement(body: str) -> str:
+    """Return the SQL of a query without comments."""
+    lines = (line for line in body.splitlines() if not line.lstrip().startswith("--"))
+    return "\n".join(lines).strip().removesuffix(";")

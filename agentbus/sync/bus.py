@@ -37,7 +37,6 @@ from agentbus.core.validation import (
     check_scope,
     check_seconds,
 )
-from agentbus.engine.blocking import BlockingEngine
 from agentbus.engine.processes import mark_dead_processes
 from agentbus.engine.url import require_driver, server_url
 from agentbus.errors import AgentBusError, Misuse, UnknownAgent
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from agentbus.api.state import State
     from agentbus.api.tasks.client import Tasks
     from agentbus.api.types import Vocabulary
+    from agentbus.engine.blocking import BlockingEngine
     from agentbus.engine.interface import Engine
     from agentbus.operations.sessions import StartedSession
     from agentbus.records import EventRecord, Stats, TypeRecord

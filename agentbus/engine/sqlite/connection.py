@@ -146,8 +146,8 @@ def migrations() -> dict[int, str]:
         folder = f"{os.path.dirname(package)}/schemas/sqlite"
     steps: dict[int, str] = {}
     for name in sorted(name for name in os.listdir(folder) if name.endswith(".sql")):
-        with open(f"{folder}/{name}", encoding="utf-8") as file:
-            steps[int(name.partition("_")[0])] = file.read()
+        with open(f"{folder}/{name}", "rb") as file:
+            steps[int(name.partition("_")[0])] = file.read().decode()
     return steps
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 import sqlite3
 import stat
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agentbus.core import process_info
@@ -26,6 +26,7 @@ from agentbus.errors import NotWritable
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from pathlib import Path
+    from socket import socket
 
 ANY = "*"
 """Sent in place of a list of channels that does not fit: check everything."""
@@ -46,8 +47,7 @@ class Bell:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.path = str(directory / f"{os.getpid()}-{os.urandom(4).hex()}")
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.setblocking(False)
+        self.socket = _new_socket()
         self.socket.bind(self.path)
         os.chmod(self.path, 0o600)
         forget_in_child(self)
@@ -72,6 +72,15 @@ class Bell:
             atexit.register(_remove, self.path)
         else:
             _remove(self.path)
+
+
+def _new_socket() -> socket:
+    # Imported only here: most commands find no doorbell, and the import takes longer than opening the bus.
+    import socket
+
+    new = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    new.setblocking(False)
+    return new
 
 
 def open_doorbell(home: Home) -> Bell:
@@ -163,8 +172,6 @@ class Ringer:
     def __init__(self, connection: sqlite3.Connection, queries: Queries) -> None:
         self._connection = connection
         self._queries = queries
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
         self._missed: dict[str, set[str]] = {}
@@ -214,9 +221,19 @@ class Ringer:
         self._missed = {bell: channels for bell, channels in self._missed.items() if not self._send(bell, channels)}
         return not self._missed
 
+    @cached_property
+    def _socket(self) -> socket:
+        """The socket, opened for the first ring."""
+        return _new_socket()
+
     def _send(self, bell: str, channels: set[str]) -> bool:
         try:
-            self._socket.sendto(_message(channels), bell)
+            sender = self._socket
+        except OSError:
+            # No descriptor is left.
+            return False
+        try:
+            sender.sendto(_message(channels), bell)
         except BlockingIOError:
             return False
         except OSError:
@@ -225,4 +242,5 @@ class Ringer:
         return True
 
     def close(self) -> None:
-        self._socket.close()
+        if "_socket" in self.__dict__:
+            self._socket.close()

@@ -377,8 +377,8 @@ def _make_private(directory: str | os.PathLike[str]) -> None:
 
 
 _MOMENT = r"([0-9]{8}T[0-9]{6}\.[0-9]{3}Z)-[0-9a-f]{8}"
-_BACKUP = re.compile(rf"bus-{_MOMENT}\.db").fullmatch
-_ARCHIVE = re.compile(rf"{_MOMENT}\.jsonl\.gz").fullmatch
+_BACKUP = rf"bus-{_MOMENT}\.db"
+_ARCHIVE = rf"{_MOMENT}\.jsonl\.gz"
 
 
 class SavedCopy(msgspec.Struct, frozen=True):
@@ -400,13 +400,13 @@ class SavedCopy(msgspec.Struct, frozen=True):
 
 def backups(home: Home) -> list[SavedCopy]:
     """Return the backups of a bus, newest first by their names."""
-    found = ((path, _BACKUP(path.name)) for path in _entries(home.backups))
+    found = ((path, re.fullmatch(_BACKUP, path.name)) for path in _entries(home.backups))
     return sorted((SavedCopy(path, name[1], True) for path, name in found if name), key=_moment, reverse=True)
 
 
 def newest_saved_copy(home: Home) -> SavedCopy | None:
     """Return the newest backup; if there is none, the newest archive."""
-    found = ((path, _ARCHIVE(path.name)) for path in _entries(home.archive))
+    found = ((path, re.fullmatch(_ARCHIVE, path.name)) for path in _entries(home.archive))
     archives = sorted((SavedCopy(path, name[1], False) for path, name in found if name), key=_moment)
     return next(iter([*backups(home), *archives[-1:]]), None)
 
