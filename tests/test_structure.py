@@ -38,10 +38,9 @@ MAX_LINES = 800
 OPERATION_DECORATORS = {"operation", "single_operation"}
 # These draw on a terminal: rich is optional, and imported when something is drawn.
 MAY_USE_RICH = {
+    "agentbus.cli.commands.demo",
     "agentbus.cli.commands.status",
-    "agentbus.cli.demo.terminal",
     "agentbus.cli.output",
-    "agentbus.cli.progress_bar",
     "agentbus.cli.rich_output",
     "agentbus.cli.task_chart",
     "agentbus.cli.task_tree",

@@ -13,9 +13,8 @@ import anyio
 import msgspec
 
 from agentbus.api import checkpoints, documents, receiving, sending
-from agentbus.api.handlers import Handler, check_handler, serve
 from agentbus.api.heartbeat import Renewer, renewal_time
-from agentbus.api.message import Message
+from agentbus.api.message import Handler, Message, check_handler, serve
 from agentbus.api.receiving import Mailboxes
 from agentbus.api.sending import OPTIONS, SendOptions, draft, draft_from, require_session, send_drafts
 from agentbus.api.state import State, StateChangeBuilder

@@ -107,7 +107,7 @@ async def register_agent(
     try:
         return await engine.write(register, request, on_abandoned=on_abandoned)
     except AgentExists as exists:
-        from agentbus.api.processes import evict_dead_processes
+        from agentbus.engine.processes import evict_dead_processes
         from agentbus.operations.processes import PeerProcess
 
         if exists.process is None or not await evict_dead_processes(engine, [PeerProcess(**exists.process)]):

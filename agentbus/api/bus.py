@@ -18,14 +18,13 @@ from agentbus.api.agents import AgentOptions, Agents, ProfileOptions, profile, r
 from agentbus.api.checkpoints import Checkpoints
 from agentbus.api.heartbeat import Heartbeat, Renewer
 from agentbus.api.maintenance.archive import Limits
-from agentbus.api.maintenance.capacity import capacity_limits
 from agentbus.api.maintenance.doctor import run_checks
 from agentbus.api.maintenance.export import export
 from agentbus.api.maintenance.importer import importer
 from agentbus.api.maintenance.retention import Retention, apply_when_due
 from agentbus.api.messages import Messages, Quotas
 from agentbus.api.monitor import Callback, Monitor, PeriodicJob, Sweeper, Thresholds
-from agentbus.api.processes import evict_dead_processes
+from agentbus.api.overview import capacity_limits
 from agentbus.api.recovery import Ask, Recovery, auto_resume_decider
 from agentbus.api.sending import PayloadChecker
 from agentbus.api.session import Session, open_session
@@ -37,7 +36,6 @@ from agentbus.api.watchdog import MAX_BLOCKED
 from agentbus.core.addresses import Address, check_agent
 from agentbus.core.cancellation import Threads, check_callback, finish_shielded, fire_and_forget
 from agentbus.core.clock import Clock, SystemClock
-from agentbus.core.environment import read_flag
 from agentbus.core.files import check_path
 from agentbus.core.threads import running_loop
 from agentbus.core.validation import (
@@ -59,8 +57,10 @@ from agentbus.core.validation import (
     check_text,
     error_text,
     name_or_none,
+    read_flag,
 )
 from agentbus.engine.interface import Engine, Progress
+from agentbus.engine.processes import evict_dead_processes
 from agentbus.engine.url import require_driver, server_url
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, Misuse, OutOfRange
 from agentbus.operations.agent_identity import Registration

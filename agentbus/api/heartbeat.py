@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from agentbus.api.processes import notice_deaths
 from agentbus.api.watchdog import Watchdog
 from agentbus.core import process_info
 from agentbus.core.clock import Timer
 from agentbus.engine.interface import Engine
+from agentbus.engine.processes import notice_deaths
 from agentbus.errors import AgentBusError, AgentFenced, DatabaseGone, LeaseLost
 from agentbus.operations.lookups import pending
 from agentbus.operations.processes import HeartbeatRequest, PeerProcess, heartbeat

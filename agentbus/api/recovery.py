@@ -15,7 +15,6 @@ import msgspec
 
 from agentbus.api.session import session_request
 from agentbus.api.session_snapshots import read_composite
-from agentbus.core.environment import read_flag
 from agentbus.core.validation import (
     MAX_PAGE,
     PAGE_SIZE,
@@ -25,14 +24,14 @@ from agentbus.core.validation import (
     check_text,
     error_text,
     name_or_none,
+    read_flag,
 )
 from agentbus.engine.interface import Engine
 from agentbus.errors import AgentBusError, InvalidInput, OutOfRange, UnknownSession
 from agentbus.errors.base import shown
 from agentbus.operations.agent_deletion import ClearRequest, IncompleteFilter, clear_agents, incomplete_agents
 from agentbus.operations.liveness import find_overdue, mark_failed
-from agentbus.operations.recovery import RecoverRequest, recover
-from agentbus.operations.recovery_plan import PlanBasis, is_small, plan, recovery_needed, summarize
+from agentbus.operations.recovery import PlanBasis, RecoverRequest, is_small, plan, recover, recovery_needed, summarize
 from agentbus.records import (
     AgentRecord,
     CheckpointSummary,

@@ -327,7 +327,7 @@ def retry_delay(attempts: int) -> float:
     >>> 0.5 <= retry_delay(1) <= 1.0 and retry_delay(50) <= 300.0
     True
     """
-    from agentbus.core.backoff import backoff
+    from agentbus.core.clock import backoff
 
     return backoff(attempts, FIRST_RETRY, MAX_RETRY, jitter=0.5)
 

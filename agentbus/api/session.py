@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agentbus.api.documents import Document
-from agentbus.api.processes import evict_dead_processes
 from agentbus.api.state import State
 from agentbus.core.codec import check, decode, encode, encode_metadata
 from agentbus.core.validation import (
@@ -26,6 +25,7 @@ from agentbus.core.validation import (
     session_scope,
 )
 from agentbus.engine.interface import Engine
+from agentbus.engine.processes import evict_dead_processes
 from agentbus.errors import AgentBusError, InvalidInput, Misuse, SessionExists, SessionLost, UnknownSession, WrongState
 from agentbus.operations.documents import (
     EnrolRequest,

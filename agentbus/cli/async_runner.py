@@ -11,8 +11,8 @@ from typing import TypeVar
 import agentbus
 from agentbus import Bus
 from agentbus.cli.context import Call
-from agentbus.cli.progress_bar import Report, progress_bar
 from agentbus.cli.signals import ENDING, interrupts_left_to_loop
+from agentbus.cli.views import Report, progress_bar
 
 T = TypeVar("T")
 

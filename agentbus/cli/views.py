@@ -1,15 +1,17 @@
-"""Results of several parts, and ``--watch``: redraw in place on a terminal, print repeatedly elsewhere."""
+"""Results of several parts; ``--watch``: redraw in place on a terminal, print repeatedly elsewhere; progress bars."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
 from agentbus.cli.context import Call, ending_cleanly
-from agentbus.cli.output import Result, Watchable, is_terminal, plain
+from agentbus.cli.output import Result, Watchable, escape_control_chars, is_terminal, plain
 from agentbus.errors import AgentBusError
 
 if TYPE_CHECKING:
@@ -101,3 +103,31 @@ def show_or_watch(call: Call, query: Callable[[], R], over: Callable[[R], bool] 
             if over(found[0]):
                 return found[0].code
             time.sleep(pause)
+
+
+class Report(Protocol):
+    """Called with the amount done, the total, and optionally the current item; from any thread."""
+
+    def __call__(self, done: int, total: int, what: str = "", /) -> None: ...
+
+
+@contextmanager
+def progress_bar(title: str, call: Call) -> Iterator[Report | None]:
+    """Show a bar on stderr during a block: on a terminal, where rich is installed; elsewhere yield None."""
+    if call.arguments.quiet or not sys.stderr.isatty() or find_spec("rich") is None:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[what]}", style="dim", markup=False),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(title, total=None, what="")
+
+        def report(done: int, total: int, what: str = "", /) -> None:
+            shown.update(task, completed=done, total=total, what=escape_control_chars(what)[-60:])
+
+        yield report

@@ -1,8 +1,9 @@
-"""Defaults, limits and checks of input: names, numbers, sizes. Each check raises a named error before anything is
-written."""
+"""Defaults, limits and checks of input: names, numbers, sizes, environment variables. Each check raises a named error
+before anything is written."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
@@ -64,6 +65,9 @@ SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
 STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 
+_YES = ("1", "true", "yes", "on")
+_NO = ("0", "false", "no", "off")
+"""Values of an environment variable."""
 _SHOWN = 60
 """Characters of a text that an error shows."""
 _NAMED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-"
@@ -312,3 +316,33 @@ def check_text(value: object, what: str, high: int = 100_000, *, low: int = 0) -
         if "\0" in value:
             raise OutOfRange(what=what, value="text", allowed="free of NUL")
     return value
+
+
+def read_number(variable: str, default: float) -> float:
+    """Return the number in an environment variable, or the default if it is not set.
+
+    >>> read_number("AGENTBUS_OUTGROWN_WAITS", 30.0)
+    30.0
+    """
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        raise OutOfRange(what=variable, value=text, allowed="a number") from None
+
+
+def read_flag(variable: str) -> bool:
+    """Return whether an environment variable is set to yes; False if it is not set.
+
+    >>> os.environ["AGENTBUS_AUTO_RESUME"] = "yes"
+    >>> read_flag("AGENTBUS_AUTO_RESUME")
+    True
+    >>> del os.environ["AGENTBUS_AUTO_RESUME"]
+    """
+    text = os.environ.get(variable, "")
+    value = text.strip().lower()
+    if value and value not in _YES + _NO:
+        raise OutOfRange(what=variable, value=text, allowed=f"one of {', '.join(_YES + _NO)}")
+    return value in _YES

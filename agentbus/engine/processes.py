@@ -1,6 +1,6 @@
-"""Detect dead processes of this host by their pids and mark them dead, so that no command reports their agents as live.
+"""Find dead processes of this host by their pids and mark them dead: their agents fail, and their leases are released.
 
-Callers with an event loop apply the same rule in ``api.processes``.
+Every command does it when it opens the bus, so that it reports no agent of a dead process as live.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from agentbus.operations.agent_identity import processes_of_host
 
 if TYPE_CHECKING:
     from agentbus.engine.blocking import BlockingEngine
+    from agentbus.engine.interface import Engine
     from agentbus.operations.processes import LeaveRequest, PeerProcess
     from agentbus.operations.protocol import Row
 
@@ -66,3 +67,30 @@ def leave_request(found: Sequence[Row]) -> LeaveRequest:
     from agentbus.operations.processes import LeaveRequest
 
     return LeaveRequest(tuple(id for id, *_ in found), True, "its process died")
+
+
+async def notice_deaths(engine: Engine) -> bool:
+    """Mark other processes of this host dead that are gone; return True if there were any."""
+    rows = await engine.read(processes_of_host, process_info.host_key())
+    return await _mark_dead(engine, [row for row in rows if row[0] != engine.process])
+
+
+async def evict_dead_processes(engine: Engine, peers: Sequence[PeerProcess]) -> bool:
+    """Mark those of these processes dead that ran on this host and are gone; return True if there were any."""
+    return await _mark_dead(engine, rows_of_host(peers))
+
+
+async def _mark_dead(engine: Engine, processes: Iterable[Row]) -> bool:
+    found = dead(processes)
+    if not found:
+        return False
+    # Imported only here: usually there are none.
+    import logging
+
+    from agentbus.operations.processes import leave
+
+    agents = await engine.write(leave, leave_request(found))
+    engine.remove_bells(bell for *_, bell in found)
+    if agents:
+        logging.getLogger("agentbus").warning("found dead: the process of %s", ", ".join(agents))
+    return True

@@ -12,7 +12,7 @@ from agentbus.errors import AgentBusError, AgentExists, UnknownAgent, UnknownTyp
 from agentbus.operations.agent_identity import Registration, current_registration
 from agentbus.operations.agent_status import end, resume
 from agentbus.operations.checkpoints import restored
-from agentbus.operations.common import LIVE, fence
+from agentbus.operations.common import LIVE, SESSION_ENDED, closed_session_error, fence
 from agentbus.operations.events import event, record
 from agentbus.operations.processes import PeerProcess, add_listeners
 from agentbus.operations.protocol import (
@@ -29,7 +29,6 @@ from agentbus.operations.protocol import (
 )
 from agentbus.operations.receive import take_back
 from agentbus.operations.rows import Held, Profile
-from agentbus.operations.session_status import ENDED, closed_session_error
 from agentbus.operations.task_ownership import release_tasks_of
 
 DEFAULT_PATIENCE = 30 * 60 * 1000
@@ -281,7 +280,7 @@ def _leaving(session: str | None, was: str | None) -> Op[tuple[str, str] | None]
     if session is None or was == "completed":
         return None
     rows = yield Query("session_status", (session,))
-    return None if not rows or rows[0][0] in ENDED else (session, rows[0][0])
+    return None if not rows or rows[0][0] in SESSION_ENDED else (session, rows[0][0])
 
 
 def _registration(agent: str, now: Now) -> Op[Registration]:

@@ -12,10 +12,9 @@ import msgspec
 from agentbus.core.clock import Now
 from agentbus.core.validation import MAX_ID, PAGE_SIZE
 from agentbus.errors import AgentBusError, UnknownAgent, UnknownCheckpoint, UnknownTask
-from agentbus.operations.common import LIVE, Budget, fence, page
+from agentbus.operations.common import LIVE, Budget, closed_session_error, fence, page
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, operation, single_operation
-from agentbus.operations.session_status import closed_session_error
 from agentbus.records import CheckpointSummary, Page
 
 _STEP = 100

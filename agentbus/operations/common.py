@@ -1,4 +1,5 @@
-"""Rules that several operations share: fencing, pages of lists, the work budget of a commit, evidence of liveness."""
+"""Rules that several operations share: fencing, open sessions, pages of lists, the work budget of a commit, evidence of
+liveness."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from agentbus.core.clock import Now
-from agentbus.errors import AgentFenced
+from agentbus.errors import AgentBusError, AgentFenced, SessionEnded, UnknownSession
 from agentbus.operations.protocol import Actor, Op, Query, Row, Rows
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 LIVE = frozenset({"running", "suspect"})
 INCOMPLETE = LIVE | {"pending", "spawning"}
+SESSION_ENDED = frozenset({"completed", "failed"})
 T = TypeVar("T")
 _ROW = 1024
 """Bytes that a small row counts in a budget."""
@@ -168,3 +170,12 @@ class Silence(msgspec.Struct, frozen=True):
 def age(awake: int | None, now: Now) -> float | None:
     """Return the seconds since an awake time; None if it is missing or belongs to another boot."""
     return None if awake is None or awake > now.awake else round((now.awake - awake) / 1000, 1)
+
+
+def closed_session_error(session: str, action: str) -> Op[AgentBusError | None]:
+    """Return the error for a session that does not exist or has ended; None while it is open."""
+    rows = yield Query("session_status", (session,))
+    if not rows:
+        return UnknownSession(session=session)
+    status = rows[0][0]
+    return SessionEnded(what="session", name=session, status=status, action=action) if status in SESSION_ENDED else None

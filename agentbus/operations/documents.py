@@ -9,9 +9,8 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.errors import AgentBusError, InvalidInput, UnknownParticipant
-from agentbus.operations.common import fence
+from agentbus.operations.common import closed_session_error, fence
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, operation, single_operation
-from agentbus.operations.session_status import closed_session_error
 from agentbus.records import DocumentSummary
 
 _NAMED = 10

@@ -14,10 +14,9 @@ from agentbus.core.codec import digest
 from agentbus.core.validation import session_scope
 from agentbus.errors import AgentBusError, SnapshotTooLarge, UnknownCheckpoint
 from agentbus.operations.checkpoints import Owner, trim
-from agentbus.operations.common import LIVE
+from agentbus.operations.common import LIVE, closed_session_error
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row, single_operation
-from agentbus.operations.session_status import closed_session_error
 from agentbus.operations.state import ChangeRequest, change_state
 from agentbus.records import Rollback
 

@@ -20,11 +20,10 @@ from agentbus.errors import (
     WrongState,
 )
 from agentbus.operations.agent_status import end, interrupt, resume
-from agentbus.operations.common import fence, page
+from agentbus.operations.common import SESSION_ENDED, closed_session_error, fence, page
 from agentbus.operations.events import event, record
 from agentbus.operations.processes import PeerProcess
 from agentbus.operations.protocol import Actor, Op, Outcome, Query, Row, operation, single_operation
-from agentbus.operations.session_status import ENDED, closed_session_error
 from agentbus.records import CutOffSession, Page, SessionRecord
 
 _NAMED = 100
@@ -177,7 +176,7 @@ def change_session(request: ChangeRequest, now: Now) -> Op[Outcome[None]]:
     elif request.leaving and current.status == request.status:
         yield Query("session_disown", (request.session,))
     else:
-        error = SessionEnded if current.status in ENDED else WrongState
+        error = SessionEnded if current.status in SESSION_ENDED else WrongState
         advice = f"it must be {' or '.join(sorted(before))}"
         return error(what="session", name=request.session, status=current.status, action=action, advice=advice)
     return None
@@ -198,7 +197,7 @@ def get_session(session: str, now: Now) -> Op[SessionRecord | None]:
 def list_sessions(wanted: SessionFilter, now: Now) -> Op[Page[SessionRecord]]:
     status = None if wanted.status is None else list(wanted.status)
     values = (*wanted.cursor, status, wanted.operation, wanted.milestone, wanted.limit + 1)
-    if wanted.status is None or ENDED.intersection(wanted.status):
+    if wanted.status is None or SESSION_ENDED.intersection(wanted.status):
         rows = yield Query("session_list", values)
     else:
         rows = yield Query("session_list_open", values)
@@ -267,7 +266,7 @@ def _cannot_continue(request: StartSessionRequest, current: SessionStatus) -> Ag
         given, found = getattr(request, differs), getattr(current, differs)
         if given != found and given is not None and found is not None:
             return SessionDiffers(session=request.session, differs=differs, found=found, given=given)
-    if current.status in ENDED:
+    if current.status in SESSION_ENDED:
         return SessionEnded(what="session", name=request.session, status=current.status, action="continue it")
     if current.owned:
         # Also if it is interrupted: its owner, still in the block, may continue it at any moment.
@@ -294,13 +293,13 @@ def _change(request: ChangeRequest, current: SessionStatus, now: Now) -> Op[None
         # No process is in its block; a missing owner must not interrupt the session again.
         process = None
     error = request.reason if request.status in {"failed", "interrupted"} else None
-    ended = now.wall if request.status in ENDED else None
+    ended = now.wall if request.status in SESSION_ENDED else None
     yield Query("session_change", (request.status, error, now.wall, ended, process, request.session))
     kind = "session_continued" if request.status == "active" else f"session_{request.status}"
     facts: dict[str, Any] = {"before": current.status}
     if request.reason is not None:
         facts["error" if request.status == "failed" else "reason"] = request.reason
-    expected = (yield Query("session_expected", (request.session,))) if request.status in ENDED else []
+    expected = (yield Query("session_expected", (request.session,))) if request.status in SESSION_ENDED else []
     stopped = [agent for (agent,) in expected]
     if stopped:
         facts["stopped"] = stopped[:_NAMED]

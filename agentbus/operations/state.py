@@ -16,9 +16,8 @@ from agentbus.core.clock import Now
 from agentbus.core.codec import check, decode, plain, plain_payload
 from agentbus.core.validation import scope_session
 from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, WrongState
-from agentbus.operations.common import Budget, fence, page
+from agentbus.operations.common import Budget, closed_session_error, fence, page
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Row, Wake, operation
-from agentbus.operations.session_status import closed_session_error
 
 if TYPE_CHECKING:
     from agentbus.records import Page, StateEntry

@@ -9,15 +9,13 @@ from typing import Any
 
 import msgspec
 
-from agentbus.core.backoff import backoff
-from agentbus.core.clock import Now
+from agentbus.core.clock import Now, backoff
 from agentbus.core.codec import canonical, plain
 from agentbus.core.validation import MAX_LOSSES, RETRY_DELAY, TASK_STATUSES
 from agentbus.errors import AgentBusError, TaskExists, WrongState
-from agentbus.operations.common import fence
+from agentbus.operations.common import closed_session_error, fence
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Wake, gather, operation
-from agentbus.operations.session_status import closed_session_error
 from agentbus.operations.task_ownership import (
     READY,
     HeldRequest,

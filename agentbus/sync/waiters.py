@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from agentbus.engine.process_safety import signals_blocked
 
 if TYPE_CHECKING:
-    from agentbus.engine.blocking import BlockingEngine
-    from agentbus.engine.blocking_wait import WaitingProcess
+    from agentbus.engine.blocking import BlockingEngine, WaitingProcess
 
 MAX_WAIT = 5.0
 """Seconds after which a waiter wakes by itself, sends the heartbeat of its agent, and has its caller look again."""

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from agentbus.api.maintenance.archive import Limits
 from agentbus.api.maintenance.importer import databases, json_files, mapping
+from agentbus.api.maintenance.importer.importer import FileTally
 from agentbus.api.maintenance.importer.json_files import Folder
 from agentbus.api.maintenance.importer.mapping import Mapper
-from agentbus.api.maintenance.importer.report import FileTally
 from agentbus.core.validation import check_key, check_name
 from agentbus.operations.archive_restore import ImportedRow
 from agentbus.operations.archive_rows import ArchivedAgent, ArchivedMessage, ArchivedSession, ArchivedState

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentbus.cli.context import DEFAULTS
-from agentbus.engine import blocking_wait
+from agentbus.engine import blocking
 from agentbus.errors import LockTimeout, RequestDied
 from agentbus.operations.health import live_processes
 from agentbus.sync.bus import BlockingBus, open_bus
@@ -145,7 +145,7 @@ def test_one_that_waits_looks_for_the_dead_again_and_again(
     found: Any,
 ) -> None:
     """Killed while the other waits: no other process looks, and no bell rings."""
-    monkeypatch.setattr(blocking_wait, "HEARTBEAT_INTERVAL", 0.2)
+    monkeypatch.setattr(blocking, "HEARTBEAT_INTERVAL", 0.2)
     with open_bus(url) as bus:
         holding(bus, stranger.pid)
 
@@ -168,7 +168,7 @@ def test_one_that_asks_hears_that_who_was_asked_died(
     url: str, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the last time that the question was delivered: it is a dead letter."""
-    monkeypatch.setattr(blocking_wait, "HEARTBEAT_INTERVAL", 0.2)
+    monkeypatch.setattr(blocking, "HEARTBEAT_INTERVAL", 0.2)
     with open_bus(url) as bus:
         bus.register("w1", type="worker", pid=stranger.pid)
         asker = bus.register("w2", type="worker")

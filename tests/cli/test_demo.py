@@ -9,9 +9,8 @@ import signal
 import msgspec
 import pytest
 
-from agentbus.cli.commands.demo import Closing
+from agentbus.cli.commands.demo import Closing, print_summary
 from agentbus.cli.demo.story import Figures
-from agentbus.cli.demo.terminal import print_summary
 from agentbus.core import process_info
 from tests.cli.conftest import Shell
 from tests.support.processes import eventually

@@ -20,8 +20,7 @@ from agentbus.errors import (
 )
 from agentbus.operations.checkpoints import restored
 from agentbus.operations.protocol import Row
-from agentbus.operations.recovery import RecoverRequest, recover
-from agentbus.operations.recovery_plan import PlanBasis, outline, summarize
+from agentbus.operations.recovery import PlanBasis, RecoverRequest, outline, recover, summarize
 from agentbus.operations.session_snapshots import (
     ComposeRequest,
     Composite,

@@ -185,7 +185,7 @@ def listeners(directory: Path) -> int:
 
 
 def test_a_waiting_process_that_was_marked_dead_listens_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentbus.engine.blocking_wait.HEARTBEAT_INTERVAL", 0.02)
+    monkeypatch.setattr("agentbus.engine.blocking.HEARTBEAT_INTERVAL", 0.02)
     with open_bus(directory, create=True) as bus, open_bus(directory) as other:
         agent = bus.register("a", type="worker")
         sender = other.agent("a")

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import anyio.to_thread
 
-from agentbus.api.maintenance.capacity import CapacityLimits, capacity_warnings, migration_advice
+from agentbus.api.overview import CapacityLimits, capacity_warnings, migration_advice
 from agentbus.core import process_info
 from agentbus.core.clock import Now
 from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError, UnsafeFile, UntrustedHome

@@ -232,7 +232,7 @@ class Control:
         try:
             return await self._engine.write(operation, request)
         except WrongArguments:
-            from agentbus.api.processes import notice_deaths
+            from agentbus.engine.processes import notice_deaths
 
             if not await notice_deaths(self._engine):
                 raise

@@ -16,6 +16,10 @@ from agentbus.core.validation import check_seconds
 if TYPE_CHECKING:
     from agentbus.cli.demo.story import Figures
 
+_COLOURS = {"plan": "cyan", "work": "green", "kill -9": "bold red", "monitor": "yellow", "recover": "magenta"}
+_NARROW = 60
+"""Columns below which the figures are lines, not a table."""
+
 
 def demo(call: Call) -> Result:
     """Run the demo on a temporary bus, or on the one that --url names."""
@@ -67,8 +71,6 @@ def _narrator(call: Call) -> Callable[[str, str], None]:
     if call.arguments.json:
         return lambda chapter, text: call.note(f"{chapter}\t{text}")
     if is_terminal():
-        from agentbus.cli.demo.terminal import Narrator
-
         return Narrator(on_stderr=False)
     return lambda chapter, text: print(f"{chapter}\t{text}", flush=True)
 
@@ -89,8 +91,6 @@ class Closing(Result):
         return [f"result\t{name}\t{plain(value)}" for name, value in self.data().items()]
 
     def show(self) -> None:
-        from agentbus.cli.demo.terminal import print_summary
-
         figures = self._figures
         rows = [
             ("tasks planned", str(figures.planned), None),
@@ -110,6 +110,48 @@ class Closing(Result):
         )
         print_summary(rows, verdict, figures.holds)
         sys.stdout.flush()
+
+
+class Narrator:
+    """Print the steps on a terminal, with rich: each chapter once, in colour."""
+
+    def __init__(self, *, on_stderr: bool) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=on_stderr)
+        self._chapter = ""
+
+    def __call__(self, chapter: str, text: str) -> None:
+        from rich.text import Text
+
+        shown = "" if chapter == self._chapter else chapter
+        self._chapter = chapter
+        line = Text.assemble((f"{shown:<9}", _COLOURS.get(chapter, "")), text)
+        self._console.print(line, highlight=True)
+
+
+def print_summary(rows: list[tuple[str, str, bool | None]], verdict: str, good: bool) -> None:
+    """Print the figures with rich, with a mark on those that a guarantee covers."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    for name, value, kept in rows:
+        mark = Text("") if kept is None else Text("✓", style="green") if kept else Text("✗", style="bold red")
+        table.add_row(name, value, mark)
+    console = Console()
+    console.print()
+    if console.width < _NARROW:
+        # A table would break the words.
+        for name, value, kept in rows:
+            console.print(f"{name}: {value}{'' if kept is None else ' ✓' if kept else ' ✗'}")
+    else:
+        console.print(table)
+    console.print(Text(f"\n{verdict}", style="bold green" if good else "bold red"))
 
 
 def _demo(parser: ArgumentParser) -> None:

@@ -14,8 +14,7 @@ from agentbus.cli.arguments import amount, days, hours, minutes, size
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import DONE, FAILED
 from agentbus.cli.output import Notice, Result, Rows, plain
-from agentbus.cli.progress_bar import progress_bar
-from agentbus.cli.views import Fields, Part, Sections
+from agentbus.cli.views import Fields, Part, Sections, progress_bar
 from agentbus.core.validation import check_seconds
 from agentbus.errors import PlanOutdated, WrongState
 

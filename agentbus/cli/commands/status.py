@@ -71,8 +71,7 @@ def status(call: Call) -> Result | int:
 
 def overview_of(bus: BlockingBus, settings: Settings) -> Overview:
     """Return the overview of an open bus."""
-    from agentbus.api.maintenance.capacity import capacity_limits
-    from agentbus.api.overview import gather_overview
+    from agentbus.api.overview import capacity_limits, gather_overview
     from agentbus.cli.context import capacity_bounds
 
     return bus.do(gather_overview(bus, bus.store.home, capacity_limits(capacity_bounds(settings))))

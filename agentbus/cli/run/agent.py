@@ -25,7 +25,7 @@ from agentbus.api.agent import Agent
 from agentbus.api.bus import Bus
 from agentbus.cli.run.supervisor import Supervisor, end_all
 from agentbus.cli.run.terminal import Streams
-from agentbus.core.backoff import backoff
+from agentbus.core.clock import backoff
 from agentbus.core.validation import RETRY_DELAY, VISITOR_LEASE
 from agentbus.errors import AgentBusError, AgentFenced
 from agentbus.operations.agent_identity import VisitRequest, visit

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine import process_safety
-from agentbus.engine.blocking_wait import WaitingProcess
+from agentbus.engine.blocking import WaitingProcess
 from agentbus.engine.postgres import errors as driver_errors
 from agentbus.engine.postgres.connection import (
     Connection,

@@ -22,8 +22,7 @@ from weakref import WeakKeyDictionary
 import asyncpg
 import msgspec
 
-from agentbus.core.backoff import backoff
-from agentbus.core.clock import Clock
+from agentbus.core.clock import Clock, backoff
 from agentbus.engine.postgres import errors as driver_errors
 from agentbus.engine.postgres.errors import DRIVER, STANDBY, is_pooler, translate_error, untrusted
 from agentbus.engine.postgres.server import Address, ServerClock

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentbus.core.backoff import backoff
+from agentbus.core.clock import backoff
 from agentbus.engine.postgres import errors as driver_errors
 from agentbus.engine.postgres.connection import Connection, connect, terminate
 from agentbus.engine.postgres.server import Address

@@ -18,7 +18,7 @@ from agentbus.errors import BusClosed, DatabaseGone
 from agentbus.operations.protocol import Call, Op, Operation
 
 if TYPE_CHECKING:
-    from agentbus.engine.blocking_wait import WaitingProcess
+    from agentbus.engine.blocking import WaitingProcess
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from agentbus.engine.blocking_wait import WaitingProcess
+from agentbus.engine.blocking import WaitingProcess
 from agentbus.engine.process_safety import signals_blocked
 from agentbus.engine.sqlite import doorbell, paths
 from agentbus.operations.processes import enter

@@ -27,7 +27,7 @@ from agentbus.errors import BusClosed, BusForked, LockedElsewhere, ReadOnlyBus, 
 from agentbus.operations.protocol import Op, Operation
 
 if TYPE_CHECKING:
-    from agentbus.engine.blocking_wait import WaitingProcess
+    from agentbus.engine.blocking import WaitingProcess
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 import aiosqlite
 
-from agentbus.core.backoff import backoff
+from agentbus.core.clock import backoff
 from agentbus.engine.group_commit import (
     Batch,
     PendingCall,

@@ -13,7 +13,7 @@ import pytest
 
 import agentbus
 from agentbus import Bus
-from agentbus.api.maintenance.capacity import CapacityLimits, capacity_limits, capacity_warnings
+from agentbus.api.overview import CapacityLimits, capacity_limits, capacity_warnings
 from agentbus.errors import InvalidInput, OutOfRange
 from agentbus.operations.processes import WriterLoad
 from agentbus.records import Check

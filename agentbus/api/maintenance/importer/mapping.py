@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 from zlib import crc32
 
 import msgspec
 
 from agentbus.api.maintenance.archive import Limits
-from agentbus.api.maintenance.importer.report import FileTally
 from agentbus.core.codec import encode, plain, snapshot
 from agentbus.core.validation import MAX_ATTEMPTS, MAX_NOTES, MAX_SECONDS, Priority, session_scope
 from agentbus.errors import InvalidInput
@@ -32,6 +31,9 @@ from agentbus.operations.archive_rows import (
     ArchivedSession,
     ArchivedState,
 )
+
+if TYPE_CHECKING:
+    from agentbus.api.maintenance.importer.importer import FileTally
 
 Raw = Mapping[str, Any]
 _ENDED = {"completed", "failed", "stopped"}
