@@ -12,11 +12,18 @@ import pytest
 from tests.cli.conftest import TIMEOUT, Shell
 
 HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "rich"}
-LATE = {"logging", "pathlib", "hashlib", "tempfile", "random", "shutil", "threading", "difflib", "locale", "inspect"}
-"""What takes long to import, and what a short command has no need of. msgspec imports inspect itself."""
+LATE = {
+    "logging", "pathlib", "hashlib", "tempfile", "random", "shutil", "threading", "difflib", "locale", "inspect",
+    "typing_extensions", "socket",
+}  # fmt: skip
+"""What takes long to import, and what a short command has no need of."""
+MAX_MODULES = 54
+"""Modules of agentbus, packages included, that a send loads."""
 
 PROGRAM = """
 import json, sys
+from agentbus.cli.entry_point import import_msgspec
+import_msgspec()
 from agentbus.cli.main import main
 code = main(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
@@ -55,7 +62,36 @@ def test_a_data_command_imports_nothing_heavy(shell: Shell, words: tuple[str, ..
     assert code in {0, 1, 4}
     assert not HEAVY & set(modules)
     if words[0] in {"send", "state", "heartbeat"}:
-        assert not (LATE - {"inspect"}) & set(modules)
+        assert not LATE & set(modules)
+    if words[0] == "send":
+        own = [module for module in modules if module.partition(".")[0] == "agentbus"]
+        assert len(own) <= MAX_MODULES, f"agentbus send loads {len(own)} modules:\n" + "\n".join(own)
+
+
+def test_msgspec_works_the_same_without_typing_extensions() -> None:
+    """It decodes types of typing_extensions that are imported later."""
+    program = """
+import sys
+from agentbus.cli.entry_point import import_msgspec
+import_msgspec()
+assert "typing_extensions" not in sys.modules
+import msgspec, typing_extensions
+class Job(typing_extensions.TypedDict, total=False):
+    name: typing_extensions.Required[str]
+    size: "typing_extensions.Annotated[int, msgspec.Meta(gt=0)]"
+print(msgspec.json.decode('{"name": "a", "size": 1}', type=Job))
+for wrong in ('{"size": 1}', '{"name": "a", "size": 0}'):
+    try:
+        msgspec.json.decode(wrong, type=Job)
+    except msgspec.ValidationError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT, check=True, text=True)
+    assert done.stdout.splitlines() == [
+        "{'name': 'a', 'size': 1}",
+        "Object missing required field `name`",
+        "Expected `int` >= 1 - at `$.size`",
+    ]
 
 
 def test_what_agents_keep_imports_nothing_heavy(shell: Shell) -> None:
