@@ -12,7 +12,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ import agentbus
 from agentbus.engine.postgres.connection import connect
 from agentbus.engine.postgres.server import parse
 from tests.support.clock import FakeClock
+from tests.support.connections import Connections
 from tests.support.postgres import Schemas, at_schema
 from tests.support.temporary import use_memory
 
@@ -140,9 +141,15 @@ def log() -> Iterator[None]:
     logger.handlers[:], logger.propagate, logger.level = before
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def connections() -> Connections | None:
+    """Server connections to be used again; none unless a directory of tests overrides this."""
+    return None
 
 
 @pytest.fixture(scope="session")
@@ -189,8 +196,10 @@ def engine(request: pytest.FixtureRequest, clock: FakeClock, monkeypatch: pytest
             return
         monkeypatch.setenv("XDG_STATE_HOME", directory)
         schemas: Schemas = request.getfixturevalue("schemas")
+        connections: Connections | None = request.getfixturevalue("connections")
         name = schemas.take()
-        yield PostgresStore(at_schema(schemas.url, name), clock)
+        with nullcontext() if connections is None else connections.reused():
+            yield PostgresStore(at_schema(schemas.url, name), clock)
         schemas.give_back(name)
 
 

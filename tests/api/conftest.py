@@ -11,7 +11,16 @@ import pytest
 from agentbus import Bus, Session
 from tests.api.copy_helpers import PAIRS, Places
 from tests.support.clock import FakeClock
+from tests.support.connections import Connections
 from tests.support.postgres import Schemas, at_schema
+
+
+@pytest.fixture(scope="package")
+async def connections(anyio_backend: str) -> AsyncIterator[Connections]:
+    """Keep one event loop for these tests, and the server connections that were opened on it."""
+    connections = Connections()
+    yield connections
+    await connections.close()
 
 
 @pytest.fixture(params=PAIRS, ids="-to-".join)
