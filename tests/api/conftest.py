@@ -23,6 +23,13 @@ async def connections(anyio_backend: str) -> AsyncIterator[Connections]:
     await connections.close()
 
 
+@pytest.fixture(autouse=True)
+def own_tasks(connections: Connections) -> Iterator[None]:
+    """Leave nothing of a test on the event loop for the next."""
+    yield
+    connections.end_tasks()
+
+
 @pytest.fixture(params=PAIRS, ids="-to-".join)
 def places(request: pytest.FixtureRequest, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
     taken: list[str] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import asyncpg
+from anyio import pytest_plugin
 
 from agentbus.engine.postgres import connection as product
 from agentbus.engine.postgres.connection import Connection
@@ -37,6 +38,18 @@ class Connections:
             yield
         finally:
             product._connected = self._connected
+
+    def end_tasks(self) -> None:
+        """Cancel the tasks that a test left on the loop, as the end of a loop of its own would. The task that runs the
+        tests is replaced if a test was cancelled in it, or left a cancellation pending."""
+        runner: Any = pytest_plugin._current_runner
+        if (task := runner._runner_task) is not None and (task.done() or task.cancelling()):
+            runner._runner_task = None
+        left = asyncio.all_tasks(self._loop) - {runner._runner_task}
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=30))
 
     async def close(self) -> None:
         while self._idle:
