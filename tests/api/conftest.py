@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from inspect import iscoroutinefunction
 
 import pytest
+from anyio._core._eventloop import reset_current_async_library, set_current_async_library
 
 from agentbus import Bus, Session
 from tests.api.copy_helpers import PAIRS, Places
@@ -24,9 +26,14 @@ async def connections(anyio_backend: str) -> AsyncIterator[Connections]:
 
 
 @pytest.fixture(autouse=True)
-def own_tasks(connections: Connections) -> Iterator[None]:
-    """Leave nothing of a test on the event loop for the next."""
-    yield
+def own_tasks(request: pytest.FixtureRequest, connections: Connections) -> Iterator[None]:
+    """Leave nothing of a test on the event loop for the next. A test that is no coroutine sees no event loop."""
+    if iscoroutinefunction(request.function):
+        yield
+    else:
+        token = set_current_async_library(None)
+        yield
+        reset_current_async_library(token)
     connections.end_tasks()
 
 
