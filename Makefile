@@ -11,6 +11,8 @@ PIP := $(BIN)/python -m pip
 
 export PIP_ROOT_USER_ACTION = ignore
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Without bytecode, every process of the tests compiles what pytest rewrites again, Hypothesis included.
+unexport PYTHONDONTWRITEBYTECODE
 
 define check-python
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

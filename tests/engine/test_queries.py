@@ -6,6 +6,7 @@ import ast
 import re
 import sqlite3
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -16,7 +17,7 @@ from agentbus.operations.task_ownership import HeldTask
 from agentbus.records import AgentRecord
 from tests.support.cases import each
 from tests.support.queries import PACKAGE, QUERIES, schema, width
-from tests.support.source import syntax_tree
+from tests.support.source import package_nodes
 
 each_query = each("name", QUERIES)
 
@@ -32,20 +33,33 @@ NAMING = {"Query", "ExecuteMany", "InsertNumbered", "loading"}
 """What is called with the name of a query."""
 
 
-def uses() -> Iterator[tuple[str, str, int | None]]:
-    """Every place that names a query: where, which, and with how many parameters, if that can be seen there."""
+@cache
+def uses() -> tuple[tuple[str, str, int | None], ...]:
+    """Return every place that names a query: where, which, and with how many parameters, if that can be seen there."""
+    return tuple(_uses())
+
+
+def _uses() -> Iterator[tuple[str, str, int | None]]:
     for file in PACKAGE.rglob("*.py"):
-        for node in ast.walk(syntax_tree(file)):
+        for node in package_nodes(file):
             count: int | None = None
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMING:
                 name = node.args[0]
                 count = _count(node) if node.func.id == "Query" else None
-            elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("queries"):
+            elif isinstance(node, ast.Subscript) and _may_name(node.slice) and _is_queries(node.value):
                 name = node.slice
             else:
                 continue
             for query in _named(name):
                 yield f"{file.relative_to(PACKAGE.parent)}:{node.lineno}", query, count
+
+
+def _may_name(index: ast.expr) -> bool:
+    return isinstance(index, ast.Constant | ast.JoinedStr)
+
+
+def _is_queries(node: ast.expr) -> bool:
+    return ast.unparse(node).endswith("queries")
 
 
 def _named(name: ast.expr) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.queries import HOT, LOOKS, PACKAGE, QUERIES, STEPS, schema, width
-from tests.support.source import syntax_tree
+from tests.support.source import package_nodes
 
 # These look for what was cut off, among much that was not.
 RECOVERY = (
@@ -179,13 +179,13 @@ def test_every_inline_read_is_listed_here() -> None:
     questions = {
         ast.unparse(node.args[0])
         for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(syntax_tree(file))
+        for node in package_nodes(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "read_inline"
     }
     asked = {
         name.args[0].value
         for file in (PACKAGE / "operations").rglob("*.py")
-        for function in ast.walk(syntax_tree(file))
+        for function in package_nodes(file)
         if isinstance(function, ast.FunctionDef) and function.name in questions
         for name in ast.walk(function)
         if isinstance(name, ast.Call)

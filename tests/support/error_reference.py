@@ -17,13 +17,14 @@ import re
 import string
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import agentbus
 from agentbus import errors
 from agentbus.cli import errors as cli_errors
 from agentbus.errors import AgentBusError
-from tests.support.source import syntax_tree
+from tests.support.source import package_nodes
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "errors.md"
@@ -73,6 +74,7 @@ def kinds() -> list[Kind]:
     return list(dict.fromkeys(found))
 
 
+@cache
 def page() -> str:
     """Return the text of the page."""
     everything = kinds()
@@ -173,7 +175,7 @@ def _raised_fields() -> dict[str, set[str]]:
     """Return the keyword arguments that the package passes to each error class."""
     found: dict[str, set[str]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(syntax_tree(file)):
+        for node in package_nodes(file):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 found.setdefault(name, set()).update(one.arg for one in node.keywords if one.arg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+from functools import cache
 from pathlib import Path
 
 
@@ -18,3 +19,15 @@ def syntax_tree(file: Path) -> ast.Module:
         return ast.parse(file.read_text(encoding="utf-8"))
     finally:
         gc.enable()
+
+
+@cache
+def package_tree(file: Path) -> ast.Module:
+    """Parse a file of the package, once for all tests of this process."""
+    return syntax_tree(file)
+
+
+@cache
+def package_nodes(file: Path) -> tuple[ast.AST, ...]:
+    """Return what ``ast.walk`` yields for a file of the package."""
+    return tuple(ast.walk(package_tree(file)))
