@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import shutil
@@ -51,6 +52,13 @@ def _is_repeated(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
     on_postgres = case is not None and case.params.get("engine") == "postgres"
     return on_postgres and item.get_closest_marker("one_engine") is not None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Exclude what the collection made from every later run of the garbage collector."""
+    gc.collect()
+    gc.freeze()
 
 
 class Engine(Protocol):

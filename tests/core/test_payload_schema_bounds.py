@@ -33,7 +33,10 @@ def chain(depth: int, end: Any) -> Any:
         ({"pattern": ".*.*.*.*.*.*=.*"}, "x" * 100_000),
         ({"pattern": "[ab]*a[ab]{12}x"}, "abbabaaab" * 50_000),
         # A function: collecting the tests builds no list of this size.
-        ({"uniqueItems": True, "items": {"uniqueItems": True, "minItems": 1}}, lambda: [[n, n] for n in range(100_000)]),
+        (
+            {"uniqueItems": True, "items": {"uniqueItems": True, "minItems": 1}},
+            lambda: [[n, n] for n in range(100_000)],
+        ),
     ],
     ids=[
         "alternatives",

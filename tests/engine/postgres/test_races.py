@@ -24,7 +24,7 @@ from agentbus.operations.protocol import Op, Query, operation
 from agentbus.sync.bus import open_bus
 from tests.support.postgres import Schemas, at_schema
 
-COUNT = 200
+COUNT = 60
 
 
 async def workers(buses: list[Bus], **options: Any) -> list[Agent]:
@@ -303,7 +303,7 @@ async def test_a_mixed_crowd_gets_by_without_an_error(buses: list[Bus]) -> None:
     agents = await workers(buses, pools=["p"], topics=["t"])
 
     async def work(agent: Agent, bus: Bus) -> None:
-        for number in range(15):
+        for number in range(6):
             await agent.send(pool("p"), "note", number)
             await agent.publish("t", "note", number)
             async with agent.unit() as unit:
@@ -319,7 +319,7 @@ async def test_a_mixed_crowd_gets_by_without_an_error(buses: list[Bus]) -> None:
     with anyio.fail_after(60):
         found = await outcomes(*(work(agent, bus) for agent, bus in zip(agents, buses, strict=True)))
     assert [one for one in found if isinstance(one, AgentBusError | BaseException)] == []
-    assert await buses[0].state("shared").get("count") == 15 * len(buses)
+    assert await buses[0].state("shared").get("count") == 6 * len(buses)
 
 
 async def test_a_failure_while_numbering_messages_blocks_no_other_sender(url: str) -> None:

@@ -1,11 +1,13 @@
-"""Restoring a backup: verified first, in one step, never over a bus that anybody has open."""
+"""Restoring a backup: verified first, in one step, never over a bus that is open."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from agentbus.errors import (
 )
 from tests.api.helpers import held, known, worker
 from tests.engine.sqlite.mount_namespace import run_mounted
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -33,8 +36,7 @@ async def backed_up(path: Path, *payloads: Any) -> Path:
     """A bus with these messages, closed; and its backup."""
     async with agentbus.connect(path) as bus:
         async with bus.agent("a", type="worker", takeover=True) as agent:
-            for payload in payloads:
-                await agent.send("a", "note", payload)
+            await agent.send_many([("a", "note", payload) for payload in payloads])
         return Path((await bus.backup()).path)
 
 
@@ -163,7 +165,7 @@ def damaged(backup: Path, how: str) -> None:
         data.clear()
     elif how == "text":
         data[:] = b"hello " * 1000
-    elif how == "cut off":
+    elif how == "truncated":
         del data[len(data) // 2 :]
     elif how == "pages":
         # Not the first page: SQLite opens it without a word.
@@ -189,10 +191,17 @@ def damaged(backup: Path, how: str) -> None:
     backup.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["empty", "text", "cut off", "pages", "other database", "lacking", "references"])
-async def test_a_damaged_backup_is_refused_and_the_bus_stays(tmp_path: Path, how: str) -> None:
+@pytest.fixture
+async def intact(tmp_path: Path) -> Path:
+    """The backup of a bus with 200 messages."""
+    return await backed_up(tmp_path / "bus", *range(200))
+
+
+@each("how", ["empty", "text", "truncated", "pages", "other database", "lacking", "references"])
+async def test_a_damaged_backup_is_refused_and_the_bus_stays(tmp_path: Path, intact: Path, how: str) -> None:
     path = tmp_path / "bus"
-    backup = await backed_up(path, *range(200))
+    backup = intact.with_name(f"{how}.db")
+    shutil.copy2(intact, backup)
     damaged(backup, how)
     with pytest.raises(DamagedBackup) as refused:
         restore_backup(backup, path)
@@ -234,19 +243,20 @@ async def test_bad_input_is_refused(tmp_path: Path) -> None:
     assert await contents(path) == [1]
 
 
-@pytest.mark.parametrize("how", ["missing", "text", "pages", "newer"])
-@pytest.mark.parametrize("where", ["new", "deep/new", "there"])
-async def test_a_restore_that_is_refused_leaves_nothing_where_no_bus_was(tmp_path: Path, how: str, where: str) -> None:
-    backup = await backed_up(tmp_path / "bus", *range(200))
-    if how == "missing":
-        backup = tmp_path / "mistyped.db"
-    elif how == "newer":
+@each(("how", "where"), product(["missing", "text", "pages", "newer"], ["new", "deep/new", "there"]))
+async def test_a_restore_that_is_refused_leaves_nothing_where_no_bus_was(
+    tmp_path: Path, intact: Path, how: str, where: str
+) -> None:
+    backup = intact.with_name(f"{how}.db")
+    if how != "missing":
+        shutil.copy2(intact, backup)
+    if how == "newer":
         with sqlite3.connect(backup) as connection:
             connection.execute("PRAGMA user_version = 99")
         connection.close()
-    else:
+    elif how != "missing":
         damaged(backup, how)
-    (tmp_path / "there").mkdir()
+    (tmp_path / "there").mkdir(exist_ok=True)
     before = sorted(path for path in tmp_path.rglob("*") if tmp_path / "bus" not in path.parents)
     with pytest.raises((DamagedBackup, SchemaTooNew, NoSuchFile)):
         restore_backup(backup, tmp_path / where)
@@ -364,8 +374,7 @@ told = {}
 async def main():
     async with agentbus.connect(os.path.join(place, "bus")) as bus:
         a = await bus.register("a", type="worker")
-        for n in range(100):
-            await a.send("a", "note", "x" * 40_000)
+        await a.send_many([("a", "note", "x" * 40_000)] * 100)
         backup = (await bus.backup()).path
     with open(os.path.join(place, "filler"), "wb") as filler:
         filler.write(b"x" * (shutil.disk_usage(place).free - 2_000_000))
