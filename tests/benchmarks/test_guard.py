@@ -61,7 +61,7 @@ def test_point_reads_that_reparse_all_named_sql_are_detected(monkeypatch: pytest
         return run_read(*arguments)
 
     monkeypatch.setattr("agentbus.engine.sqlite.engine.run_read", without_the_cache)
-    # The regression is a factor of a hundred: it shows in the shortest laps.
+    # Each read parses all named SQL again: short laps show it too.
     monkeypatch.setattr("benchmarks.guard.SECONDS", 0.02)
     monkeypatch.setattr("benchmarks.guard.POINT_READS", 2)
     monkeypatch.setattr("benchmarks.guard.SLICES", 1)
