@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
+import pytest
+
 import agentbus
 from agentbus import Bus, Task
 from agentbus.api.maintenance.copy import copy_bus
@@ -19,11 +21,15 @@ from tests.support.clock import FakeClock
 
 ENGINES = ("sqlite", "postgres")
 PAIRS = [(one, other) for one in ENGINES for other in ENGINES]
+crossed = pytest.mark.parametrize(
+    "places", [("sqlite", "postgres"), ("postgres", "sqlite")], ids="-to-".join, indirect=True
+)
+"""Each engine once as the source and once as the target, for properties of one of the two."""
 T = TypeVar("T")
 
 
 class Places:
-    """Where a bus is, and where it shall go. Nothing here runs in an event loop but for the length of a call."""
+    """The location of a bus and of its copy. An event loop runs only for the length of a call."""
 
     def __init__(self, source: str, target: str, clock: FakeClock, more: Callable[[], str], nowhere: str) -> None:
         self.source = source
@@ -64,7 +70,7 @@ async def asking(task: Task) -> bool:
 
 
 def fill(places: Places) -> None:
-    """Something in every table, and gaps where something was removed; nobody has the bus open then."""
+    """Write rows into every table, delete some, and close the bus."""
 
     async def live(bus: Bus) -> None:
         await Story(bus).tell()
@@ -97,8 +103,8 @@ def fill(places: Places) -> None:
         visitor.checkpoint("half", {"step": 1}, notes="so far")
 
 
-def told(places: Places, url: str) -> dict[str, Any]:
-    """What the bus shows of itself, but for who has it open and that it was copied."""
+def views(places: Places, url: str) -> dict[str, Any]:
+    """Return every view of the bus, except its processes and the event of the copy."""
     with places.visited(url) as bus:
         checkpoints = bus.do(bus.checkpoints.list("visitor", limit=1000)).items
         plan = bus.do(bus.sessions.open("m")).document("plan")
@@ -116,13 +122,13 @@ def told(places: Places, url: str) -> dict[str, Any]:
 
 
 def shown(url: str) -> str:
-    """What people call a place where a bus is."""
+    """Return the location of a bus as it is shown."""
     with closing(open_store(url, create=True)) as store:
         return store.shown
 
 
 def record_of(places: Places, agent: str) -> AgentRecord:
-    """An agent that must be in the copy."""
+    """Return an agent that must be in the copy."""
     with places.visited(places.target) as bus:
         record = bus.do(bus.agents.get(agent))
     assert record is not None
@@ -130,7 +136,7 @@ def record_of(places: Places, agent: str) -> AgentRecord:
 
 
 class Cut(Exception):
-    """Whoever copies is gone."""
+    """The copy was interrupted."""
 
 
 def cut_after(calls: int) -> Callable[[int, int, str], None]:

@@ -6,9 +6,11 @@ import asyncio
 import gzip
 import json
 import os
+import shutil
+import tempfile
 import tracemalloc
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,35 @@ def of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next(line for line in lines if line["record"] == kind)
 
 
-@pytest.mark.one_engine
-@pytest.mark.parametrize(
+@pytest.fixture(scope="module")
+def retired() -> Iterator[Path]:
+    """The directory of a closed bus whose rows are all in its archive."""
+    with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
+        asyncio.run(_retire(Path(directory) / "bus"))
+        yield Path(directory) / "bus"
+
+
+async def _retire(directory: Path) -> None:
+    clock = FakeClock()
+    async with agentbus.connect(directory, clock=clock) as bus:
+        clock.attach(bus)
+        await full(bus, clock)
+
+
+@asynccontextmanager
+async def copied(retired: Path) -> AsyncIterator[tuple[Bus, Path]]:
+    """Open a copy of the retired bus; with it comes the path of its archive."""
+    with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
+        target = Path(directory) / "bus"
+        shutil.copytree(retired, target)
+        clock = FakeClock()
+        clock.advance(100 * DAY)
+        (archive,) = (target / "archive").iterdir()
+        async with agentbus.connect(target, clock=clock) as bus:
+            yield bus, archive
+
+
+@each(
     ("kind", "change"),
     [
         ("message", {"payload": '"forged"'}),
@@ -87,22 +116,23 @@ def of(lines: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     ],
 )
 async def test_a_tampered_line_is_reported_and_the_others_are_restored(
-    bus: Bus, clock: FakeClock, kind: str, change: dict[str, Any]
+    retired: Path, kind: str, change: dict[str, Any]
 ) -> None:
-    archive = rewritten(await full(bus, clock), lambda lines: of(lines, kind).update(change))
-    with gzip.open(archive, "rt", encoding="utf-8") as file:
-        changed = {"record": kind, **change}
-        (number,) = (n for n, line in enumerate(file, 1) if changed.items() <= json.loads(line).items())
-    report = await bus.import_archive(archive)
-    assert [problem.line for problem in report.problems] == [number]
-    assert report.refused == 1
-    assert report.problems[0].reason
-    assert sum(report.imported.values()) == 15
-    a = await worker(bus, "b")
-    await a.send("b", "note", "the bus still works")
-    await a.checkpoint("n", "so do checkpoints")
-    assert (await worker(bus, "a")).epoch == 2
-    assert not [check for check in await bus.doctor() if check.status == "error"]
+    async with copied(retired) as (bus, original):
+        archive = rewritten(original, lambda lines: of(lines, kind).update(change))
+        with gzip.open(archive, "rt", encoding="utf-8") as file:
+            changed = {"record": kind, **change}
+            (number,) = (n for n, line in enumerate(file, 1) if changed.items() <= json.loads(line).items())
+        report = await bus.import_archive(archive)
+        assert [problem.line for problem in report.problems] == [number]
+        assert report.refused == 1
+        assert report.problems[0].reason
+        assert sum(report.imported.values()) == 15
+        a = await worker(bus, "b")
+        await a.send("b", "note", "the bus still works")
+        await a.checkpoint("n", "so do checkpoints")
+        assert (await worker(bus, "a")).epoch == 2
+        assert not [check for check in await bus.doctor() if check.status == "error"]
 
 
 async def test_a_line_over_the_size_limit_is_refused(bus: Bus, clock: FakeClock, tmp_path: Path) -> None:
@@ -117,13 +147,12 @@ async def test_a_line_over_the_size_limit_is_refused(bus: Bus, clock: FakeClock,
     assert [problem.reason for problem in report.problems] == ["prompt has 2000000 bytes"]
 
 
-@pytest.mark.parametrize("expected", ['{"a": 1}', "[1]", '{"a": null}'])
-async def test_a_session_that_expects_an_invalid_document_name_is_refused(
-    bus: Bus, clock: FakeClock, expected: str
-) -> None:
-    archive = rewritten(await full(bus, clock), lambda lines: of(lines, "session").update(expected=expected))
-    assert (await bus.import_archive(archive)).refused == 5
-    assert not [check for check in await bus.doctor() if check.status == "error"]
+@each("expected", ['{"a": 1}', "[1]", '{"a": null}'])
+async def test_a_session_that_expects_an_invalid_document_name_is_refused(retired: Path, expected: str) -> None:
+    async with copied(retired) as (bus, original):
+        archive = rewritten(original, lambda lines: of(lines, "session").update(expected=expected))
+        assert (await bus.import_archive(archive)).refused == 5
+        assert not [check for check in await bus.doctor() if check.status == "error"]
 
 
 async def test_unknown_types_are_defined_and_running_agents_are_imported_as_failed(bus: Bus, clock: FakeClock) -> None:
@@ -158,39 +187,43 @@ async def test_garbage_between_the_lines_is_reported(bus: Bus, clock: FakeClock)
     assert sum(report.imported.values()) == 16
 
 
-async def portions(bus: Bus, clock: FakeClock) -> Path:
-    """An archive of three portions of 500 messages each."""
+async def portions(bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an archive of three portions of 50 messages each."""
+    monkeypatch.setattr("agentbus.api.maintenance.retention._MAX_ROWS", 50)
+    monkeypatch.setattr("agentbus.api.maintenance.importer.importer._MAX_LINES", 20)
     a = await worker(bus, "a")
     for _ in range(3):
-        await a.send_many([("a", "note", os.urandom(20).hex()) for _ in range(500)])
-        await a.ack(await a.receive_many(500, timeout=0))
+        await a.send_many([("a", "note", os.urandom(20).hex()) for _ in range(50)])
+        await a.ack(await a.receive_many(50, timeout=0))
     clock.advance(8 * DAY)
     report = await bus.retention.apply()
-    assert report.removed == {"message": 1500}
+    assert report.removed == {"message": 150}
     assert report.archive is not None
     return Path(report.archive)
 
 
-async def test_a_torn_end_loses_only_the_last_portion(bus: Bus, clock: FakeClock) -> None:
-    archive = await portions(bus, clock)
+async def test_a_torn_end_loses_only_the_last_portion(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await portions(bus, clock, monkeypatch)
     archive.write_bytes(archive.read_bytes()[:-100])
     report = await bus.import_archive(archive)
-    assert report.imported == {"message": 1000}
+    assert report.imported == {"message": 100}
     assert [problem.line for problem in report.problems] == [0]
     assert "truncated" in report.problems[0].reason
 
 
-async def test_a_damaged_portion_loses_only_itself(bus: Bus, clock: FakeClock) -> None:
-    archive = await portions(bus, clock)
+async def test_a_damaged_portion_loses_only_itself(bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = await portions(bus, clock, monkeypatch)
     data = bytearray(archive.read_bytes())
     middle = len(data) // 2
     data[middle : middle + 50] = os.urandom(50)
     archive.write_bytes(data)
     report = await bus.import_archive(archive)
-    assert report.imported == {"message": 1000}
+    assert report.imported == {"message": 100}
     assert report.refused >= 1
     messages = [record.id for record in (await bus.messages.list(limit=1000)).items]
-    assert sorted(messages) == [*range(1, 501), *range(1001, 1501)]
+    assert sorted(messages) == [*range(1, 51), *range(101, 151)]
 
 
 def not_an_archive(path: Path, how: str) -> None:
@@ -207,6 +240,7 @@ def not_an_archive(path: Path, how: str) -> None:
     path.write_bytes(contents[how])
 
 
+@pytest.mark.one_engine
 @each(
     "how", ["empty", "text", "random", "other gzip", "json", "no header", "newer", "cut off"]
 )  # fmt: skip
@@ -222,6 +256,7 @@ async def test_a_file_that_is_no_archive_is_refused(bus: Bus, tmp_path: Path, ho
     await a.send("a", "note", 1)
 
 
+@pytest.mark.one_engine
 async def test_a_path_that_is_not_a_file_is_refused(bus: Bus, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/null")):
@@ -253,8 +288,10 @@ async def test_retention_removes_nothing_if_the_archive_cannot_be_written(bus: B
 # Cancelling, and traps
 
 
-async def test_a_cancelled_import_is_cancelled_and_can_be_repeated(bus: Bus, clock: FakeClock) -> None:
-    archive = await portions(bus, clock)
+async def test_a_cancelled_import_is_cancelled_and_can_be_repeated(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = await portions(bus, clock, monkeypatch)
     for delay in range(10):
         task = asyncio.create_task(bus.import_archive(archive))
         await asyncio.sleep(0.001 * delay)
@@ -262,7 +299,7 @@ async def test_a_cancelled_import_is_cancelled_and_can_be_repeated(bus: Bus, clo
         with suppress(asyncio.CancelledError):
             await task
     await bus.import_archive(archive)
-    assert (await bus.stats()).messages == {"acked": 1500}
+    assert (await bus.stats()).messages == {"acked": 150}
 
 
 async def test_a_cancelled_retention_leaves_no_file_open(bus: Bus, clock: FakeClock) -> None:
@@ -295,15 +332,15 @@ async def test_a_small_file_that_inflates_without_end_is_refused_early(bus: Bus,
     path = tmp_path / "trap.jsonl.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b'{"record": "archive", "format": 1, "created": 1}\n')
-        for _ in range(0 if trap == "members" else 200):
+        for _ in range(0 if trap == "members" else 120):
             file.write((b"\n" if trap == "lines" else b"0") * 1_000_000)
     if trap == "members":
-        path.write_bytes(path.read_bytes() + b"\x1f\x8b\x08\0" * 50_000)
+        path.write_bytes(path.read_bytes() + b"\x1f\x8b\x08\0" * 20_000)
     tracemalloc.start()
     try:
         with anyio.fail_after(40):
             report = await bus.import_archive(path)
-        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+        assert tracemalloc.get_traced_memory()[1] < 120_000_000
     finally:
         tracemalloc.stop()
     assert report.imported == {}

@@ -21,6 +21,7 @@ from agentbus.errors import (
     UnknownTask,
 )
 from tests.api.helpers import refusing, worker
+from tests.api.refusals import refused_each
 from tests.conftest import Engine
 from tests.support.cases import each
 from tests.support.values import NOT_JSON, nested
@@ -36,16 +37,19 @@ async def a(bus: Bus) -> Agent:
 LARGE = "x" * 300_000
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("large", [False, True])
 async def test_a_snapshot_that_is_not_json_is_refused(bus: Bus, a: Agent, large: bool) -> None:
-    """A large one is looked through on a thread, no less closely."""
-    for value in NOT_JSON.values():
-        snapshot = [LARGE, value] if large else value
-        async with refusing(bus, a, InvalidPayload):
-            await a.checkpoint("n", snapshot)
-        async with refusing(bus, a, InvalidPayload), a.unit() as unit:
+    """A large one is checked on a thread, no less closely."""
+
+    async def save_in_a_unit(snapshot: Any) -> None:
+        async with a.unit() as unit:
             unit.send("a", "note")
             unit.checkpoint("n", snapshot)
+
+    bad = [[LARGE, value] if large else value for value in NOT_JSON.values()]
+    await refused_each(bus, a, InvalidPayload, lambda snapshot: a.checkpoint("n", snapshot), bad)
+    await refused_each(bus, a, InvalidPayload, save_in_a_unit, bad)
     assert await a.restore() is None
 
 
@@ -94,6 +98,7 @@ async def test_many_large_snapshots_at_once_are_all_saved(bus: Bus) -> None:
     assert [item and item.snapshot for item in found] == [str(n) * 2_000_000 for n in range(8)]
 
 
+@pytest.mark.one_engine
 @each("name", ["", "two words", "x" * 129, "ü", "a\nb", "a\0b", None, 5, b"n"])
 async def test_an_invalid_name_is_refused(bus: Bus, a: Agent, name: Any) -> None:
     async with refusing(bus, a, InvalidName):
@@ -113,6 +118,7 @@ async def test_an_invalid_name_is_refused(bus: Bus, a: Agent, name: Any) -> None
     assert await a.restore() is None
 
 
+@pytest.mark.one_engine
 @each("notes", ["x" * 10_001, "nul \0", "lone \ud800", None, 5, b"n"])
 async def test_notes_that_are_no_text_are_refused(bus: Bus, a: Agent, notes: Any) -> None:
     async with refusing(bus, a, OutOfRange):
@@ -120,6 +126,7 @@ async def test_notes_that_are_no_text_are_refused(bus: Bus, a: Agent, notes: Any
     await a.checkpoint("n", 1, notes="ü" * 10_000)
 
 
+@pytest.mark.one_engine
 @each("id", [0, -1, 1.5, True, "1", None, 2**63])
 async def test_an_invalid_id_is_refused(bus: Bus, a: Agent, id: Any) -> None:
     calls: list[Callable[[Any], Coroutine[Any, Any, Any]]] = [
@@ -135,11 +142,13 @@ async def test_an_invalid_id_is_refused(bus: Bus, a: Agent, id: Any) -> None:
             await a.restore(id=id)
 
 
+@pytest.mark.one_engine
 async def test_a_checkpoint_is_restored_by_name_or_by_id(bus: Bus, a: Agent) -> None:
     async with refusing(bus, a, InvalidInput):
         await a.restore("n", id=1)
 
 
+@pytest.mark.one_engine
 @each("keep", [0, -1, 1.5, True, "1", 10_001])
 async def test_the_number_to_keep_has_a_range(bus: Bus, a: Agent, keep: Any) -> None:
     async with refusing(bus, a, OutOfRange):
@@ -152,6 +161,7 @@ async def test_the_number_to_keep_has_a_range(bus: Bus, a: Agent, keep: Any) -> 
     assert await a.restore() is None
 
 
+@pytest.mark.one_engine
 @each("kind", ["tasks", "bus", "", None, 5])
 async def test_only_agents_sessions_and_tasks_have_checkpoints(bus: Bus, a: Agent, kind: Any) -> None:
     async with refusing(bus, a, OutOfRange):
@@ -173,23 +183,27 @@ async def test_an_unknown_owner_has_no_checkpoints(bus: Bus, a: Agent) -> None:
     assert (await bus.checkpoints.list()).items == []
 
 
+@pytest.mark.one_engine
 @each("filters", [{"limit": 0}, {"limit": 1001}, {"cursor": "x"}, {"cursor": "-1"}, {"cursor": 5}])
 async def test_an_invalid_page_is_refused(bus: Bus, filters: dict[str, Any]) -> None:
     with pytest.raises(OutOfRange):
         await bus.checkpoints.list(**filters)
 
 
+@pytest.mark.one_engine
 @each("seconds", [0, -1, float("nan"), float("inf"), "1", None, True])
 async def test_periodic_checkpoints_need_an_interval(a: Agent, seconds: Any) -> None:
     with pytest.raises(OutOfRange):
         a.checkpoint_every(seconds, dict)
 
 
+@pytest.mark.one_engine
 async def test_periodic_checkpoints_need_a_function(a: Agent) -> None:
     with pytest.raises(OutOfRange):
         a.checkpoint_every(1, {"a": "snapshot"})  # type: ignore[arg-type]
 
 
+@pytest.mark.one_engine
 async def test_a_unit_that_is_over_takes_no_checkpoint(a: Agent) -> None:
     async with a.unit() as unit:
         pass

@@ -103,6 +103,7 @@ async def test_names_may_be_strange(bus: Bus, a: Agent, root: Path) -> None:
 # What cannot be referred to
 
 
+@pytest.mark.one_engine
 @each(
     "path",
     [
@@ -183,6 +184,7 @@ async def test_a_path_that_is_not_a_regular_file_is_refused(
     assert await nothing_saved(bus)
 
 
+@pytest.mark.one_engine
 @each("path", ["missing", "missing/plan.md", "docs/missing", "plan.md/inside", "docs/design.md/x/y"])
 async def test_a_file_that_is_not_there_is_named(bus: Bus, a: Agent, root: Path, path: str) -> None:
     async with refusing(bus, a, UnknownFile) as refused:
@@ -210,12 +212,14 @@ async def test_the_files_of_an_open_bus_are_refused(engine: Engine, tmp_path: Pa
         assert saved.files[0].size > 0
 
 
+@pytest.mark.one_engine
 @each("files", ["plan.md", b"plan.md", Path("plan.md"), None, 5])
 async def test_one_path_is_not_a_list_of_paths(bus: Bus, a: Agent, files: Any) -> None:
     async with refusing(bus, a, InvalidInput):
         await a.checkpoint("n", 1, files=files)
 
 
+@pytest.mark.one_engine
 @each("root", ["", "nul\0", b"bytes", 5, ["list"]])
 async def test_a_root_that_is_no_path_is_refused(bus: Bus, a: Agent, root: Any) -> None:
     async with refusing(bus, a, InvalidInput):
@@ -224,6 +228,7 @@ async def test_a_root_that_is_no_path_is_refused(bus: Bus, a: Agent, root: Any) 
         await bus.checkpoints.verify(1, root)
 
 
+@pytest.mark.one_engine
 async def test_a_root_that_is_no_directory_is_named(bus: Bus, a: Agent, root: Path) -> None:
     for place in (root / "plan.md", root / "missing"):
         async with refusing(bus, a, UnreadableFile) as refused:

@@ -15,13 +15,14 @@ from agentbus.operations.agents import register
 from agentbus.operations.copy import TABLES
 from agentbus.operations.processes import EnterRequest, enter
 from agentbus.records import ImportReport
-from tests.api.copy_helpers import Places, asking, fill, planned, record_of, shown, told
+from tests.api.copy_helpers import Places, asking, crossed, fill, planned, record_of, shown, views
 from tests.api.helpers import take, worker
 from tests.api.task_workers import task_of, work_off
 
 
-def test_a_copy_has_every_row_of_every_table(places: Places) -> None:
+def test_a_copy_has_every_row_and_all_views_of_the_source(places: Places) -> None:
     fill(places)
+    before = views(places, places.source)
     heard: list[tuple[int, int, str]] = []
     report = places.copy(lambda done, total, what: heard.append((done, total, what)))
     assert (report.source, report.target) == (shown(places.source), shown(places.target))
@@ -32,13 +33,7 @@ def test_a_copy_has_every_row_of_every_table(places: Places) -> None:
     assert [done for done, _, _ in heard] == sorted(done for done, _, _ in heard)
     (total,) = {total for _, total, _ in heard}
     assert heard[-1][0] == total
-
-
-def test_all_views_of_the_copy_equal_those_of_the_source(places: Places) -> None:
-    fill(places)
-    before = told(places, places.source)
-    places.copy()
-    after = told(places, places.target)
+    after = views(places, places.target)
     leased = [record.message_id for record in before["messages"] if record.status == "leased"]
     assert leased
     before["messages"] = [
@@ -51,6 +46,7 @@ def test_all_views_of_the_copy_equal_those_of_the_source(places: Places) -> None
         assert after[name] == before[name], name
 
 
+@crossed
 def test_a_lease_does_not_outlive_the_copy(places: Places) -> None:
     with places.visited(places.source) as bus:
         agent = bus.register("a", type="worker")
@@ -69,6 +65,7 @@ def test_a_lease_does_not_outlive_the_copy(places: Places) -> None:
         agent.ack(str(new.lease))
 
 
+@crossed
 def test_the_timeout_of_visiting_agents_starts_again(places: Places) -> None:
     with places.visited(places.source) as bus:
         bus.register("a", type="worker", patience=60)
@@ -83,8 +80,9 @@ def test_the_timeout_of_visiting_agents_starts_again(places: Places) -> None:
     places.on(places.target, sweep)
 
 
+@crossed
 def test_numbers_continue_after_those_of_the_source(places: Places) -> None:
-    """Also where the last ones were removed: an id means one thing for ever."""
+    """Also where the last rows were removed: an id is never used again."""
 
     async def use(bus: Bus) -> dict[str, int]:
         agent = await worker(bus, "a")
@@ -113,8 +111,9 @@ def test_numbers_continue_after_those_of_the_source(places: Places) -> None:
     assert (after["message"], after["checkpoint"]) == (before["message"] + 3, before["checkpoint"] + 3)
 
 
+@crossed
 def test_the_copy_is_the_same_bus(places: Places, tmp_path: Path) -> None:
-    """An archive of the one comes home to the other, which has all of it."""
+    """The copy already has every row of an archive of the source."""
     fill(places)
 
     async def export(bus: Bus) -> None:
@@ -130,9 +129,10 @@ def test_the_copy_is_the_same_bus(places: Places, tmp_path: Path) -> None:
     assert report.present
 
 
+@crossed
 def test_processes_that_died_on_the_source_are_dead_in_the_copy(places: Places) -> None:
     with places.visited(places.source) as bus:
-        # Nobody was there to see it die.
+        # No other process noticed that it died.
         process = bus.write(enter, EnterRequest(process_info.host_key(), 2**22 + 1, "then", None)).process
         bus.write(register, registration(10_000, "resident", "worker", process, {}))
     places.copy()
@@ -140,6 +140,7 @@ def test_processes_that_died_on_the_source_are_dead_in_the_copy(places: Places) 
     assert (record.status, record.error) == ("failed", "the bus was copied")
 
 
+@crossed
 def test_a_task_that_waits_for_an_approval_continues_in_the_copy(places: Places) -> None:
     planned.clear()
     fill(places)
@@ -157,8 +158,9 @@ def test_a_task_that_waits_for_an_approval_continues_in_the_copy(places: Places)
     assert planned == ["once", "once"], "of the first, the step was done and kept"
 
 
+@crossed
 def test_a_large_row_is_copied_in_a_page_of_its_own(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many rows there are, a batch is not longer than some text, or one row."""
+    """A batch has a limited number of characters, or one row."""
     monkeypatch.setattr("agentbus.api.maintenance.copy.CHARACTERS", 10_000)
     with places.visited(places.source) as bus:
         agent = bus.register("a", type="worker")
@@ -166,5 +168,5 @@ def test_a_large_row_is_copied_in_a_page_of_its_own(places: Places, monkeypatch:
             agent.send("a", "note", "x" * size)
     steps: list[str] = []
     places.copy(lambda done, total, what: steps.append(what))
-    # The last step of a table finds nothing any more.
+    # The last step of a table finds no more rows.
     assert steps.count("messages") - 1 == 4

@@ -14,7 +14,7 @@ from agentbus.api.maintenance.copy import copy_bus
 from agentbus.errors import CopyDiffers, CopyOvertaken, CopyUnfinished, LockTimeout, NotEmpty
 from agentbus.records import CopyReport
 from agentbus.sync.bus import open_bus, open_store
-from tests.api.copy_helpers import Cut, Places, cut_after, fill, record_of, shown
+from tests.api.copy_helpers import Cut, Places, crossed, cut_after, fill, record_of, shown
 
 
 def test_a_copy_interrupted_at_any_page_resumes(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +35,7 @@ def test_a_copy_interrupted_at_any_page_resumes(places: Places, monkeypatch: pyt
     assert (report.tables, report.rows) == (straight.tables, straight.rows)
 
 
+@crossed
 def test_an_unfinished_copy_cannot_be_opened(places: Places) -> None:
     fill(places)
     with pytest.raises(Cut):
@@ -42,7 +43,7 @@ def test_an_unfinished_copy_cannot_be_opened(places: Places) -> None:
     command = f"agentbus copy {quote(shown(places.source))} {quote(shown(places.target))}"
 
     async def nothing(bus: Bus) -> None:
-        """It is opened, and closed again."""
+        """Only open and close it."""
 
     with pytest.raises(CopyUnfinished) as refused:
         places.on(places.target, nothing)
@@ -62,6 +63,7 @@ def test_an_unfinished_copy_cannot_be_opened(places: Places) -> None:
     assert "copy" not in {check.name for check in checks}
 
 
+@crossed
 def test_a_target_that_is_part_of_another_copy_is_refused(places: Places) -> None:
     fill(places)
     with pytest.raises(Cut):
@@ -73,29 +75,32 @@ def test_a_target_that_is_part_of_another_copy_is_refused(places: Places) -> Non
     assert places.copy().resumed
 
 
-@pytest.mark.parametrize(("change", "table"), [("send", "messages"), ("state", "state"), ("ack", "messages")])
-def test_a_source_that_changes_during_the_copy_is_detected(places: Places, change: str, table: str) -> None:
+@crossed
+def test_a_source_that_changes_during_the_copy_is_detected(places: Places) -> None:
     fill(places)
-    changed: list[str] = []
+    for change, table in (("send", "messages"), ("state", "state"), ("ack", "messages")):
+        changed: list[str] = []
+        target = places.more()
 
-    def progress(done: int, total: int, what: str) -> None:
-        if what == "events" and not changed:
-            changed.append(what)
-            with places.visited(places.source) as bus:
-                agent = bus.agent("visitor")
-                if change == "send":
-                    agent.send("visitor", "note", "late")
-                elif change == "state":
-                    bus.do(agent.state.set("here", "late"))
-                else:
-                    agent.ack(*(held.message_id for held in agent.in_hand()))
+        def progress(done: int, total: int, what: str, change: str = change, changed: list[str] = changed) -> None:
+            if what == "events" and not changed:
+                changed.append(what)
+                with places.visited(places.source) as bus:
+                    agent = bus.agent("visitor")
+                    if change == "send":
+                        agent.send("visitor", "note", "late")
+                    elif change == "state":
+                        bus.do(agent.state.set("here", "late"))
+                    else:
+                        agent.ack(*(held.message_id for held in agent.in_hand()))
 
-    with pytest.raises(CopyDiffers, match=f"{table} "):
-        places.copy(progress)
-    with pytest.raises(CopyUnfinished):
-        places.visited(places.target)
+        with pytest.raises(CopyDiffers, match=f"{table} "):
+            places.copy(progress, target)
+        with pytest.raises(CopyUnfinished):
+            places.visited(target)
 
 
+@crossed
 def test_the_source_is_locked_while_both_are_compared(places: Places) -> None:
     fill(places)
     refused: list[str] = []
@@ -117,6 +122,7 @@ def test_the_source_is_locked_while_both_are_compared(places: Places) -> None:
         agent.ack(*(held.message_id for held in agent.in_hand()))
 
 
+@crossed
 def test_of_two_concurrent_copies_one_is_refused(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentbus.api.maintenance.copy.ROWS", 3)
     fill(places)

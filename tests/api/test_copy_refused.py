@@ -11,28 +11,31 @@ from agentbus import Bus
 from agentbus.errors import NoBus, NotAtRest, NotEmpty, SameBus
 from agentbus.operations.processes import EnterRequest, enter
 from agentbus.sync.bus import open_store
-from tests.api.copy_helpers import Places
+from tests.api.copy_helpers import Places, crossed
 from tests.api.helpers import worker
 
 
-@pytest.mark.parametrize("what", ["agents", "state", "vocabulary"])
-def test_a_target_that_is_not_empty_is_refused(places: Places, what: str) -> None:
+@crossed
+def test_a_target_that_is_not_empty_is_refused(places: Places) -> None:
     with places.visited(places.source) as bus:
         bus.register("a", type="worker")
-    with places.visited(places.target) as bus:
-        if what == "agents":
-            bus.register("mine", type="worker")
-        elif what == "state":
-            bus.do(bus.state("mine").set("k", 1))
-        else:
-            bus.define("mine")
-    with pytest.raises(NotEmpty, match=rf"{what} \(1\)"):
-        places.copy()
-    with places.visited(places.target) as bus:
-        assert bus.do(bus.agents.get("a")) is None
-        assert (bus.do(bus.agents.get("mine")) is not None) == (what == "agents")
+    for what in ("agents", "state", "vocabulary"):
+        target = places.more()
+        with places.visited(target) as bus:
+            if what == "agents":
+                bus.register("mine", type="worker")
+            elif what == "state":
+                bus.do(bus.state("mine").set("k", 1))
+            else:
+                bus.define("mine")
+        with pytest.raises(NotEmpty, match=rf"{what} \(1\)"):
+            places.copy(target=target)
+        with places.visited(target) as bus:
+            assert bus.do(bus.agents.get("a")) is None
+            assert (bus.do(bus.agents.get("mine")) is not None) == (what == "agents")
 
 
+@crossed
 def test_an_empty_bus_is_copied_into_one_that_was_only_made(places: Places) -> None:
     places.visited(places.source).close()
     places.visited(places.target).close()
@@ -41,6 +44,7 @@ def test_an_empty_bus_is_copied_into_one_that_was_only_made(places: Places) -> N
         assert bus.stats().agents == {}
 
 
+@crossed
 def test_a_process_that_is_only_watched_does_not_have_the_bus_open(places: Places) -> None:
     with places.visited(places.source) as bus:
         bus.register("a", type="worker", pid=os.getpid())
@@ -62,11 +66,13 @@ def test_a_bus_cannot_be_copied_onto_itself_or_again(places: Places) -> None:
             assert bus.stats().agents == {"running": 1}
 
 
+@crossed
 def test_there_must_be_a_source(places: Places) -> None:
     with pytest.raises(NoBus):
         open_store(places.nowhere)
 
 
+@crossed
 def test_a_source_that_is_open_elsewhere_is_refused(places: Places) -> None:
     async def try_it(bus: Bus) -> None:
         await worker(bus, "busy-1")
@@ -74,12 +80,13 @@ def test_a_source_that_is_open_elsewhere_is_refused(places: Places) -> None:
             await asyncio.to_thread(places.copy, target=places.nowhere)
 
     places.on(places.source, try_it)
-    # Nothing was made where it should go.
+    # Nothing was created at the target.
     with pytest.raises(NoBus):
         open_store(places.nowhere)
     places.copy()
 
 
+@crossed
 def test_a_process_on_another_host_counts_until_it_is_silent(places: Places) -> None:
     with places.visited(places.source) as bus:
         bus.write(enter, EnterRequest("elsewhere/pid", 7, "then", None))

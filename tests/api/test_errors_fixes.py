@@ -47,6 +47,7 @@ async def test_members_that_are_no_list(bus: Bus, a: Agent, members: Any) -> Non
         await session.participants([])
 
 
+@pytest.mark.one_engine
 @each(("option", "names"), [("pools", None), ("pools", 5), ("topics", None), ("capabilities", 5)])
 async def test_names_that_are_no_list(bus: Bus, a: Agent, option: str, names: Any) -> None:
     async with refusing(bus, a, InvalidName) as refused:
@@ -54,6 +55,7 @@ async def test_names_that_are_no_list(bus: Bus, a: Agent, option: str, names: An
     assert refused.value.fix == "give a list of names"
 
 
+@pytest.mark.one_engine
 async def test_a_root_that_does_not_exist(bus: Bus, a: Agent, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, said in (("nope", "the root does not exist"), ("file", "the root is not a directory")):
@@ -63,6 +65,7 @@ async def test_a_root_that_does_not_exist(bus: Bus, a: Agent, tmp_path: Path) ->
         assert "root=" in (refused.value.fix or "")
 
 
+@pytest.mark.one_engine
 async def test_a_document_cannot_be_exported_to_a_directory(
     bus: Bus, a: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +79,7 @@ async def test_a_document_cannot_be_exported_to_a_directory(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.one_engine
 async def test_there_is_no_checkpoint_to_verify(bus: Bus, a: Agent) -> None:
     checkpoint: Any = await a.restore("none")
     async with refusing(bus, a, InvalidInput) as refused:
@@ -97,6 +101,7 @@ async def test_an_entry_that_cannot_be_added_to_is_named_with_its_scope(bus: Bus
     assert (beyond.value.scope, "64 bits" in (beyond.value.fix or "")) == ("builds", True)
 
 
+@pytest.mark.one_engine
 @each("owed", [["x", "y"], None, 5, {"x": 1}])
 async def test_a_producer_has_one_expected_document(bus: Bus, a: Agent, owed: Any) -> None:
     async with refusing(bus, a, InvalidName) as refused, bus.session("planning", id="s", expects={"a": owed}):
@@ -115,6 +120,7 @@ async def test_the_fix_of_an_invalid_payload_points_to_the_last_definition(bus: 
     assert "'plan'" in refused.value.fix
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_an_unsupported_payload_names_the_supported_types(bus: Bus, a: Agent) -> None:
     async with refusing(bus, a, InvalidPayload) as refused:
         await a.send("a", "note", float("nan"))

@@ -211,16 +211,19 @@ async def test_a_database_in_another_shape(bus: Bus, tmp_path: Path) -> None:
     assert (await stored(bus, "u-2")).payload == {"base64": "AP8="}
 
 
-async def test_a_value_that_is_too_large_does_not_block_the_others(bus: Bus, tmp_path: Path) -> None:
+async def test_a_value_that_is_too_large_does_not_block_the_others(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentbus.api.maintenance.importer.importer._MAX_ITEMS", 20)
     connection = sqlite3.connect(tmp_path / "c.db", isolation_level=None)
     connection.execute("CREATE TABLE agent_state (agent_id, key, value)")
     connection.execute("BEGIN")
-    connection.executemany("INSERT INTO agent_state VALUES ('a', ?, ?)", [(f"k{n}", n) for n in range(1200)])
+    connection.executemany("INSERT INTO agent_state VALUES ('a', ?, ?)", [(f"k{n}", n) for n in range(50)])
     connection.execute("INSERT INTO agent_state VALUES ('a', 'large', ?)", ['"' + "x" * 2_000_000 + '"'])
     connection.execute("COMMIT")
     connection.close()
     report = await bus.import_path(tmp_path)
-    assert (report.imported, report.refused) == ({"state": 1200}, 1)
+    assert (report.imported, report.refused) == ({"state": 50}, 1)
     assert "large" in report.problems[0].reason
 
 

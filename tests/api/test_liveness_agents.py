@@ -64,8 +64,8 @@ async def test_idle_is_not_dead(bus: Bus, clock: FakeClock) -> None:
         running(a.receive()) as waiting,
         running(b.request("c", "coordination_request", timeout=HOUR)) as asking,
     ):
-        for _ in range(5):
-            await clock.pass_time(300)
+        for _ in range(2):
+            await clock.pass_time(150)
             await bus.sweep(fail_stuck_after=60)
         assert await status(bus, "a", "b") == ["running", "running"]
         assert not waiting.done()
@@ -74,8 +74,8 @@ async def test_idle_is_not_dead(bus: Bus, clock: FakeClock) -> None:
 
 async def test_a_long_call_under_busy_is_not_suspect_until_its_time_is_over(bus: Bus, clock: FakeClock) -> None:
     a = await worker(bus, "a")
-    await a.busy(600)
-    await clock.pass_time(650)
+    await a.busy(120)
+    await clock.pass_time(170)
     await bus.sweep(fail_stuck_after=60)
     assert await status(bus, "a") == ["running"]
     await clock.pass_time(20)

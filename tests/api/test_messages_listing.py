@@ -75,12 +75,14 @@ async def test_lists_can_be_filtered(bus: Bus, clock: FakeClock) -> None:
     assert await _payloads(bus, status="acked") == [2]
 
 
+@pytest.mark.one_engine
 async def test_a_status_that_no_message_can_have_is_an_error(bus: Bus) -> None:
     """An empty list would look like an answer."""
     with pytest.raises(OutOfRange):
         await bus.messages.list(status="done")
 
 
+@pytest.mark.one_engine
 @each("limit", [0, -1, 1001, True, 1.5, "10"])
 async def test_a_limit_out_of_range_is_refused(bus: Bus, limit: int) -> None:
     with pytest.raises(OutOfRange):
@@ -89,6 +91,7 @@ async def test_a_limit_out_of_range_is_refused(bus: Bus, limit: int) -> None:
         await bus.messages.dead(limit=limit)
 
 
+@pytest.mark.one_engine
 @each("cursor", ["x", "-1", "1.5", "", "9" * 30, "٣", 5, b"5"])
 async def test_an_invalid_cursor_is_refused(bus: Bus, cursor: Any) -> None:
     for page in (bus.messages.list, bus.messages.dead):
@@ -109,6 +112,7 @@ async def test_an_invalid_sender_is_refused(bus: Bus, sender: Any) -> None:
     assert (await bus.messages.list(sender="(agentbus)")).items == [], "the bus itself may be asked for"
 
 
+@pytest.mark.one_engine
 @each("message_id", ["", "two words", "x" * 129, "nul\0", None, 5])
 async def test_an_invalid_message_id_is_refused(bus: Bus, message_id: str) -> None:
     with pytest.raises(InvalidName):
@@ -172,6 +176,7 @@ async def test_the_numbers_show_the_deepest_queues_and_the_oldest_message(bus: B
     assert (await bus.stats()).queues == []
 
 
+@pytest.mark.one_engine
 @each("deepest", [0, -1, 1001, True])
 async def test_a_number_of_queues_out_of_range_is_refused(bus: Bus, deepest: int) -> None:
     with pytest.raises(OutOfRange):

@@ -13,6 +13,7 @@ from agentbus import Agent, Bus
 from agentbus.errors import InvalidInput, InvalidName, UnknownRecipient
 from tests.api.helpers import known, refusing, take, worker
 from tests.api.invalid_names import BAD, NOT_TEXT, some
+from tests.api.refusals import refused_each
 from tests.support.cases import each
 
 GOOD = ["a", "A-Z_0.9:@/", "x" * 128, "-", "..", "1", "agent@host:8080/path"]
@@ -59,14 +60,13 @@ USES: dict[str, Use] = {
 }
 
 
+@pytest.mark.one_engine
 @each("use", USES)
 async def test_an_invalid_name_is_refused_everywhere(bus: Bus, use: str) -> None:
     a = await worker(bus, "a", takeover=True)
-    for name in [*BAD, *NOT_TEXT]:
-        async with refusing(bus, a, InvalidName) as refused:
-            await USES[use](bus, a, name)
-        assert refused.value.code == "invalid_name"
-        assert "128" in (refused.value.fix or "")
+    for refused in await refused_each(bus, a, InvalidName, partial(USES[use], bus, a), [*BAD, *NOT_TEXT]):
+        assert refused.code == "invalid_name"
+        assert "128" in (refused.fix or "")
 
 
 @pytest.mark.parametrize("make", [agentbus.pool, agentbus.topic])
@@ -83,6 +83,7 @@ async def test_an_address_built_by_the_caller_is_accepted(bus: Bus) -> None:
     assert [(await take(a)).payload for _ in range(2)] == [1, 2]
 
 
+@pytest.mark.one_engine
 async def test_an_address_built_by_the_caller_is_checked_too(bus: Bus) -> None:
     a = await worker(bus, "a")
     make: Any = agentbus.Address
@@ -106,6 +107,7 @@ async def test_every_allowed_name_works_everywhere(bus: Bus, name: str) -> None:
     assert (await known(bus, name)).capabilities == [name]
 
 
+@pytest.mark.one_engine
 async def test_one_text_is_not_a_list_of_names(bus: Bus) -> None:
     a = await worker(bus, "a")
     for options in ({"pools": "executors"}, {"topics": "plans"}, {"capabilities": "python"}):

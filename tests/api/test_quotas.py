@@ -33,6 +33,7 @@ async def test_there_are_none_until_they_are_set_and_they_belong_to_the_bus(bus:
     assert last.facts == {"before": {"rate": 2.5}, "after": {"rate": None}}
 
 
+@pytest.mark.one_engine
 @each(
     "changes",
     [{"depth": 0}, {"depth": 1.5}, {"depth": True}, {"rate": 0}, {"rate": -1}, {"rate": "fast"}, {"rate": float("nan")},
@@ -44,6 +45,7 @@ async def test_an_invalid_quota_is_refused(bus: Bus, changes: dict[str, Any]) ->
     assert await bus.quotas.policy() == QuotaPolicy()
 
 
+@pytest.mark.one_engine
 async def test_a_misspelt_quota_is_named(bus: Bus) -> None:
     with pytest.raises(InvalidInput, match="did you mean depth"):
         await bus.quotas.change(dept=5)  # type: ignore[call-arg]
