@@ -16,7 +16,7 @@ def test_the_blocking_driver_and_the_asynchronous_bus_talk_to_each_other(short: 
     bus = short / "bus"
     # Its beat comes once an hour: it answers because the blocking driver rang its bell.
     team.start("worker_echo", bus, "echo").expect("ready")
-    said = team.start("worker_blocking", bus, COUNT).finish()
+    said = team.start("worker_blocking", bus, COUNT, preloaded=False).finish()
     answers = [line.split() for line in said if line.startswith("got")]
     print(f"{len(answers)} answers, the slowest after {max(float(answer[3]) for answer in answers)} ms")
     assert [answer[2] for answer in answers] == [f'{{"echo":{number},"by":"echo"}}' for number in range(COUNT)]

@@ -1,4 +1,4 @@
-"""Real processes for tests: python workers that are told what to do, awaited with a deadline, stopped and killed."""
+"""Real processes for tests: Python workers that take orders, and are awaited with a deadline, stopped and killed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NoReturn
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.zygote import ROOT, Process, is_available, zygote
+
 PATIENCE = 30.0
 """Seconds that a healthy worker may take for anything, on a busy machine."""
 
 
 class Worker:
-    """``python -m module arguments…``, run from the checkout. What it prints is read line by line as it comes."""
+    """``python -m module arguments…``, run from the checkout. Its output is read line by line as it comes.
+
+    It is forked from a process that has the package imported; unless it is traced, has an environment of its own, or
+    is not to be ``preloaded``.
+    """
 
     def __init__(
         self,
@@ -33,22 +37,36 @@ class Worker:
         *arguments: object,
         environment: Mapping[str, str] | None = None,
         before: Sequence[str] = (),
+        preloaded: bool = True,
     ) -> None:
         """``before``: the command that runs it, such as strace with its options."""
         self.name = module.rpartition(".")[2]
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the worker
-        self._process = subprocess.Popen(
-            [*before, sys.executable, "-m", module, *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            bufsize=1,
-            # A group of its own, so that whatever it forked can be ended with it.
-            start_new_session=True,
-        )
+        self._process: subprocess.Popen[bytes] | Process
+        read_orders, orders = os.pipe()
+        output, printed = os.pipe()
+        # A group of its own, so that the processes that it forked can be ended with it.
+        if preloaded and environment is None and not before and is_available():
+            self._process = zygote.spawn(
+                module,
+                list(map(str, arguments)),
+                environment=os.environ,
+                streams=[read_orders, printed, self._errors.fileno()],
+            )
+        else:
+            self._process = subprocess.Popen(
+                [*before, sys.executable, "-m", module, *map(str, arguments)],
+                cwd=ROOT,
+                env={**os.environ, **(environment or {})},
+                stdin=read_orders,
+                stdout=printed,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        os.close(read_orders)
+        os.close(printed)
+        self._orders = open(orders, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self._output = open(output, encoding="utf-8")  # noqa: SIM115
         self.pid = self._process.pid
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -86,9 +104,8 @@ class Worker:
                 lines.append(line)
 
     def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        self._orders.write(line + "\n")
+        self._orders.flush()
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -140,14 +157,12 @@ class Worker:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
+        for stream in (self._orders, self._output, self._errors):
+            with suppress(BrokenPipeError):
+                stream.close()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._output:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
@@ -164,8 +179,11 @@ class Team:
         *arguments: object,
         environment: Mapping[str, str] | None = None,
         before: Sequence[str] = (),
+        preloaded: bool = True,
     ) -> Worker:
-        worker = Worker(f"tests.faults.{module}", *arguments, environment=environment, before=before)
+        worker = Worker(
+            f"tests.faults.{module}", *arguments, environment=environment, before=before, preloaded=preloaded
+        )
         self._workers.append(worker)
         return worker
 
