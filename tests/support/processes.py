@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NoReturn
 
-from tests.support.zygote import ROOT, Process, is_available, zygote
+from tests.support.zygote import ROOT, Popen
 
 PATIENCE = 30.0
 """Seconds that a healthy worker may take for anything, on a busy machine."""
@@ -42,31 +42,19 @@ class Worker:
         """``before``: the command that runs it, such as strace with its options."""
         self.name = module.rpartition(".")[2]
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - closed with the worker
-        self._process: subprocess.Popen[bytes] | Process
-        read_orders, orders = os.pipe()
-        output, printed = os.pipe()
-        # A group of its own, so that the processes that it forked can be ended with it.
-        if preloaded and environment is None and not before and is_available():
-            self._process = zygote.spawn(
-                module,
-                list(map(str, arguments)),
-                environment=os.environ,
-                streams=[read_orders, printed, self._errors.fileno()],
-            )
-        else:
-            self._process = subprocess.Popen(
-                [*before, sys.executable, "-m", module, *map(str, arguments)],
-                cwd=ROOT,
-                env={**os.environ, **(environment or {})},
-                stdin=read_orders,
-                stdout=printed,
-                stderr=self._errors,
-                start_new_session=True,
-            )
-        os.close(read_orders)
-        os.close(printed)
-        self._orders = open(orders, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
-        self._output = open(output, encoding="utf-8")  # noqa: SIM115
+        start = Popen if preloaded and environment is None and not before else subprocess.Popen
+        self._process: subprocess.Popen[str] = start(
+            [*before, sys.executable, "-m", module, *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            bufsize=1,
+            # A group of its own, so that the processes that it forked can be ended with it.
+            start_new_session=True,
+        )
         self.pid = self._process.pid
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -104,8 +92,9 @@ class Worker:
                 lines.append(line)
 
     def tell(self, line: str) -> None:
-        self._orders.write(line + "\n")
-        self._orders.flush()
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -157,12 +146,14 @@ class Worker:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._reader.join()
-        for stream in (self._orders, self._output, self._errors):
-            with suppress(BrokenPipeError):
-                stream.close()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
 
     def _read(self) -> None:
-        for line in self._output:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
@@ -197,15 +188,15 @@ class Team:
             worker.close()
 
 
-def eventually(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> float:
-    """Wait until a condition holds, and say how long it took; fail after so many seconds."""
+def eventually(condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE) -> float:
+    """Wait until a condition holds, and return how long it took; fail after ``seconds``."""
     begun = time.monotonic()
     pause = threading.Event()
     while not condition():
         if time.monotonic() - begun > seconds:
             import pytest  # the workers of a test import this module too, and need no pytest
 
-            pytest.fail(f"not within {seconds:g} s: {what}")
+            pytest.fail(f"not within {seconds:g} s: {what if isinstance(what, str) else what()}")
         pause.wait(0.005)
     return time.monotonic() - begun
 

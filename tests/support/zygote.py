@@ -1,8 +1,7 @@
 """Start Python processes by forking one that has imported and used the package: 10 ms instead of 400.
 
 Each is a process of its own, with its own pid, streams, environment and session, and a child of the test: it can be
-stopped, killed and awaited like any other. It ends as an interpreter ends, by the same signals and statuses. Where the
-system cannot give it to the test as a child (anything but Linux), ``spawn`` starts an ordinary interpreter.
+stopped, killed and awaited like any other. It ends as an interpreter ends, with its teardown and by the same signals.
 """
 
 from __future__ import annotations
@@ -15,15 +14,12 @@ import json
 import os
 import pkgutil
 import runpy
-import select
-import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,44 +30,26 @@ _PACKAGES = ("core", "errors", "records", "operations", "engine", "api", "sync")
 _LENGTH = struct.Struct("!I")
 
 
-class Process:
-    """A child that was not started by ``subprocess``; has the methods of ``Popen`` that tests need."""
+class Popen(subprocess.Popen[Any]):
+    """``python -m module arguments…`` in a session of its own, forked from a process that has the package loaded.
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self._lock = threading.Lock()
+    Any other command line, and any on another system than Linux, is started as usual.
+    """
 
-    def poll(self) -> int | None:
-        with self._lock:
-            if self.returncode is None:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.returncode = os.waitstatus_to_exitcode(status)
-            return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.poll() is None:
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                readable, _, _ = select.select([descriptor], [], [], timeout)
-            finally:
-                os.close(descriptor)
-            if not readable:
-                raise subprocess.TimeoutExpired("a forked process", timeout or 0)
-        status = self.poll()
-        assert status is not None
-        return status
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+    def _execute_child(self, *given: Any) -> None:
+        args, directory, environment, streams, session = given[0], given[5], given[6], given[10:16], given[21]
+        words = [os.fsdecode(word) for word in args]
+        if sys.platform != "linux" or words[:2] != [sys.executable, "-m"] or not session or Path(directory) != ROOT:
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        environment = dict(os.environ if environment is None else environment)
+        ours = [streams[0], streams[3], streams[5]]
+        self.pid = _zygote.fork(words[2], words[3:], environment, ours)
+        self._child_created = True
+        self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
 
-class Zygote:
+class _Zygote:
     """The process that is forked. It is started when it is first needed, and ends with this process."""
 
     def __init__(self) -> None:
@@ -79,17 +57,12 @@ class Zygote:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    def spawn(
-        self, module: str, arguments: Sequence[str], *, environment: Mapping[str, str], streams: Sequence[int]
-    ) -> Process:
-        """Run ``python -m module arguments…`` from the checkout in a session of its own.
-
-        ``streams`` become its standard input, output and error.
-        """
+    def fork(self, module: str, arguments: list[str], environment: dict[str, str], streams: list[int]) -> int:
+        """Return the pid of a new child of this process, with these descriptors as its standard streams."""
         order = {
             "module": module,
-            "arguments": list(arguments),
-            "environment": dict(environment),
+            "arguments": arguments,
+            "environment": environment,
             "umask": _umask(),
         }
         data = json.dumps(order).encode("utf-8", "surrogateescape")
@@ -99,14 +72,15 @@ class Zygote:
             # An orphan becomes a child of this process, and only this one: its forks are not ours to await.
             libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             try:
-                socket.send_fds(connection, [_LENGTH.pack(len(data))], list(streams))
+                socket.send_fds(connection, [_LENGTH.pack(len(data))], streams)
                 connection.sendall(data)
                 answer = connection.recv(_LENGTH.size, socket.MSG_WAITALL)
             finally:
                 libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if not answer:
             raise RuntimeError("the process to be forked has ended")
-        return Process(*_LENGTH.unpack(answer))
+        (pid,) = _LENGTH.unpack(answer)
+        return int(pid)
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
@@ -128,12 +102,7 @@ class Zygote:
             self._process.wait()
 
 
-zygote = Zygote()
-"""The one of this process."""
-
-
-def is_available() -> bool:
-    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+_zygote = _Zygote()
 
 
 def _umask() -> int:
@@ -156,7 +125,8 @@ def _serve(connection: socket.socket) -> _Order | None:
         head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
         if not head:
             return None
-        order = json.loads(connection.recv(*_LENGTH.unpack(head), socket.MSG_WAITALL))
+        (length,) = _LENGTH.unpack(head)
+        order = json.loads(connection.recv(length, socket.MSG_WAITALL))
         # The one in between ends at once: its child is an orphan then, and given to the test.
         reading, writing = os.pipe()
         between = os.fork()
