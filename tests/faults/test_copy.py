@@ -14,10 +14,9 @@ from agentbus.errors import CopyUnfinished
 from agentbus.operations.copy import TABLES
 from agentbus.sync.bus import open_store
 from tests.faults.rows import integrity
+from tests.support.figures import Figure, Scale
 from tests.support.postgres import Schemas, at_schema
 from tests.support.processes import Team
-
-KILLS = 6
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def schema(schemas: Schemas) -> Iterator[str]:
 
 async def fill(url: str) -> None:
     async with agentbus.connect(url, durability="process") as bus:
-        for number in range(10):
+        for number in range(5):
             async with bus.session("planning") as session, session.agent(f"w-{number}", type="worker") as worker:
                 await worker.send_many([(worker.id, "note", {"n": n, "ballast": "x" * 300}) for n in range(200)])
                 await worker.ack(await worker.receive_many(100, timeout=0))
@@ -57,14 +56,18 @@ def everything(path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.slow
-async def test_a_copy_killed_at_any_moment_resumes_and_is_complete(short: Path, team: Team) -> None:
+@pytest.mark.fault(26)
+async def test_a_copy_killed_at_any_moment_resumes_and_is_complete(
+    short: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
+    kills = scale(4, 6)
     rng = random.Random(20_261_116)
     source, target = short / "source", short / "target"
     await fill(str(source))
     before = everything(source)
     places: list[str] = []
-    for kill in range(KILLS):
-        kind = "" if kill < KILLS - 2 else "comparing"
+    for kill in range(kills):
+        kind = "" if kill < kills - 2 else "comparing"
         worker = team.start("worker_copy", source, target, rng.randint(1, 12), kind)
         places.append(worker.expect("here"))
         await asyncio.sleep(rng.uniform(0, 0.01))
@@ -78,7 +81,7 @@ async def test_a_copy_killed_at_any_moment_resumes_and_is_complete(short: Path, 
     rows, resumed = worker.expect("copied").split()
     worker.finish()
     assert resumed == "True"
-    print(f"killed {KILLS} times, at {places}; then {rows} rows")
+    figure(f"of copies, then {rows} rows", kills=kills)
     assert everything(source) == before, "the source is only read"
     after = everything(target)
     (copied,) = after["events"][len(before["events"]) :]
@@ -124,7 +127,7 @@ async def test_two_concurrent_copies_do_no_harm(short: Path, team: Team) -> None
     workers = [team.start("worker_copy", source, target) for _ in range(3)]
     codes = [worker.wait() for worker in workers]
     if 0 not in codes:
-        # Each gave way to another at the same time: whoever comes then goes on.
+        # Each gave way to another at the same time: the next one continues.
         worker = team.start("worker_copy", source, target)
         worker.expect("copied")
         worker.finish()

@@ -14,14 +14,14 @@ import pytest
 import agentbus
 from agentbus.errors import DamagedArchive
 from tests.faults.rows import integrity, rows
-from tests.support.figures import Figure
+from tests.support.figures import Figure, Scale
 from tests.support.processes import Team, Worker
 
 KILLS = 4
 
 
 async def finished(path: Path, count: int) -> None:
-    """So many acknowledged messages, and some sessions with all that belongs to them, that have ended."""
+    """Make ``count`` acknowledged messages, and some ended sessions with all that belongs to them."""
     async with agentbus.connect(path, durability="process") as bus:
         async with bus.agent("a", type="worker", takeover=True) as agent:
             for _ in range(count // 500):
@@ -69,14 +69,19 @@ def portions(file: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-async def test_retention_killed_at_any_moment_loses_nothing(short: Path, team: Team) -> None:
+@pytest.mark.fault(26)
+async def test_retention_killed_at_any_moment_loses_nothing(
+    short: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
     path = short / "bus"
     rng = random.Random(20_261_116)
-    await finished(path, 10_000)
+    # A portion is written to the archive, synced and removed in one transaction.
+    messages, portion = scale((2_000, 20), (10_000, 500))
+    await finished(path, messages)
     before = everything(path)
     killed = 0
     for _ in range(KILLS):
-        worker = team.start("worker_upkeep", "apply", path, "on")
+        worker = team.start("worker_upkeep", "apply", path, "on", portion)
         worker.expect("ready")
         await asyncio.sleep(rng.uniform(0, 0.15))
         worker.kill()
@@ -86,6 +91,7 @@ async def test_retention_killed_at_any_moment_loses_nothing(short: Path, team: T
             assert keys <= left[kind] | gone[kind], f"a {kind} is neither here nor there"
         # A session of this size goes as a whole: none has lost its documents or agents and stayed.
         assert left["session"] == left["document"]
+    figure(f"of retentions: {killed} in the middle", kills=KILLS)
     assert killed, "at least one was killed in the middle"
     worker = team.start("worker_upkeep", "apply", path, "once")
     worker.tell("go")
@@ -108,9 +114,9 @@ async def test_retention_killed_at_any_moment_loses_nothing(short: Path, team: T
 @pytest.mark.slow
 async def test_retentions_of_several_processes_race_and_do_no_harm(short: Path, team: Team) -> None:
     path = short / "bus"
-    await finished(path, 5_000)
+    await finished(path, 1_500)
     before = everything(path)
-    workers = [team.start("worker_upkeep", "apply", path, "once") for _ in range(3)]
+    workers = [team.start("worker_upkeep", "apply", path, "once", 50) for _ in range(3)]
     for worker in workers:
         worker.expect("ready")
     for worker in workers:
@@ -145,34 +151,40 @@ def last_said(worker: Worker, known: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.fault(18)
-async def test_twenty_backups_while_other_processes_write(short: Path, team: Team, figure: Figure) -> None:
+async def test_twenty_backups_while_other_processes_write(
+    short: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
     path = short / "bus"
+    backups = scale(12, 20)
     async with agentbus.connect(path) as bus:
         workers = {f"w{n}": team.start("worker_upkeep", "send", path, f"w{n}") for n in range(2)}
         said = dict.fromkeys(workers, 0)
         lost = 0
         for name, worker in workers.items():
             said[name] = int(worker.expect("sent"))
-        for _ in range(20):
+        for _ in range(backups):
             for name, worker in workers.items():
                 # However busy the machine is, each of them has written since the last backup.
                 said[name] = last_said(worker, int(worker.expect("sent")))
             record = await bus.backup()
             found = await asyncio.to_thread(highest, record.path)
             lost += sum(max(0, number - found[name]) for name, number in said.items())
-        figure("counted against each backup", backups=20, acknowledged=sum(said.values()), lost=lost)
+        figure("counted against each backup", backups=backups, acknowledged=sum(said.values()), lost=lost)
         assert lost == 0
-        assert min(said.values()) >= 20
+        assert min(said.values()) >= backups
         for worker in workers.values():
             worker.kill()
         assert len(os.listdir(path / "backups")) == 10
 
 
 @pytest.mark.slow
-async def test_a_backup_killed_at_any_moment_is_whole_or_not_there(short: Path, team: Team) -> None:
+@pytest.mark.fault(26)
+async def test_a_backup_killed_at_any_moment_is_whole_or_not_there(
+    short: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
     path = short / "bus"
     rng = random.Random(7)
-    await finished(path, 5_000)
+    await finished(path, scale(2_000, 5_000))
     unfinished = 0
     for _ in range(KILLS):
         worker = team.start("worker_upkeep", "backup", path, "-")
@@ -184,6 +196,7 @@ async def test_a_backup_killed_at_any_moment_is_whole_or_not_there(short: Path, 
         for name in names:
             if not name.startswith("."):
                 assert await asyncio.to_thread(highest, str(path / "backups" / name)) is not None
+    figure(f"of backups: {unfinished} in the middle", kills=KILLS)
     assert unfinished, "at least one was killed in the middle"
     async with agentbus.connect(path) as bus:
         await bus.backup(keep=1)
@@ -192,7 +205,10 @@ async def test_a_backup_killed_at_any_moment_is_whole_or_not_there(short: Path, 
 
 
 @pytest.mark.slow
-async def test_a_restore_killed_at_any_moment_leaves_the_old_bus_or_the_new(short: Path, team: Team) -> None:
+@pytest.mark.fault(26)
+async def test_a_restore_killed_at_any_moment_leaves_the_old_bus_or_the_new(
+    short: Path, team: Team, figure: Figure
+) -> None:
     path = short / "bus"
     rng = random.Random(9)
     await finished(path, 2_000)
@@ -206,10 +222,11 @@ async def test_a_restore_killed_at_any_moment_leaves_the_old_bus_or_the_new(shor
         await asyncio.sleep(rng.uniform(0, 0.06))
         worker.kill()
         in_the_middle += any(name.startswith("restoring-") for name in os.listdir(path))
-        # Opening it rolls back what was cut off while the old bus was looked at, which a mere reader cannot.
+        # Opening it rolls back an interrupted check of the old bus, which a read-only connection cannot.
         async with agentbus.connect(path) as bus:
             assert (await bus.stats()).messages == {"acked": expected}
         assert integrity(path) == "ok"
+    figure(f"of restores: {in_the_middle} in the middle", kills=KILLS)
     assert in_the_middle, "at least one was killed in the middle"
     agentbus.restore_backup(copy, path)
     assert not [name for name in os.listdir(path) if name.startswith("restoring-")]

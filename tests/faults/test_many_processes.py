@@ -17,7 +17,7 @@ LARGEST_LOG = 32 * 1024 * 1024
 @pytest.mark.slow
 @pytest.mark.fault(16)
 def test_many_processes_open_a_new_bus_at_once(tmp_path: Path, team: Team, figure: Figure, scale: Scale) -> None:
-    processes, times = scale((16, 1), (48, 5), (48, 50))
+    processes, times = scale((10, 1), (48, 5), (48, 50))
     slowest = max(_open(tmp_path / f"bus-{time}", team, processes) for time in range(times))
     opened = times * processes
     figure(f"the slowest after {slowest:.2f} s", opened=f"{opened:,} of {opened:,}", times=times)
@@ -41,7 +41,7 @@ def _open(bus: Path, team: Team, processes: int) -> float:
 def test_many_processes_write_without_pause_and_none_starves(
     tmp_path: Path, team: Team, figure: Figure, scale: Scale
 ) -> None:
-    writers, seconds = scale((8, 2.0), (64, 30.0), (64, 300.0))
+    writers, seconds = scale((6, 1.0), (64, 30.0), (64, 300.0))
     # Jain's index of the writers' counts: 1 if all are equal, 1/n if one has everything.
     least_fairness = scale(0.5, 0.9)
     # Seconds that one send may wait behind all other writers; measured: 0.1 to 0.2 behind 15 with two idle cores.

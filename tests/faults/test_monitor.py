@@ -19,6 +19,7 @@ from agentbus.records import Finding
 from tests.api.helpers import known
 from tests.api.other_processes import NOBODY, resident, stranger
 from tests.faults.rows import integrity, lock_held, no_process_writes, rows
+from tests.support.figures import Figure, Scale
 from tests.support.processes import Team
 
 INTERVAL = 1.0
@@ -33,7 +34,7 @@ async def awaited(monitor: Monitor, kind: str, subject: str) -> Finding:
 
 
 async def test_a_killed_process_is_detected_within_two_intervals_and_a_new_one_resumes(short: Path, team: Team) -> None:
-    """Nobody but the monitor looks: nobody beats, nobody opens the bus meanwhile, and the lease is long."""
+    """Only the monitor can detect it: no process sends a heartbeat or opens the bus, and the lease is long."""
     path = short / "bus"
     async with (
         agentbus.connect(path, beat_every=3600) as bus,
@@ -109,7 +110,7 @@ async def test_a_stopped_process_is_suspect_and_continues_unharmed(short: Path, 
 
 
 async def dying(bus: Bus, boss: Agent, name: str, process: int) -> None:
-    """An agent of a process that is not there any more, with a message in its hands."""
+    """An agent of a process that is not there any more, which holds a message."""
     life = await resident(bus, name, process, parent="boss")
     await boss.send(name, "task_assignment")
     request = ClaimRequest(Actor(name, life.epoch), (), (life.mailbox,), (), 1, 3_600_000)
@@ -117,8 +118,12 @@ async def dying(bus: Bus, boss: Agent, name: str, process: int) -> None:
 
 
 @pytest.mark.slow
-async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_done(short: Path, team: Team) -> None:
-    rng = random.Random(SEED)
+@pytest.mark.fault(26)
+async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_done(
+    short: Path, team: Team, figure: Figure, scale: Scale
+) -> None:
+    rng = random.Random(seed := scale.seed(SEED))
+    agents = scale(50, 200)
     path = short / "bus"
     names: list[str] = []
     unfinished = 0
@@ -130,10 +135,10 @@ async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_don
             watcher = team.start("worker_monitor", "watch", path, 0.001)
             await asyncio.to_thread(watcher.expect, "ready")
             process = await stranger(bus)
-            batch = [f"r{round}-{number}" for number in range(200)]
+            batch = [f"r{round}-{number}" for number in range(agents)]
             await asyncio.gather(*(dying(bus, boss, name, process) for name in batch))
             names += batch
-            # Only now does its process die: the watcher finds two hundred agents at once.
+            # Only now does its process die: the watcher finds all agents at once.
             with lock_held(path), closing(sqlite3.connect(path / "bus.db", isolation_level=None)) as connection:
                 connection.execute("UPDATE processes SET pid = ? WHERE id = ?", (NOBODY, process))
                 if round == 0:
@@ -147,18 +152,18 @@ async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_don
             if round > 0:
                 watcher.kill()
             failed = rows(path, "SELECT count(*) FROM agents WHERE status = 'failed' AND id LIKE ?", f"r{round}-%")
-            assert failed in ([(0,)], [(200,)]), "all of a process, or none"
+            assert failed in ([(0,)], [(agents,)]), "all of a process, or none"
             unfinished += failed == [(0,)]
-        sweep = await bus.sweep(suspect_after=7200, fail_after=7200)
-        print(f"seed {SEED}: 6 kills, {unfinished} before the commit, {sweep.counts['agents_failed']} agents left")
+        await bus.sweep(suspect_after=7200, fail_after=7200)
+        figure(f"of a monitor (seed {seed}): {unfinished} before its commit", kills=6)
         assert 0 < unfinished < 6
         assert (await bus.sweep(suspect_after=7200, fail_after=7200)).counts["agents_failed"] == 0
         reports = Counter(message.payload["agent"] for message in await boss.receive_many(2000, timeout=0))
-        assert reports == Counter(names), "their parent heard of each once"
+        assert reports == Counter(names), "their parent receives one report of each"
     events = Counter(name for (name,) in rows(path, "SELECT subject FROM events WHERE kind = 'agent_failed'"))
     assert events == Counter(names)
     given_back = rows(path, "SELECT count(*) FROM messages WHERE status = 'queued' AND type = 'task_assignment'")
-    assert given_back == [(1200,)]
+    assert given_back == [(6 * agents,)]
     assert rows(path, "SELECT count(*) FROM agents WHERE status = 'failed' AND evidence IS NULL") == [(0,)]
     no_process_writes(path)
     assert integrity(path) == "ok"

@@ -56,7 +56,7 @@ async def test_quotas_limit_a_runaway_agent_and_the_others_continue(
     short: Path, team: Team, figure: Figure, scale: Scale, quotas: dict[str, Any], code: str
 ) -> None:
     path = short / "bus"
-    seconds = scale(1.0, 10.0)
+    seconds = scale(0.4, 10.0)
     async with agentbus.connect(path) as bus, bus.agent("other", type="worker") as other:
         await bus.declare(agentbus.pool("jobs"))
         await bus.quotas.change(**quotas)
@@ -65,7 +65,7 @@ async def test_quotas_limit_a_runaway_agent_and_the_others_continue(
         await asyncio.to_thread(runaway.expect, "refused")
         begun = time.monotonic()
         if code == "bus_full":
-            # Nobody may send any more, but all else goes on.
+            # No agent may send any more, but all else continues.
             await other.state.set("phase", 1)
             alone = beside = 0.0
             await asyncio.sleep(seconds)

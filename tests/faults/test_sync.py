@@ -7,7 +7,8 @@ from pathlib import Path
 
 import agentbus.operations.protocol
 from tests.faults.rows import integrity, rows
-from tests.support.processes import ROOT, Team
+from tests.support.processes import Team
+from tests.support.zygote import ROOT
 
 COUNT = 20
 

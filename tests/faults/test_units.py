@@ -9,20 +9,20 @@ import pytest
 
 import agentbus
 from tests.faults.rows import integrity, rows, value
+from tests.support.figures import Figure, Scale
 from tests.support.processes import Team, Worker
 
 SEED = 20_240_702
-MOMENTS = 12
 
 
 async def prepare(bus: Path, jobs: int) -> None:
     async with agentbus.connect(bus) as mine:
         async with mine.session("planning", id="s") as session:
             await session.pause()
-            session.ended = True  # whoever is killed in it must not end it
+            session.ended = True  # a process that is killed in it must not end it
         await mine.expect("out", type="worker")
         listener = await mine.register("listener", type="worker", topics=["news"])
-        await listener.fail("it will come back")  # and keeps its subscription until then
+        await listener.fail("it will come back")  # it keeps its subscription until then
         await mine.declare(agentbus.pool("jobs"))
         async with mine.agent("driver", type="worker") as driver:
             await driver.send_many(
@@ -43,7 +43,7 @@ class Lives:
         self.nothing = 0
 
     def kill(self, how: str, number: int) -> tuple[bool, list[str]]:
-        """Whether its unit was committed, and what the one that was killed said."""
+        """Return whether its unit was committed, and what the killed process printed."""
         self._worker.tell(f"{how} {number}")
         said: list[str] = []
         while not (line := self._worker.line()).startswith("died"):
@@ -80,39 +80,59 @@ class Lives:
 
 
 @pytest.fixture
-def lives(short: Path, team: Team) -> Lives:
+def lives(short: Path, team: Team, scale: Scale) -> Lives:
     bus, root = short / "bus", short / "root"
     root.mkdir()
-    asyncio.run(prepare(bus, 60))
+    asyncio.run(prepare(bus, scale(12, 60)))
     worker = team.start("worker_units", bus, root)
     worker.expect("ready")
     return Lives(bus, worker)
 
 
 @pytest.mark.slow
+@pytest.mark.fault(26)
 def test_a_unit_killed_before_any_statement_of_its_commit_writes_nothing_and_after_it_all(
-    short: Path, lives: Lives
+    short: Path, lives: Lives, figure: Figure, scale: Scale
 ) -> None:
     killed_at: list[str] = []
-    for number in range(1, 200):
+
+    def kill(number: int) -> bool:
+        """Return whether there is such a statement."""
         whole, said = lives.kill("statement", number)
         if said == ["returned"]:
-            break
-        killed_at += [line.split()[1] for line in said]
-        assert not whole, f"killed before statement {number}, {killed_at[-1]}, and yet it is there"
-    assert whole, "this one was killed after it heard that it is done"
+            assert whole, "killed after the call returned"
+            return False
+        killed_at.extend(line.split()[1] for line in said)
+        assert not whole, f"killed before statement {number}, {killed_at[-1]}, and the unit is committed"
+        return True
+
+    step = scale(6, 1)
+    number = 1
+    while kill(number):
+        number += step
+    # Each of the last ones, with COMMIT: the second unit has a few more statements than the first.
+    number -= step - 1
+    while kill(number):
+        number += 1
     assert killed_at[-1] == "COMMIT"
-    assert len(killed_at) >= 20
-    for _ in range(4):
-        assert lives.kill("after", 0) == (True, []), "committed, though nobody heard of it"
-    print(f"{lives.whole + lives.nothing} kills: {lives.nothing} left nothing, {lives.whole} everything")
+    assert len(killed_at) >= scale(10, 20)
+    for _ in range(scale(2, 4)):
+        assert lives.kill("after", 0) == (True, []), "committed, though the process did not learn it"
+    figure(
+        f"of units before a statement and after COMMIT: {lives.nothing} left nothing, {lives.whole} all",
+        kills=lives.whole + lives.nothing,
+    )
     assert integrity(short / "bus") == "ok"
 
 
 @pytest.mark.slow
-def test_a_unit_killed_at_any_moment_of_its_commit_is_all_or_nothing(short: Path, lives: Lives) -> None:
-    chance = random.Random(SEED)
-    for _ in range(MOMENTS):
+@pytest.mark.fault(26)
+def test_a_unit_killed_at_any_moment_of_its_commit_is_all_or_nothing(
+    short: Path, lives: Lives, figure: Figure, scale: Scale
+) -> None:
+    chance = random.Random(seed := scale.seed(SEED))
+    moments = scale(6, 12, 50)
+    for _ in range(moments):
         lives.kill("moment", chance.randrange(0, 3_000))
-    print(f"seed {SEED}: {MOMENTS} kills: {lives.nothing} left nothing, {lives.whole} everything")
+    figure(f"of units at any moment (seed {seed}): {lives.nothing} left nothing, {lives.whole} all", kills=moments)
     assert integrity(short / "bus") == "ok"

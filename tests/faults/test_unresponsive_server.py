@@ -51,14 +51,14 @@ async def test_calls_to_an_unresponsive_server_fail_by_name_and_resume_with_it(s
             (agent.send("a", "note", 1, message_id="id"), ServerUnreachable),
             (bus.agents.list(), ServerUnreachable),
         ):
-            with anyio.fail_after(10), pytest.raises(refusal):
+            with anyio.fail_after(30), pytest.raises(refusal):
                 await call
         told = time.monotonic() - begun
         server.tell(signal.SIGCONT)
         begun = time.monotonic()
         await agent.send("a", "note", 1, message_id="id")
         back = time.monotonic() - begun
-        # The one of which nobody knew arrived when the server went on, or did not.
+        # The one with the unknown outcome arrived when the server continued, or did not.
         assert (await bus.stats()).messages["queued"] in (3, 4)
         assert back < 5
     figure(f"a server that stands still: told after {told / 3:.1f} s, back after {back * 1000:.0f} ms")
@@ -91,7 +91,7 @@ async def test_a_slow_response_is_awaited(server: Server) -> None:
             async with other.transaction():
                 await other.execute(server_queries()["server_lock_alone"])
                 sending = asyncio.create_task(agent.send("a", "note", 1))
-                done, _ = await asyncio.wait([sending], timeout=2.5)
+                done, _ = await asyncio.wait([sending], timeout=1.5)
                 assert not done
             receipt = await sending
         finally:

@@ -11,12 +11,14 @@ from agentbus.errors import LeaseLost
 from tests.support.processes import listeners, say
 
 LEASE = 0.5
+BLOCKED = 2
+"""Lease periods for which the watchdog renews the lease of a blocked loop, instead of ten."""
 
 
 async def main(path: str, how: str) -> None:
     told = None if how == "blocked" else await listeners()
     async with (
-        agentbus.connect(path, beat_every=3600) as bus,
+        agentbus.connect(path, beat_every=3600, max_blocked=BLOCKED) as bus,
         bus.agent("stalling", type="worker", pools=["jobs"]) as worker,
     ):
         message = await worker.receive(lease=LEASE)
@@ -34,7 +36,7 @@ async def main(path: str, how: str) -> None:
             say("lost", lost.message_id)
         else:
             say("kept")
-        # The agent itself is not to blame: it goes on.
+        # The agent itself is not to blame: it continues.
         await worker.send("sink", "note", {"by": "stalling, afterwards"})
 
 

@@ -39,6 +39,8 @@ class Orders:
         self.after: float | None = given.get("after")
         self.begun = False
         self.pause: float = given.get("pause", 0.0)
+        self.hold: str | None = given.get("hold")
+        """A file that every step waits for."""
         self.lease: float = given.get("lease", 60.0)
         self.name: str | None = given.get("name")
         self.concurrency: int = given.get("concurrency", 8)
@@ -85,9 +87,11 @@ async def add(task: agentbus.Task, number: int, total: int) -> dict[str, Any]:
         die_in(orders.after)
     orders.die_at("inside", number)
     task.unit.send(JOBS, "completion_notification", {"task": task.id, "step": f"s{number}", "token": token})
-    if orders.pause:
+    if orders.pause or orders.hold is not None:
         say("inside", task.id, number)
         await asyncio.sleep(orders.pause)
+    while orders.hold is not None and not os.path.exists(orders.hold):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
     orders.die_soon_at(number)
     orders.note("returned", task.id, f"s{number}", token)
     return {"total": total + number, "token": token}

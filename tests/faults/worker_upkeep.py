@@ -2,10 +2,13 @@
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import agentbus
 from agentbus import RetentionPolicy
+from agentbus.api.maintenance import retention
 from tests.support.processes import listeners, say
 
 EVERYTHING = RetentionPolicy(messages=0, dead_letters=0, agents=0, sessions=0, events=None, tombstones=None)
@@ -23,8 +26,9 @@ async def send(path: str, name: str) -> None:
             say("sent", number)
 
 
-async def apply(path: str, once: str) -> None:
-    """Retention of everything that has finished; says what went."""
+async def apply(path: str, once: str, portion: str = "500") -> None:
+    """Retention of everything that has finished; says how much was removed."""
+    retention._MAX_ROWS = int(portion)
     async with agentbus.connect(path) as bus:
         say("ready")
         if once == "once":
@@ -50,4 +54,10 @@ async def restore(path: str, copy: str) -> None:
         say("restored")
 
 
-asyncio.run({"send": send, "apply": apply, "backup": backup, "restore": restore}[sys.argv[1]](*sys.argv[2:]))
+ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    "send": send,
+    "apply": apply,
+    "backup": backup,
+    "restore": restore,
+}
+asyncio.run(ROLES[sys.argv[1]](*sys.argv[2:]))
