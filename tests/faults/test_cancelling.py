@@ -20,7 +20,7 @@ from tests.support.figures import Figure, Scale
 SENDS = 10_000
 RECEIVES = 1_500
 MOMENTS = (0.0, 0.0, 0.0003, 0.001, 0.003)
-"""Seconds into a call, or until somebody is answered."""
+"""Seconds into a call, or until one returns."""
 SEED = 20_240_611
 
 
@@ -46,7 +46,7 @@ async def storm(calls: Iterable[Coroutine[Any, Any, None]], rng: random.Random) 
             if not victim.cancelling() and victim.cancel():
                 owed -= 1
                 hit += 1
-    _, stuck = await asyncio.wait(tasks, timeout=20)
+    _, stuck = await asyncio.wait(tasks, timeout=60)
     assert not stuck, f"{len(stuck)} calls are never answered"
     assert all(task.cancelled() or task.exception() is None for task in tasks)
     return hit
@@ -58,7 +58,7 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
     tmp_path: Path, figure: Figure, scale: Scale
 ) -> None:
     rng = random.Random(scale.seed(SEED))
-    sends = scale(SENDS, SENDS, 10 * SENDS)
+    sends = scale(2_000, SENDS, 10 * SENDS)
     acknowledged: set[int] = set()
     async with (
         agentbus.connect(tmp_path, beat_every=3600) as bus,
@@ -90,7 +90,7 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
         assert value(tmp_path, "SELECT count(DISTINCT message_id) FROM messages") == sends
         no_process_writes(tmp_path)
 
-        message = await receiver.receive(timeout=10)
+        message = await receiver.receive(timeout=30)
         assert message is not None
         await message.ack()
     assert integrity(tmp_path) == "ok"
@@ -147,11 +147,11 @@ async def test_a_receive_cancelled_during_its_delivery_releases_the_message_at_o
         receiving = asyncio.create_task(receiver.receive())
         neighbour = asyncio.ensure_future(bus.engine.write(*_nothing(receiver)))
         neighbour.add_done_callback(lambda _: receiving.cancel())
-        await asyncio.wait([receiving], timeout=10)
+        await asyncio.wait([receiving], timeout=30)
         assert receiving.cancelled()
         assert value(tmp_path, "SELECT lease FROM messages") == 1, "nothing was claimed; this test proves nothing"
 
-        message = await receiver.receive(timeout=5)
+        message = await receiver.receive(timeout=30)
         assert message is not None, "nobody has it, and nobody can get it"
         assert message.attempts == 1
         await message.ack()

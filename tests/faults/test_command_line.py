@@ -14,7 +14,7 @@ import pytest
 from agentbus.sync.bus import BlockingBus, open_bus
 from tests.cli.conftest import COMMAND, Shell
 
-LOOPS = 12
+LOOPS = 6
 MESSAGES = 2
 """Twenty each are sent by ``python -m benchmarks.cli``: a thousand processes take a while to start."""
 

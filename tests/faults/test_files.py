@@ -59,7 +59,7 @@ async def test_readers_and_watchers_are_notified_with_the_next_heartbeat(tmp_pat
         assert (await anext(watch)).value == 1
         (tmp_path / "bus.db").unlink()
         begun = time.monotonic()
-        with anyio.fail_after(10), pytest.raises(DatabaseGone):
+        with anyio.fail_after(30), pytest.raises(DatabaseGone):
             await anext(watch)
         took = time.monotonic() - begun
         figure(f"a watcher with a beat of 0.1 s (usually 5 s) hears of it after {took * 1000:.0f} ms")
@@ -81,7 +81,7 @@ async def test_a_removed_database_can_be_opened_again(tmp_path: Path, large: boo
             await agent.send("agent", "note", 2)
     async with agentbus.connect(tmp_path, beat_every=3600) as bus, bus.agent("agent", type="worker") as agent:
         await agent.send("agent", "note", "new")
-        message = await agent.receive(timeout=5)
+        message = await agent.receive(timeout=30)
         assert message is not None
         assert message.payload == "new"
         await message.ack()

@@ -55,7 +55,7 @@ async def test_a_surviving_child_does_not_make_its_dead_parent_look_alive(short:
         assert record is not None
         assert record.status == "failed"
         async with opened.agent("parent", type="worker") as successor:
-            message = await successor.receive(timeout=5)
+            message = await successor.receive(timeout=30)
             assert message is not None
             assert message.message_id == "held"
             await message.ack()
@@ -98,7 +98,7 @@ def test_a_surviving_child_does_not_keep_the_lock_of_its_dead_parent(short: Path
     worker = team.start("worker_fork", bus, how)
     assert sorted((worker.line(), worker.line())) == ["forked", "holding"]
     worker.kill()
-    lock = FileLock(bus / "bus.lock", timeout=1)
+    lock = FileLock(bus / "bus.lock", timeout=30)
     try:
         with lock.held():
             assert lock.holder() is not None

@@ -62,7 +62,7 @@ async def test_a_process_killed_on_another_host_is_detected_by_its_silence_and_i
         assert kinds.count("host_silent") == 1
         assert kinds.index("agent_suspected") < kinds.index("agent_failed")
         await boss.join("jobs")
-        message = await boss.receive(timeout=10)
+        message = await boss.receive(timeout=30)
         assert message is not None
         assert (message.payload, message.attempts) == ("work", 2)
 

@@ -24,8 +24,8 @@ def test_killed_at_any_system_call_that_writes_nothing_acknowledged_is_lost(
     acknowledged: dict[Path, set[int]] = {kept: set(range(4))}
     kills = lost = doubled = 0
     # From the first call that makes a bus on; then, on a bus that is there, of its opening, its writes and its closing.
-    points = [(short / f"fresh-{k}", k) for k in scale((3, 120, 330), range(1, 380, 9))]
-    points += [(kept, k) for k in scale((20, 60, 100, 140, 170), range(1, 185, 3))]
+    points = [(short / f"fresh-{k}", k) for k in scale((3, 330), range(1, 380, 9))]
+    points += [(kept, k) for k in scale((20, 100, 170), range(1, 185, 3))]
     for bus, k in points:
         known = acknowledged.setdefault(bus, set())
         first = max(known, default=-1) + 1
@@ -46,7 +46,7 @@ def test_killed_at_any_system_call_that_writes_nothing_acknowledged_is_lost(
         no_process_writes(bus)
         assert integrity(bus) == "ok", f"killed at call {k}"
     figure(faults=kills, acknowledged=sum(map(len, acknowledged.values())), lost=lost, doubled=doubled)
-    assert kills >= scale(6, 90)
+    assert kills >= scale(4, 90)
     assert (lost, doubled) == (0, 0)
 
 
@@ -63,9 +63,9 @@ def test_an_io_error_leaves_the_outcome_unknown_and_trying_again_gives_one_row(
     told: Counter[str] = Counter()
     lies: list[str] = []
     for k in range(scale(1, 20)):
-        # Every so many calls one fails, from a later one on in each life.
+        # Every n-th call fails, from a later one on in each incarnation.
         before = injecting([call], "error=EIO", f"{often + k}+{often + k % 5}")
-        worker = team.start("worker_calls", "failing", bus, first, scale(80, 40), before=before)
+        worker = team.start("worker_calls", "failing", bus, first, scale(60, 40), before=before)
         status = worker.wait(60)
         outcomes = [line.split() for line in worker.said() if line.startswith("told")]
         # It may be hit while it opens or closes the bus: then it says so, and nothing that was sent is lost.

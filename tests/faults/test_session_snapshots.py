@@ -30,7 +30,7 @@ async def test_a_sessions_state_and_checkpoints_are_shared_with_another_process(
         answers = session.state.watch("answer")
         for number in range(1, 11):
             assert await session.state.set("question", number) == number
-            entry = await asyncio.wait_for(anext(answers), 10)
+            entry = await asyncio.wait_for(anext(answers), 30)
             assert (entry.value, entry.version, entry.author) == (number, number, None)
             assert await session.state.get("answer") == number
             await asyncio.to_thread(helper.expect, "answered")

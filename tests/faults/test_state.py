@@ -89,7 +89,7 @@ async def test_a_watcher_in_another_process_receives_a_change_at_once(short: Pat
 
 
 async def _next(changes: AsyncGenerator[StateEntry, None]) -> StateEntry:
-    return await asyncio.wait_for(anext(changes), 10)
+    return await asyncio.wait_for(anext(changes), 30)
 
 
 async def test_a_change_without_a_notification_is_found_by_the_next_heartbeat(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_a_change_without_a_notification_is_found_by_the_next_heartbeat(tm
     ):
         await bus.state("s").set("first", 1)
         assert (await _next(changes)).key == "first"
-        with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None, timeout=10)) as connection:
+        with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None, timeout=30)) as connection:
             connection.execute("UPDATE counters SET value = 2 WHERE name = 'change'")
             connection.execute(
                 "INSERT INTO state (scope, key, version, change, checksum, created, updated, value)"
