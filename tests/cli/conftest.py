@@ -1,8 +1,8 @@
 """A directory with a bus, and ``agentbus`` run in it: in this process, or where a process matters in one of its own.
 
 Starting an interpreter takes longer than most commands. ``Shell.run`` therefore calls the entry point of the command
-with streams, environment and working directory of its own. Tests marked ``process`` start the installed command, as
-do commands that fork or change the handling of signals.
+with streams, environment and working directory of its own. Tests marked ``process`` run it in a process, as do commands
+that fork or change the handling of signals; ``tests.support.zygote`` forks these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,8 +27,9 @@ import pytest
 
 from agentbus.cli.main import main
 from agentbus.sync.bus import open_bus
+from tests.support import zygote
+from tests.support.zygote import COMMAND
 
-COMMAND = str(Path(sys.executable).with_name("agentbus"))
 TIMEOUT = 30.0
 _OWN_PROCESS = frozenset({"run", "worker", "monitor", "demo"})
 """Commands that start processes, load code of the user, or set up logging for the whole process."""
@@ -72,15 +72,13 @@ class Shell:
         return Outcome(code, out.decode(), err.decode())
 
     def run_process(self, *words: str | bytes, agent: str | None = None, input: bytes | None = None) -> Outcome:
-        """Run the installed command in a process of its own."""
-        done = subprocess.run(
+        """Run a command in a process of its own."""
+        done = zygote.run(
             [COMMAND, *words],
             cwd=self.directory,
             env=self._environment(agent),
             input=b"" if input is None else input,
-            capture_output=True,
             timeout=TIMEOUT,
-            check=False,
         )
         assert b"Traceback" not in done.stderr, done.stderr.decode(errors="replace")
         return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode())
@@ -124,7 +122,7 @@ class Shell:
     def start(self, *words: str | bytes, agent: str | None = None, **options: Any) -> subprocess.Popen[bytes]:
         """Start a command in a process of its own. The caller ends it."""
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen([COMMAND, *words], cwd=self.directory, env=self._environment(agent), **pipes)
+        return zygote.Popen([COMMAND, *words], cwd=self.directory, env=self._environment(agent), **pipes)
 
     def _environment(self, agent: str | None) -> dict[str, str]:
         # What the test has set since, too.

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import COMMAND, TIMEOUT, Shell
+from tests.support import zygote
 
 
 def on_terminal(
@@ -27,7 +28,7 @@ def on_terminal(
     """Run it on a terminal of its own, with standard error if asked; what it showed."""
     mine, theirs = pty.openpty()
     environment = {**shell.environment, "TERM": "xterm-256color", "COLUMNS": "160"}
-    process = subprocess.Popen(
+    process = zygote.Popen(
         [COMMAND, *words],
         cwd=shell.directory,
         env=environment,

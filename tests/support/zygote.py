@@ -1,212 +1,409 @@
-"""Start Python processes by forking one that has imported and used the package: 10 ms instead of 400.
+"""Python processes without the start of an interpreter: a fork server with the package imported.
 
-Each is a process of its own, with its own pid, streams, environment and session, and a child of the test: it can be
-stopped, killed and awaited like any other. It ends as an interpreter ends, with its teardown and by the same signals.
+``Popen`` is ``subprocess.Popen`` for these command lines, and does the same thing about ten times faster::
+
+    Popen([COMMAND, *words], …)                 # the installed command
+    Popen([sys.executable, "-c", program, …])
+    Popen([sys.executable, "-m", module, …])
+    Popen([sys.executable, "program.py", …])
+
+``run`` is ``subprocess.run`` with it. The process is a child of the caller with its own pid, session, environment,
+directory and streams, so signals, ``kill -9``, ``waitpid`` and ``getppid`` work as usual. Any other command line,
+``preexec_fn``, ``pass_fds``, ``PYTHON…`` variables and platforms other than Linux start a real interpreter. Do not use
+it where the start itself is tested: imports, signals during the start, ``/proc/PID/cmdline``, ``sys.flags``.
+
+``shim(directory, environment)`` makes a program ``agentbus`` for a ``PATH``, with which shell scripts get the same. Its
+process passes signals on, and the command ends with it; ``run``, ``demo``, ``worker`` and ``monitor`` become the
+installed command.
+
+A server is started for the first process that needs it and ends with the process that started it. It has one thread
+and no event loop when it forks.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import ctypes
 import gc
-import json
+import marshal
 import os
 import pkgutil
-import runpy
+import platform
+import selectors
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-_PR_SET_CHILD_SUBREAPER = 36
-_PACKAGES = ("core", "errors", "records", "operations", "engine", "api", "sync")
-_LENGTH = struct.Struct("!I")
+COMMAND = str(Path(sys.executable).with_name("agentbus"))
+_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+"""The number of the system call."""
+_CLONE_PARENT = 0x8000
+_LOCALE = ("LANG", "LC_", "LANGUAGE")
+_FIRST = "import sys; sys.path[0] = {root!r}; from tests.support.zygote import serve; serve({control}, {listener})"
+_SHIM = """#!{python} -IS
+import _signal, _socket, marshal, posix, struct, sys
+if not sys.argv[1:] or sys.argv[1] in ("run", "demo", "worker", "monitor") or any(
+    name.startswith(b"PYTHON") for name in posix.environ
+):
+    posix.execv({command!r}, [{command!r}, *sys.argv[1:]])
+mask = posix.umask(0)
+posix.umask(mask)
+server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+server.connect({address!r})
+for number in (1, 2, 3, 15):
+    if _signal.getsignal(number) != _signal.SIG_IGN:
+        _signal.signal(number, lambda number, frame: server.send(bytes([number])))
+request = marshal.dumps(([{command!r}, *sys.argv[1:]], posix.getcwd(), posix.environ, mask, False))
+fds = struct.pack("3i", 0, 1, 2)
+server.sendmsg([struct.pack("!I", len(request))], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
+server.sendall(request)
+code = int(server.recv(16) or 1)
+if code < 0:
+    _signal.signal(-code, _signal.SIG_DFL)
+    posix.kill(posix.getpid(), -code)
+posix._exit(code)
+"""
+
+Request = tuple[list[str], str, dict[bytes, bytes], int, bool]
+"""The words, the directory, the environment, the umask, and whether it leads a session."""
+
+
+# In the process that starts others
 
 
 class Popen(subprocess.Popen[Any]):
-    """``python -m module arguments…`` in a session of its own, forked from a process that has the package loaded.
-
-    Any other command line, and any on another system than Linux, is started as usual.
-    """
+    """A process, forked from a server where that is the same."""
 
     def _execute_child(self, *given: Any) -> None:
-        args, directory, environment, streams, session = given[0], given[5], given[6], given[10:16], given[21]
-        words = [os.fsdecode(word) for word in args]
-        if sys.platform != "linux" or words[:2] != [sys.executable, "-m"] or not session or Path(directory) != ROOT:
+        args, executable, preexec, _, pass_fds, cwd, env = given[:7]
+        streams, (gid, gids, uid, umask, session) = given[10:16], given[17:22]
+        environment = os.environb if env is None else {os.fsencode(name): os.fsencode(env[name]) for name in env}
+        words = [os.fsdecode(word) for word in args] if isinstance(args, list | tuple) else []
+        special = (executable, preexec, gid, gids, uid, *pass_fds, *(number for number in given[22:] if number != -1))
+        if any(one not in (None, ()) for one in special) or not _can_fork(words, environment):
             super()._execute_child(*given)  # type: ignore[misc]
             return
-        environment = dict(os.environ if environment is None else environment)
-        ours = [streams[0], streams[3], streams[5]]
-        self.pid = _zygote.fork(words[2], words[3:], environment, ours)
+        if umask < 0:
+            umask = os.umask(0)
+            os.umask(umask)
+        request = (words, os.path.abspath(os.fsdecode(cwd or ".")), dict(environment), umask, bool(session))
+        ours = [stream if stream >= 0 else number for number, stream in enumerate((streams[0], streams[3], streams[5]))]
+        self.pid = _server(environment).fork(request, ours)
         self._child_created = True
         self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
 
-class _Zygote:
-    """The process that is forked. It is started when it is first needed, and ends with this process."""
+def run(
+    args: Sequence[str | bytes], *, input: bytes | None = None, timeout: float, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command to its end, whatever its exit code; its output is captured."""
+    given = {"stdin": subprocess.DEVNULL if input is None else subprocess.PIPE, **options}
+    with Popen(list(args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **given) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(args, process.returncode, out, err)
 
-    def __init__(self) -> None:
+
+def shim(directory: Path, environment: Mapping[str, str] = os.environ) -> None:
+    """Put a program ``agentbus`` into a directory, for scripts with this environment."""
+    path = directory / "agentbus"
+    server = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    if _CLONE is None:
+        path.symlink_to(COMMAND)
+        return
+    path.write_text(_SHIM.format(python=sys.executable, command=COMMAND, address=_server(server).address))
+    path.chmod(0o755)
+
+
+def _can_fork(words: list[str], environment: Mapping[bytes, bytes]) -> bool:
+    python = words[:1] == [sys.executable] and len(words) > 1 and (words[1] in {"-c", "-m"} or words[1][:1] != "-")
+    return _CLONE is not None and (python or words[:1] == [COMMAND]) and not any(
+        name.startswith(b"PYTHON") for name in environment
+    )  # fmt: skip
+
+
+_servers: dict[tuple[int, frozenset[tuple[bytes, bytes]]], _Server] = {}
+_starting = threading.Lock()
+
+
+def _server(environment: Mapping[bytes, bytes]) -> _Server:
+    """Return the server with the locale of an environment: an interpreter reads it when it starts."""
+    locale = {name: environment[name] for name in environment if os.fsdecode(name).startswith(_LOCALE)}
+    key = os.getpid(), frozenset(locale.items())
+    with _starting:
+        if key not in _servers:
+            _servers[key] = _Server(locale)
+        return _servers[key]
+
+
+class _Server:
+    """The server, as the process sees it that started it."""
+
+    def __init__(self, locale: dict[bytes, bytes]) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="zygote-")
+        self.address = os.path.join(self._directory.name, "socket")
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._socket, control = socket.socketpair()
+        with control, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen(64)
+            left_out = tuple(map(str.encode, ("PYTHON", *_LOCALE)))
+            kept = {name: value for name, value in os.environb.items() if not name.startswith(left_out)}
+            program = _FIRST.format(root=str(ROOT), control=control.fileno(), listener=listener.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                env={**kept, **locale},
+                pass_fds=[control.fileno(), listener.fileno()],
+                cwd="/",
+            )
+        atexit.register(self._close, os.getpid())
 
-    def fork(self, module: str, arguments: list[str], environment: dict[str, str], streams: list[int]) -> int:
-        """Return the pid of a new child of this process, with these descriptors as its standard streams."""
-        order = {
-            "module": module,
-            "arguments": arguments,
-            "environment": environment,
-            "umask": _umask(),
-        }
-        data = json.dumps(order).encode("utf-8", "surrogateescape")
+    def fork(self, request: Request, streams: list[int]) -> int:
+        """Return the pid of a new child of this process."""
         with self._lock:
-            connection = self._socket or self._start()
-            libc = ctypes.CDLL(None)
-            # An orphan becomes a child of this process, and only this one: its forks are not ours to await.
-            libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            try:
-                socket.send_fds(connection, [_LENGTH.pack(len(data))], streams)
-                connection.sendall(data)
-                answer = connection.recv(_LENGTH.size, socket.MSG_WAITALL)
-            finally:
-                libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+            _send(self._socket, request, streams)
+            answer = self._socket.recv(16)
         if not answer:
-            raise RuntimeError("the process to be forked has ended")
-        (pid,) = _LENGTH.unpack(answer)
-        return int(pid)
+            raise RuntimeError("the fork server has ended")
+        return int(answer)
 
-    def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zygote", str(theirs.fileno())],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-        theirs.close()
-        self._socket = ours
-        atexit.register(self._stop)
-        return ours
-
-    def _stop(self) -> None:
-        if self._socket is not None and self._process is not None:
+    def _close(self, owner: int) -> None:
+        if os.getpid() == owner:
             self._socket.close()
-            self._process.wait()
+            self._process.wait(30)
+            self._directory.cleanup()
 
 
-_zygote = _Zygote()
+def _send(to: socket.socket, request: Request, streams: list[int]) -> None:
+    content = marshal.dumps(request)
+    socket.send_fds(to, [struct.pack("!I", len(content))], streams)
+    to.sendall(content)
 
 
-def _umask() -> int:
-    """Read it without changing it: another thread may create a file meanwhile."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-        return next(int(line.split()[1], 8) for line in status if line.startswith("Umask"))
+def _receive(sender: socket.socket) -> tuple[Request, list[int]] | None:
+    header, streams, _, _ = socket.recv_fds(sender, 4, 3)
+    if not header:
+        return None
+    (left,) = struct.unpack("!I", header)
+    content = b""
+    while len(content) < left:
+        content += sender.recv(left - len(content))
+    return marshal.loads(content), streams  # noqa: S302 - from a process of the same test
 
 
-# In the process that is forked
+# In the server
 
 
-class _Order(NamedTuple):
-    module: str
-    arguments: list[str]
+def serve(control: int, listener: int) -> None:
+    """Fork a process for each request. Returns in none of them, and ends with the process that started this one."""
+    _preload()
+    program = _Loop(socket.socket(fileno=control), socket.socket(fileno=listener)).run()
+    if program is not None:
+        _finish(program)
 
 
-def _serve(connection: socket.socket) -> _Order | None:
-    """Return in each process that was forked, with what it is to run; and without an order at the end."""
-    while True:
-        head, streams, _, _ = socket.recv_fds(connection, _LENGTH.size, 3)
-        if not head:
+class _Loop:
+    def __init__(self, control: socket.socket, listener: socket.socket) -> None:
+        self._control = control
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._commands: dict[int, tuple[socket.socket, int]] = {}
+        """Connections of shims and the descriptors of their processes, by pid."""
+
+    def run(self) -> Callable[[], Any] | None:
+        """Return the program to run, in a forked process."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._control:
+                    received = _receive(self._control)
+                    if received is None:
+                        return None
+                    pid = _clone()
+                    if pid == 0:
+                        return self._become(*received)
+                    self._control.sendall(str(pid).encode())
+                    _close(received[1])
+                elif key.fileobj is self._listener:
+                    self._selector.register(self._listener.accept()[0], selectors.EVENT_READ)
+                elif isinstance(key.fileobj, socket.socket):
+                    program = self._serve_shim(key.fileobj, key.data)
+                    if program is not None:
+                        return program
+                else:
+                    self._report(key.data)
+
+    def _serve_shim(self, shim: socket.socket, pid: int | None) -> Callable[[], Any] | None:
+        if pid is not None:
+            # Its process has not been waited for, so the pid is still that of the command.
+            numbers = b""
+            with suppress(OSError):
+                numbers = shim.recv(16)
+            for number in numbers or [signal.SIGKILL]:
+                os.kill(pid, number)
+            if not numbers:
+                self._selector.unregister(shim)
             return None
-        (length,) = _LENGTH.unpack(head)
-        order = json.loads(connection.recv(length, socket.MSG_WAITALL))
-        # The one in between ends at once: its child is an orphan then, and given to the test.
-        reading, writing = os.pipe()
-        between = os.fork()
-        if between == 0:
-            pid = os.fork()
-            if pid:
-                os.write(writing, _LENGTH.pack(pid))
-                os._exit(0)
-            for descriptor in (reading, writing, connection.detach()):
-                os.close(descriptor)
-            return _become(order, streams)
-        os.close(writing)
-        pid_of_child = os.read(reading, _LENGTH.size)
-        os.close(reading)
-        os.waitpid(between, 0)
-        for descriptor in streams:
-            os.close(descriptor)
-        connection.sendall(pid_of_child)
+        received = _receive(shim)
+        self._selector.unregister(shim)
+        if received is None:
+            shim.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            shim.close()
+            return self._become(*received)
+        _close(received[1])
+        self._selector.register(shim, selectors.EVENT_READ, pid)
+        ended = os.pidfd_open(pid)
+        self._commands[pid] = shim, ended
+        self._selector.register(ended, selectors.EVENT_READ, pid)
+        return None
+
+    def _report(self, pid: int) -> None:
+        shim, ended = self._commands.pop(pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._selector.unregister(ended)
+        os.close(ended)
+        with suppress(KeyError):
+            self._selector.unregister(shim)
+        with suppress(OSError):
+            shim.sendall(str(code).encode())
+        shim.close()
+
+    def _become(self, request: Request, streams: list[int]) -> Callable[[], Any]:
+        """Take the place of a process that was just started."""
+        self._selector.close()
+        for one in (self._control, self._listener, *(shim for shim, _ in self._commands.values())):
+            one.close()
+        _close([ended for _, ended in self._commands.values()])
+        words, directory, environment, umask, session = request
+        if session:
+            os.setsid()
+        os.umask(umask)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        _close(streams)
+        os.chdir(directory)
+        for name in os.environb.keys() - environment.keys():
+            del os.environb[name]
+        os.environb.update(environment)
+        time.tzset()
+        tempfile.tempdir = None
+        _open_streams()
+        return _program(words)
 
 
-def _become(order: dict[str, Any], streams: list[int]) -> _Order:
-    os.setsid()
-    os.umask(order["umask"])
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    for number, descriptor in enumerate(streams):
-        os.dup2(descriptor, number)
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
         os.close(descriptor)
-    # Their predecessors have read and written nothing.
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    return _Order(order["module"], order["arguments"])
 
 
-def _import_package() -> None:
-    for package in _PACKAGES:
-        name = f"agentbus.{package}"
-        for found in pkgutil.walk_packages(import_module(name).__path__, f"{name}."):
-            import_module(found.name)
-    import_module("tests.support.processes")
+def _clone() -> int:
+    """Fork a child of this process's parent."""
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid: int = libc.syscall(_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError("clone failed")
+    return pid
 
 
-async def _use(directory: str) -> None:
-    """Use a bus once: queries are read and modules imported when they are first needed."""
-    import agentbus
-
-    async with (
-        agentbus.connect(directory) as bus,
-        bus.session("warming") as session,
-        session.agent("a", type="worker") as agent,
-    ):
-        await agent.send("a", "note", 1)
-        message = await agent.receive()
-        assert message is not None
-        async with message as unit:
-            unit.reply(message, "note", 1)
-            unit.state.set("k", 1)
-            unit.checkpoint("c", 1)
-        await bus.stats()
-
-
-def _warm_up() -> None:
-    with tempfile.TemporaryDirectory(prefix="bus-") as directory:
-        asyncio.run(_use(directory))
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join()
-
-
-def _main(descriptor: str) -> None:
-    _import_package()
-    _warm_up()
+def _preload() -> None:
+    """Import the package, and what its commands and the tests import later."""
+    for name in ("asyncio", "asyncpg", "ctypes", "importlib.metadata", "logging.handlers", "rich.console", "sqlite3"):
+        with suppress(ImportError):
+            import_module(name)
+    package = import_module("agentbus")
+    for module in pkgutil.walk_packages(package.__path__, "agentbus."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):
+                import_module(module.name)
     gc.collect()
     gc.freeze()
-    order = _serve(socket.socket(fileno=int(descriptor)))
-    if order is not None:
-        sys.argv[:] = [order.module, *order.arguments]
-        runpy.run_module(order.module, run_name="__main__", alter_sys=True)
 
 
-if __name__ == "__main__":
-    _main(sys.argv[1])
+def _open_streams() -> None:
+    """Open the standard streams as an interpreter does when it starts."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        line_buffering = number == 2 or os.isatty(number)
+        stream = open(  # noqa: SIM115
+            number,
+            "w" if number else "r",
+            encoding=old.encoding,
+            errors=old.errors,
+            newline=None if number == 0 else "\n",
+            closefd=False,
+        )
+        if number:
+            stream.reconfigure(line_buffering=line_buffering)  # type: ignore[union-attr]
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _program(words: list[str]) -> Callable[[], Any]:
+    main: dict[str, Any] = sys.modules["__main__"].__dict__
+    if words[0] == COMMAND:
+        from agentbus.cli.entry_point import script
+
+        sys.argv[:] = words
+        sys.path[0] = os.path.dirname(COMMAND)
+        return script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.set_threshold(700, 10, 10)
+    if words[1] == "-m":
+        from runpy import _run_module_as_main  # type: ignore[attr-defined]
+
+        sys.argv[:], sys.path[0] = [words[1], *words[3:]], os.getcwd()
+        return lambda: _run_module_as_main(words[2])
+    if words[1] == "-c":
+        sys.argv[:], sys.path[0], name = [words[1], *words[3:]], "", "<string>"
+        source: str | bytes = words[2]
+    else:
+        sys.argv[:], sys.path[0], name = words[1:], os.path.dirname(os.path.abspath(words[1])), words[1]
+        source = Path(name).read_bytes()
+        main["__file__"] = name
+    del main["sys"], main["serve"]
+    return lambda: exec(compile(source, name, "exec", dont_inherit=True), main)  # noqa: S102 - as the interpreter does
+
+
+def _finish(program: Callable[[], Any]) -> NoReturn:
+    """Run a program to its end, without the teardown of an interpreter. Other exceptions are left to this one."""
+    code: Any = 0
+    try:
+        program()
+    except SystemExit as end:
+        code = end.code
+        if not isinstance(code, int | None):
+            print(code, file=sys.stderr)
+            code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:
+            code = code or 120
+    os._exit(code or 0)
