@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.conftest import Shell
+from tests.support import zygote
 
 SCRIPT = Path(__file__).with_name("milestone.sh")
 
 
 def test_a_shell_script_plays_the_milestone_story(nowhere: Shell) -> None:
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    path = zygote.search_path(nowhere.environment)
     done = subprocess.run(
         ["sh", str(SCRIPT)],
         cwd=nowhere.directory,

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.cli.conftest import TIMEOUT, Shell, until
 
 def doomed(shell: Shell, agent: str) -> subprocess.Popen[bytes]:
     """A process that an agent lives in."""
-    living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    living = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     shell.register(agent, pid=living.pid)
     return living
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from agentbus.sync.bus import BlockingBus, open_bus
 from tests.cli.conftest import TIMEOUT, Shell
 from tests.cli.task_workers import add_module
 from tests.cli.test_milestone import SCRIPT
+from tests.support import zygote
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server
 
@@ -143,7 +143,7 @@ class Remote(Shell):
         super().__init__(directory)
         self.url = url
         self.environment |= {"AGENTBUS_URL": url, "XDG_STATE_HOME": str(directory / "kept")}
-        self.environment["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+        self.environment["PATH"] = zygote.search_path(self.environment)
 
     def open(self) -> BlockingBus:
         return open_bus(self.url, create=True)
@@ -184,17 +184,15 @@ def test_a_shell_script_plays_the_milestone_story(remote: Remote) -> None:
 
 def test_every_family_of_commands_works_and_says_no_password(remote: Remote, server: Server) -> None:
     """In one process, for all of them."""
-    lines = [line.partition("|") for line in FAMILIES.strip().splitlines()]
-    calls = {call.strip(): int(code or 0) for call, _, code in lines}
-    program = subprocess.run(
+    families = [line.partition("|") for line in FAMILIES.strip().splitlines()]
+    calls = {call.strip(): int(code or 0) for call, _, code in families}
+    lines = [*calls, *(f"{call} --json" for call in ("status", "doctor", "events", "backup"))]
+    program = zygote.run(
         [sys.executable, "-c", PROGRAM],
-        input="\n".join([*calls, *(f"{call} --json" for call in ("status", "doctor", "events", "backup"))]),
+        input="\n".join(lines).encode(),
         cwd=remote.directory,
         env=remote.environment,
-        capture_output=True,
-        text=True,
         timeout=100,
-        check=False,
     )
     assert program.returncode == 0, program.stderr
     answers: list[tuple[str, int, str, str]] = [json.loads(line) for line in program.stdout.splitlines()]
@@ -207,7 +205,7 @@ def test_every_family_of_commands_works_and_says_no_password(remote: Remote, ser
     assert "pg_dump --format=custom" in said["backup"][1]
     assert "pg_restore" in said["backup restore x.dump"][1]
     assert json.loads(said["status --json"][0])["data"]["settings"]["url"]["value"].startswith("postgresql://guest@127")
-    assert SECRET not in program.stdout + program.stderr
+    assert SECRET.encode() not in program.stdout + program.stderr
     schema = remote.url.partition("schema=")[2]
     assert SECRET not in stored(server, schema)
     assert "agent_registered" in stored(server, schema)
@@ -299,7 +297,7 @@ def test_a_task_that_kills_its_workers_fails(remote: Remote) -> None:
 
 
 def test_one_sweep_finds_who_died(remote: Remote) -> None:
-    living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    living = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with remote.open() as bus:
         bus.register("a", type="worker", pid=living.pid)
     living.kill()
@@ -372,15 +370,7 @@ def test_the_doctor_looks_at_a_server_that_cannot_be_opened(remote: Remote) -> N
 
 def raw(shell: Shell, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Run it, whatever comes of it: with --debug that may be a traceback."""
-    return subprocess.run(
-        [os.path.join(os.path.dirname(sys.executable), "agentbus"), *words],
-        cwd=shell.directory,
-        env=shell.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return zygote.run([zygote.COMMAND, *words], cwd=shell.directory, env=shell.environment, timeout=TIMEOUT)
 
 
 def until(holds: Any) -> None:

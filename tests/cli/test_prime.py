@@ -8,13 +8,13 @@ import re
 import shlex
 import subprocess
 from importlib import import_module
-from pathlib import Path
 
 from agentbus.cli import main
 from agentbus.cli.command_table import COMMANDS, DEFAULTS
 from agentbus.cli.context import Command
 from agentbus.sync.bus import open_bus
-from tests.cli.conftest import COMMAND, TIMEOUT, Shell
+from tests.cli.conftest import TIMEOUT, Shell
+from tests.support import zygote
 
 MOST_TOKENS = 1500
 
@@ -72,7 +72,7 @@ def test_the_hooks_are_settings_that_work(shell: Shell) -> None:
     assert set(hooks) == {"SessionStart", "UserPromptSubmit", "PostToolUse", "SessionEnd"}
     commands = {event: entry[0]["hooks"][0]["command"] for event, entry in hooks.items()}
     assert all(entry[0]["hooks"][0]["type"] == "command" for entry in hooks.values())
-    shell.environment["PATH"] = f"{Path(COMMAND).parent}:{shell.environment['PATH']}"
+    shell.environment["PATH"] = zygote.search_path(shell.environment)
 
     def run(event: str) -> str:
         done = subprocess.run(
@@ -118,7 +118,7 @@ def test_prime_can_be_played_literally_on_a_new_bus(shell: Shell) -> None:
     shell.register("executor-1", pools=("executors",))
     (shell.directory / "plan.md").write_text("# A plan\n")
     (shell.directory / "task.json").write_text("{}")
-    shell.environment["PATH"] = f"{Path(COMMAND).parent}:{shell.environment['PATH']}"
+    shell.environment["PATH"] = zygote.search_path(shell.environment)
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)], cwd=shell.directory, env=shell.environment, capture_output=True,
         timeout=TIMEOUT, check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 from agentbus.operations.agents import RegisterRequest, register
 from agentbus.operations.rows import Profile
@@ -13,7 +12,7 @@ from tests.cli.conftest import Shell
 
 def team(shell: Shell) -> None:
     """A session of which one agent failed and one lives in a process that is gone; and somebody at work elsewhere."""
-    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    gone = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with open_bus(shell.directory / ".agentbus") as bus:
         bus.begin("planning", id="s")
         bus.register("failed", type="worker", session="s").fail("crashed")

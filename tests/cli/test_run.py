@@ -12,6 +12,7 @@ import pytest
 from agentbus.cli.main import main
 from tests.cli.conftest import Shell
 from tests.cli.run_helpers import error, gone, known, line, record, recorded, running
+from tests.support import zygote
 from tests.support.processes import eventually
 
 HANDLED = """
@@ -72,8 +73,7 @@ def test_the_command_calls_as_that_agent(shell: Shell) -> None:
         cd / && test "$AGENTBUS_AGENT" = a#1 && agentbus send other note 1 && agentbus progress 40 half &&
         agentbus heartbeat && agentbus agents show a | grep -c resident
     """
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    shell.environment["PATH"] = path
+    shell.environment["PATH"] = zygote.search_path(shell.environment)
     outcome = shell.run("run", "--agent", "a", "--", "sh", "-c", script)
     assert (outcome.code, outcome.out) == (0, "m-1\n1\n")
     (message,) = shell.json("receive", agent="other")
@@ -84,7 +84,7 @@ def test_the_command_calls_as_that_agent(shell: Shell) -> None:
 
 @pytest.mark.parametrize(("said", "code", "status"), [("complete", 5, "completed"), ("fail 'no way'", 0, "failed")])
 def test_what_the_command_says_of_itself_counts(shell: Shell, said: str, code: int, status: str) -> None:
-    shell.environment["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    shell.environment["PATH"] = zygote.search_path(shell.environment)
     outcome = shell.run(
         "run", "--agent", "a", "--restart", "3", "--quiet", "--", "sh", "-c", f"agentbus {said}; exit {code}"
     )
@@ -266,7 +266,7 @@ def test_no_orphan_is_left_when_both_are_killed(shell: Shell) -> None:
 
 
 def test_a_restart_is_a_new_life(shell: Shell) -> None:
-    shell.environment["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    shell.environment["PATH"] = zygote.search_path(shell.environment)
     shell.say("register", "boss", "--type", "coordinator")
     shell.say("register", "other", "--type", "worker", "--pool", "p")
     shell.say("send", "pool:p", "note", "1", agent="boss")
@@ -324,7 +324,7 @@ def test_a_command_that_is_stopped_by_hand_does_not_stop_the_run(shell: Shell) -
 
 @pytest.mark.slow
 def test_twenty_runs_at_once(shell: Shell) -> None:
-    shell.environment["PATH"] = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    shell.environment["PATH"] = zygote.search_path(shell.environment)
     shell.say("register", "boss", "--type", "coordinator")
     script = 'agentbus send boss note "$1" > /dev/null && exit $(($1 % 3))'
     runs = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
@@ -55,7 +54,7 @@ def test_a_session_outlives_its_command_and_is_resumed_when_started_again(shell:
 def test_a_session_is_interrupted_when_the_process_of_its_last_agent_is_gone(shell: Shell) -> None:
     """Nobody watches: the next who asks finds out."""
     begin(shell, "p-1")
-    living = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    living = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     shell.register("planner", session="p-1", pid=living.pid)
     assert shell.say("session", "interrupted") == ""
     living.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,9 +9,10 @@ import subprocess
 import pytest
 
 from agentbus.sync.bus import open_bus
-from tests.cli.conftest import COMMAND, TIMEOUT, Shell
+from tests.cli.conftest import TIMEOUT, Shell
 from tests.cli.task_workers import begun
 from tests.cli.terminals import on_terminal, uncoloured
+from tests.support import zygote
 
 
 def test_people_see_tables_with_colours_and_relative_times(shell: Shell) -> None:
@@ -116,7 +116,7 @@ def completed(shell: Shell, *lines: str) -> list[str]:
         eval "$(agentbus completion bash)"
         complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _agentbus; echo "${COMPREPLY[@]}"; }
     """ + "\n".join(f"complete_words {line}" for line in lines)
-    environment = {**shell.environment, "PATH": f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"}
+    environment = {**shell.environment, "PATH": zygote.search_path(shell.environment)}
     done = subprocess.run(
         ["bash", "-c", script], cwd=shell.directory, env=environment, capture_output=True, timeout=TIMEOUT, check=True
     )

@@ -21,6 +21,7 @@ from tests.docs.markdown import Block, Page
 TIMEOUT = 90.0
 """Seconds that a page may take; far more than any needs."""
 
+LOCALE = {"LANG": "C.UTF-8"}
 GRACE = 5.0
 """Seconds after which a process that outlives its shell counts as left behind."""
 _STARTED = 1.0
@@ -38,7 +39,7 @@ class PageRun:
         self._page = page
         self._directory = directory
         self._scratch = scratch
-        self._environment = {"LANG": "C.UTF-8", "TERM": "dumb", "COLUMNS": "120", **environment}
+        self._environment = {**LOCALE, "TERM": "dumb", "COLUMNS": "120", **environment}
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._shell: Shell | None = None
         self._background: list[tuple[Block, subprocess.Popen[bytes], float]] = []

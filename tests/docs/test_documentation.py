@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 import asyncpg
 import pytest
 
-from tests.docs.execution import PageRun
+from tests.docs.execution import LOCALE, PageRun
 from tests.docs.markdown import PARSED, RUN, Page, read_page
+from tests.support import zygote
 from tests.support.postgres import at_schema, server_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +56,7 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Page, monkeypatch: pytest
             if variable.startswith(("AGENTBUS_", "XDG_")) and not variable.startswith("AGENTBUS_TEST_"):
                 monkeypatch.delenv(variable)
         monkeypatch.setenv("HOME", str(home))
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PATH", zygote.search_path({**LOCALE, "PATH": os.environ["PATH"]}))
         monkeypatch.chdir(directory)
         monkeypatch.syspath_prepend(directory)
         with _server(page) as environment, _own_modules(directory):

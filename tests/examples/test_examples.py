@@ -19,6 +19,7 @@ import pytest
 
 import agentbus
 from tests.conftest import Engine
+from tests.support import zygote
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -28,19 +29,15 @@ TIMEOUT = 100.0
 def run(name: str, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> list[str]:
     """Run an example to its end; return the lines it printed."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AGENTBUS_", "PYTHONDONT"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    done = zygote.run(
         ["bash" if name.endswith(".sh") else sys.executable, str(EXAMPLES / name), *arguments],
-        env={**inherited, "PATH": path, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+        env={**inherited, "PATH": zygote.search_path(inherited), **environment},
         timeout=TIMEOUT,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout.splitlines()
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == 0, out + err
+    assert "Traceback" not in err, err
+    return out.splitlines()
 
 
 async def statuses(bus: agentbus.Bus) -> dict[str, str]:

@@ -9,12 +9,13 @@
 
 ``run`` is ``subprocess.run`` with it. The process is a child of the caller with its own pid, session, environment,
 directory and streams, so signals, ``kill -9``, ``waitpid`` and ``getppid`` work as usual. Any other command line,
-``preexec_fn``, ``pass_fds``, ``PYTHON…`` variables and platforms other than Linux start a real interpreter. Do not use
-it where the start itself is tested: imports, signals during the start, ``/proc/PID/cmdline``, ``sys.flags``.
+``preexec_fn``, ``pass_fds``, ``PYTHON…`` variables that the caller does not have itself, and platforms other than Linux
+start a real interpreter. Do not use it where the start itself is tested: imports, signals during the start,
+``/proc/PID/cmdline``, ``sys.flags``.
 
-``shim(directory, environment)`` makes a program ``agentbus`` for a ``PATH``, with which shell scripts get the same. Its
-process passes signals on, and the command ends with it; ``run``, ``demo``, ``worker`` and ``monitor`` become the
-installed command.
+``search_path(environment)`` is a ``PATH`` with a program ``agentbus`` that does the same for shell scripts. Its process
+passes signals on, and the command ends with it; ``run``, ``demo``, ``worker`` and ``monitor`` become the installed
+command.
 
 A server is started for the first process that needs it and ends with the process that started it. It has one thread
 and no event loop when it forks.
@@ -25,6 +26,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import io
 import marshal
 import os
 import pkgutil
@@ -49,13 +51,14 @@ COMMAND = str(Path(sys.executable).with_name("agentbus"))
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 """The number of the system call."""
 _CLONE_PARENT = 0x8000
-_LOCALE = ("LANG", "LC_", "LANGUAGE")
+_STARTUP = (b"LANG", b"LC_", b"PYTHON")
+"""How the variables begin that an interpreter reads when it starts."""
 _FIRST = "import sys; sys.path[0] = {root!r}; from tests.support.zygote import serve; serve({control}, {listener})"
 _SHIM = """#!{python} -IS
 import _signal, _socket, marshal, posix, struct, sys
-if not sys.argv[1:] or sys.argv[1] in ("run", "demo", "worker", "monitor") or any(
-    name.startswith(b"PYTHON") for name in posix.environ
-):
+if not sys.argv[1:] or sys.argv[1] in ("run", "demo", "worker", "monitor") or {{
+    name: value for name, value in posix.environ.items() if name.startswith(b"PYTHON")
+}} != {options!r}:
     posix.execv({command!r}, [{command!r}, *sys.argv[1:]])
 mask = posix.umask(0)
 posix.umask(mask)
@@ -118,22 +121,23 @@ def run(
     return subprocess.CompletedProcess(args, process.returncode, out, err)
 
 
-def shim(directory: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Put a program ``agentbus`` into a directory, for scripts with this environment."""
-    path = directory / "agentbus"
-    server = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+def search_path(environment: Mapping[str, str] = os.environ) -> str:
+    """Return a ``PATH`` on which scripts with this environment find ``agentbus``."""
+    found = f"{Path(COMMAND).parent}:{environment.get('PATH', os.defpath)}"
     if _CLONE is None:
-        path.symlink_to(COMMAND)
-        return
-    path.write_text(_SHIM.format(python=sys.executable, command=COMMAND, address=_server(server).address))
-    path.chmod(0o755)
+        return found
+    server = _server({os.fsencode(name): os.fsencode(value) for name, value in environment.items()})
+    return f"{server.directory}:{found}"
 
 
 def _can_fork(words: list[str], environment: Mapping[bytes, bytes]) -> bool:
     python = words[:1] == [sys.executable] and len(words) > 1 and (words[1] in {"-c", "-m"} or words[1][:1] != "-")
-    return _CLONE is not None and (python or words[:1] == [COMMAND]) and not any(
-        name.startswith(b"PYTHON") for name in environment
-    )  # fmt: skip
+    options = _options(environment)
+    return _CLONE is not None and (python or words[:1] == [COMMAND]) and options in ({}, _options(os.environb))
+
+
+def _options(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    return {name: value for name, value in environment.items() if name.startswith(b"PYTHON")}
 
 
 _servers: dict[tuple[int, frozenset[tuple[bytes, bytes]]], _Server] = {}
@@ -141,33 +145,37 @@ _starting = threading.Lock()
 
 
 def _server(environment: Mapping[bytes, bytes]) -> _Server:
-    """Return the server with the locale of an environment: an interpreter reads it when it starts."""
-    locale = {name: environment[name] for name in environment if os.fsdecode(name).startswith(_LOCALE)}
-    key = os.getpid(), frozenset(locale.items())
+    """Return the server for an environment, by the variables that an interpreter reads when it starts."""
+    startup = {name: value for name, value in environment.items() if name.startswith(_STARTUP)}
+    key = os.getpid(), frozenset(startup.items())
     with _starting:
         if key not in _servers:
-            _servers[key] = _Server(locale)
+            _servers[key] = _Server(startup)
         return _servers[key]
 
 
 class _Server:
     """The server, as the process sees it that started it."""
 
-    def __init__(self, locale: dict[bytes, bytes]) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="zygote-")
-        self.address = os.path.join(self._directory.name, "socket")
+    def __init__(self, startup: dict[bytes, bytes]) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="zygote-")
+        self.directory = Path(self._temporary.name)
+        address = str(self.directory / "socket")
+        shim = self.directory / "agentbus"
+        options = _options(startup)
+        shim.write_text(_SHIM.format(python=sys.executable, command=COMMAND, address=address, options=options))
+        shim.chmod(0o755)
         self._lock = threading.Lock()
         self._socket, control = socket.socketpair()
         with control, socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.address)
+            listener.bind(address)
             listener.listen(64)
-            left_out = tuple(map(str.encode, ("PYTHON", *_LOCALE)))
-            kept = {name: value for name, value in os.environb.items() if not name.startswith(left_out)}
+            kept = {name: value for name, value in os.environb.items() if not name.startswith(_STARTUP)}
             program = _FIRST.format(root=str(ROOT), control=control.fileno(), listener=listener.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 stdin=subprocess.DEVNULL,
-                env={**kept, **locale},
+                env={**kept, **startup},
                 pass_fds=[control.fileno(), listener.fileno()],
                 cwd="/",
             )
@@ -186,7 +194,7 @@ class _Server:
         if os.getpid() == owner:
             self._socket.close()
             self._process.wait(30)
-            self._directory.cleanup()
+            self._temporary.cleanup()
 
 
 def _send(to: socket.socket, request: Request, streams: list[int]) -> None:
@@ -347,17 +355,16 @@ def _open_streams() -> None:
     """Open the standard streams as an interpreter does when it starts."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        line_buffering = number == 2 or os.isatty(number)
-        stream = open(  # noqa: SIM115
-            number,
-            "w" if number else "r",
+        unbuffered = number > 0 and old.write_through
+        binary = open(number, "wb" if number else "rb", buffering=0 if unbuffered else -1, closefd=False)  # noqa: SIM115
+        stream = io.TextIOWrapper(
+            binary,
             encoding=old.encoding,
             errors=old.errors,
             newline=None if number == 0 else "\n",
-            closefd=False,
+            line_buffering=number == 2 or (number == 1 and os.isatty(1)),
+            write_through=unbuffered,
         )
-        if number:
-            stream.reconfigure(line_buffering=line_buffering)  # type: ignore[union-attr]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
