@@ -27,6 +27,7 @@ import pytest
 
 from agentbus.cli.main import main
 from agentbus.sync.bus import open_bus
+from tests.conftest import copy_bus
 from tests.support import zygote
 from tests.support.zygote import COMMAND
 
@@ -181,9 +182,9 @@ def nowhere(request: pytest.FixtureRequest) -> Iterator[Shell]:
 
 
 @pytest.fixture
-def shell(nowhere: Shell) -> Shell:
+def shell(nowhere: Shell, template: Path) -> Shell:
     """A directory with a fresh bus."""
-    open_bus(nowhere.directory / ".agentbus", create=True).close()
+    copy_bus(template, nowhere.directory / ".agentbus")
     return nowhere
 
 

@@ -99,7 +99,7 @@ def test_without_a_bus_it_says_how_to_make_one(nowhere: Shell) -> None:
 
 
 def test_people_see_how_far_it_is(shell: Shell) -> None:
-    for number in range(500):
+    for number in range(250):
         write(shell.directory / "old" / f"{number}.json", agent(f"a-{number}"))
     mine, theirs = pty.openpty()
     with shell.start("import", "old", stderr=theirs) as process:
@@ -109,16 +109,20 @@ def test_people_see_how_far_it_is(shell: Shell) -> None:
             while part := os.read(mine, 65536):
                 shown += part
         assert process.stdout is not None
-        assert process.stdout.read() == b"imported\tagent\t500\t-\n"
+        assert process.stdout.read() == b"imported\tagent\t250\t-\n"
     os.close(mine)
     assert process.returncode == 0
     assert "importing" in uncoloured(shown.decode())
     assert "100%" in uncoloured(shown.decode())
 
 
+FILES = 600
+"""Three batches of files, so that an import can be interrupted between two of them."""
+
+
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_import_that_is_cut_off_is_finished_by_the_next(shell: Shell, end: signal.Signals) -> None:
-    for number in range(2000):
+    for number in range(FILES):
         write(shell.directory / "old" / f"{number}.json", agent(f"a-{number}"))
     process = shell.start("import", "old")
     with open_bus(shell.directory / ".agentbus") as bus:
@@ -130,7 +134,7 @@ def test_an_import_that_is_cut_off_is_finished_by_the_next(shell: Shell, end: si
     assert process.returncode in {0, -9 if end == signal.SIGKILL else 128 + end}
     assert b"Traceback" not in errors
     data = shell.json("import", "old")
-    assert data["imported"].get("agent", 0) + data["present"] == 2000
+    assert data["imported"].get("agent", 0) + data["present"] == FILES
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
@@ -188,8 +192,8 @@ def test_what_a_killed_export_left_is_removed_by_the_next(shell: Shell) -> None:
     me = shell.register("w", type="worker")
     shell.say("send", "w", "note", '"x"', agent=me)
     with open_bus(shell.directory / ".agentbus") as bus:
-        for number in range(3000):
-            bus.do(bus.state("s").set(f"k{number}", os.urandom(200).hex()))
+        for number in range(60):
+            bus.do(bus.state("s").set(f"k{number}", os.urandom(10_000).hex()))
 
     def unfinished() -> list[Path]:
         return list(shell.directory.glob(".agentbus-export-*"))
