@@ -29,7 +29,7 @@ from agentbus.cli.main import main
 from agentbus.sync.bus import open_bus
 from tests.conftest import copy_bus
 from tests.support import zygote
-from tests.support.zygote import COMMAND
+from tests.support.zygote import COMMAND as COMMAND
 
 TIMEOUT = 30.0
 _OWN_PROCESS = frozenset({"run", "worker", "monitor", "demo"})

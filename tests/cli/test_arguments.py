@@ -133,9 +133,11 @@ def test_what_waits_can_be_interrupted(agent: Shell, words: tuple[str, ...], num
 
 def test_a_closed_pipe_ends_it_quietly(agent: Shell) -> None:
     for words in (("agents", "--help"), ("agents", "list"), ("messages", "list", "--json"), ("completion", "bash")):
-        process = agent.start(*words, agent="a")
-        assert process.stdout is not None
-        process.stdout.close()
+        # Closed before the command starts: it may write at once.
+        reading, writing = os.pipe()
+        os.close(reading)
+        process = agent.start(*words, agent="a", stdout=writing)
+        os.close(writing)
         assert process.wait(30) == 141
         assert process.stderr is not None
         assert process.stderr.read() == b""
