@@ -29,8 +29,8 @@ from agentbus.cli.main import main
 from agentbus.sync.bus import open_bus
 from tests.conftest import copy_bus
 from tests.support import zygote
-from tests.support.zygote import COMMAND as COMMAND
 
+COMMAND = zygote.COMMAND
 TIMEOUT = 30.0
 _OWN_PROCESS = frozenset({"run", "worker", "monitor", "demo"})
 """Commands that start processes, load code of the user, or set up logging for the whole process."""
