@@ -23,6 +23,7 @@ and no event loop when it forks.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import gc
@@ -30,7 +31,6 @@ import io
 import marshal
 import os
 import pkgutil
-import platform
 import selectors
 import signal
 import socket
@@ -44,13 +44,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = str(Path(sys.executable).with_name("agentbus"))
-_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
-"""The number of the system call."""
-_CLONE_PARENT = 0x8000
+_CAN_FORK = sys.platform == "linux"
+_PR_SET_CHILD_SUBREAPER = 36
 _STARTUP = (b"LANG", b"LC_", b"PYTHON")
 """How the variables begin that an interpreter reads when it starts."""
 _FIRST = "import sys; sys.path[0] = {root!r}; from tests.support.zygote import serve; serve({control}, {listener})"
@@ -124,7 +123,7 @@ def run(
 def search_path(environment: Mapping[str, str] = os.environ) -> str:
     """Return a ``PATH`` on which scripts with this environment find ``agentbus``."""
     found = f"{Path(COMMAND).parent}:{environment.get('PATH', os.defpath)}"
-    if _CLONE is None:
+    if not _CAN_FORK:
         return found
     server = _server({os.fsencode(name): os.fsencode(value) for name, value in environment.items()})
     return f"{server.directory}:{found}"
@@ -133,7 +132,7 @@ def search_path(environment: Mapping[str, str] = os.environ) -> str:
 def _can_fork(words: list[str], environment: Mapping[bytes, bytes]) -> bool:
     python = words[:1] == [sys.executable] and len(words) > 1 and (words[1] in {"-c", "-m"} or words[1][:1] != "-")
     options = _options(environment)
-    return _CLONE is not None and (python or words[:1] == [COMMAND]) and options in ({}, _options(os.environb))
+    return _CAN_FORK and (python or words[:1] == [COMMAND]) and options in ({}, _options(os.environb))
 
 
 def _options(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -184,8 +183,14 @@ class _Server:
     def fork(self, request: Request, streams: list[int]) -> int:
         """Return the pid of a new child of this process."""
         with self._lock:
-            _send(self._socket, request, streams)
-            answer = self._socket.recv(16)
+            prctl = ctypes.CDLL(None).prctl
+            # The new process is an orphan, and becomes a child of this one while this is set.
+            prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            try:
+                _send(self._socket, request, streams)
+                answer = self._socket.recv(16)
+            finally:
+                prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
         if not answer:
             raise RuntimeError("the fork server has ended")
         return int(answer)
@@ -218,11 +223,12 @@ def _receive(sender: socket.socket) -> tuple[Request, list[int]] | None:
 
 
 def serve(control: int, listener: int) -> None:
-    """Fork a process for each request. Returns in none of them, and ends with the process that started this one."""
+    """Fork a process for each request, and return in it once its program has ended; return in the server with the end
+    of the process that started it."""
     _preload()
     program = _Loop(socket.socket(fileno=control), socket.socket(fileno=listener)).run()
     if program is not None:
-        _finish(program)
+        program()
 
 
 class _Loop:
@@ -243,7 +249,7 @@ class _Loop:
                     received = _receive(self._control)
                     if received is None:
                         return None
-                    pid = _clone()
+                    pid = _fork_orphan()
                     if pid == 0:
                         return self._become(*received)
                     self._control.sendall(str(pid).encode())
@@ -323,22 +329,26 @@ def _close(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _clone() -> int:
-    """Fork a child of this process's parent."""
-    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
-    python.PyOS_BeforeFork()
-    pid: int = libc.syscall(_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
-    if pid == 0:
-        python.PyOS_AfterFork_Child()
-    else:
-        python.PyOS_AfterFork_Parent()
-    if pid < 0:
-        raise OSError("clone failed")
+def _fork_orphan() -> int:
+    """Fork twice, so that the new process is a child of the nearest subreaper. Return its pid, and 0 in itself."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if between == 0:
+        pid = os.fork()
+        if pid:
+            os.write(writing, str(pid).encode())
+            os._exit(0)
+        _close([reading, writing])
+        return 0
+    os.close(writing)
+    os.waitpid(between, 0)
+    pid = int(os.read(reading, 16))
+    os.close(reading)
     return pid
 
 
 def _preload() -> None:
-    """Import the package, and what its commands and the tests import later."""
+    """Import the package and what its commands and the tests import later, and use a bus once."""
     for name in ("asyncio", "asyncpg", "ctypes", "importlib.metadata", "logging.handlers", "rich.console", "sqlite3"):
         with suppress(ImportError):
             import_module(name)
@@ -347,8 +357,33 @@ def _preload() -> None:
         if not module.name.endswith("__main__"):
             with suppress(ImportError):
                 import_module(module.name)
+    import_module("tests.support.processes")
+    with tempfile.TemporaryDirectory(prefix="bus-") as directory:
+        asyncio.run(_use(directory))
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join()
     gc.collect()
     gc.freeze()
+
+
+async def _use(directory: str) -> None:
+    """Use a bus: queries are read and modules imported when they are first needed."""
+    import agentbus
+
+    async with (
+        agentbus.connect(directory) as bus,
+        bus.session("warming") as session,
+        session.agent("a", type="worker") as agent,
+    ):
+        await agent.send("a", "note", 1)
+        message = await agent.receive()
+        assert message is not None
+        async with message as unit:
+            unit.reply(message, "note", 1)
+            unit.state.set("k", 1)
+            unit.checkpoint("c", 1)
+        await bus.stats()
 
 
 def _open_streams() -> None:
@@ -393,24 +428,3 @@ def _program(words: list[str]) -> Callable[[], Any]:
         main["__file__"] = name
     del main["sys"], main["serve"]
     return lambda: exec(compile(source, name, "exec", dont_inherit=True), main)  # noqa: S102 - as the interpreter does
-
-
-def _finish(program: Callable[[], Any]) -> NoReturn:
-    """Run a program to its end, without the teardown of an interpreter. Other exceptions are left to this one."""
-    code: Any = 0
-    try:
-        program()
-    except SystemExit as end:
-        code = end.code
-        if not isinstance(code, int | None):
-            print(code, file=sys.stderr)
-            code = 1
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except OSError:
-            code = code or 120
-    os._exit(code or 0)
