@@ -7,6 +7,7 @@ import random
 import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,14 @@ async def test_every_part_is_committed_when_the_block_ends(world: World, way: Wa
 
 @ways
 async def test_many_consecutive_units_all_count(world: World, way: Way) -> None:
-    for number in range(1, 16):
+    for number in range(1, 13):
         message = await world.message()
         async with way(world, message) as unit:
             world.fill(unit, message, number)
         assert await world.all_of(message, number)
-    assert await world.a.state.get("handled") == 15
-    assert [record.version for record in await world.session.document("output").history()] == list(range(15, 5, -1))
-    assert len((await world.bus.checkpoints.list("a")).items) == 15
+    assert await world.a.state.get("handled") == 12
+    assert [record.version for record in await world.session.document("output").history()] == list(range(12, 2, -1))
+    assert len((await world.bus.checkpoints.list("a")).items) == 12
 
 
 # What can go wrong
@@ -96,14 +97,35 @@ async def tight(engine: Engine, clock: FakeClock, tmp_path: Path) -> AsyncIterat
     [(in_the_block, True), (in_the_block, False), (in_a_unit, False)],
     ids=["first in the block", "last in the block", "in a unit"],
 )
-@pytest.mark.parametrize(("spoil", "expected"), SPOILING, ids=lambda value: getattr(value, "__name__", ""))
 async def test_any_failing_part_rolls_the_unit_back_and_releases_the_message(
-    tight: World, way: Way, first: bool, spoil: Spoil, expected: type[AgentBusError]
+    tight: World, way: Way, first: bool
 ) -> None:
     world = tight
+    # Another agent has the message; with the others due it could take one of those.
+    await _fail_with(world, way, first, lose_the_lease)
+    failed = [await _fail_with(world, way, first, spoil) for spoil in EXPECTED if spoil not in LAST]
+    failed.append(await _fail_with(world, way, first, be_taken_over))
+    world.clock.advance(2)
+    for number in range(len(failed)):
+        again = await take(world.a)
+        failed.remove(again.message_id)
+        async with again as unit:
+            world.fill(unit, again, f"again-{number}")
+        assert await world.all_of(again, f"again-{number}")
+    assert failed == []
+    await _fail_with(world, way, first, end_the_session)
+
+
+EXPECTED = dict(SPOILING)
+LAST = {lose_the_lease, be_taken_over, end_the_session}
+"""These change more than the unit: each has its place in the order."""
+
+
+async def _fail_with(world: World, way: Way, first: bool, spoil: Spoil) -> str:
+    """Handle a message in a unit that fails, check that it left nothing, and return the id of the message."""
     message = await world.message()
     before: dict[str, Any] = {}
-    with pytest.raises(expected) as refused:
+    with pytest.raises(EXPECTED[spoil]) as refused:
         async with way(world, message) as unit:
             if not first:
                 world.fill(unit, message)
@@ -114,32 +136,29 @@ async def test_any_failing_part_rolls_the_unit_back_and_releases_the_message(
                 before = await world.look()
             if first:
                 world.fill(unit, message)
-    assert await world.look() == before, f"something was written though {refused.value}"
+    name = getattr(spoil, "__name__", "")
+    assert await world.look() == before, f"{name}: something was written though {refused.value}"
     record = await stored(world.bus, message.message_id)
     if spoil is lose_the_lease:
         assert (record.status, record.holder) == ("leased", "rival")
-        return
-    if spoil is end_the_session:
-        return
-    if way is in_a_unit and spoil is not be_taken_over:
-        assert (record.status, record.holder) == ("leased", "a"), "whoever holds it decides what becomes of it"
-        await message.nack(delay=0)
-    elif spoil is not be_taken_over:
-        assert (record.status, record.attempts) == ("scheduled", 1)
-        assert type(refused.value).__name__ in (record.error or "")
-    world.clock.advance(2)
-    again = await take(world.a)
-    assert again.message_id == message.message_id
-    async with again as unit:
-        world.fill(unit, again, "again")
-    assert await world.all_of(again, "again")
+    elif spoil in LAST:
+        pass
+    elif way is in_a_unit:
+        assert (record.status, record.holder) == ("leased", "a"), f"{name}: its holder decides what becomes of it"
+        await message.nack(delay=1)
+    else:
+        assert (record.status, record.attempts) == ("scheduled", 1), name
+        assert type(refused.value).__name__ in (record.error or ""), name
+    return message.message_id
 
 
 # Many at once
 
 
-async def at_once(world: World, messages: list[Message], spoilt: dict[int, Spoil]) -> list[BaseException | None]:
-    """Handle all of these, each in a block of its own; the blocks end in the same moment."""
+async def at_once(
+    world: World, messages: list[Message], spoilt: dict[int, Spoil], start: int = 0
+) -> list[BaseException | None]:
+    """Handle all of these, numbered from ``start``, each in a block of its own; the blocks end in the same moment."""
     ready = 0
     go = asyncio.Event()
 
@@ -166,7 +185,7 @@ async def at_once(world: World, messages: list[Message], spoilt: dict[int, Spoil
                 go.set()
             await go.wait()
 
-    tasks = (handle(number, message) for number, message in enumerate(messages))
+    tasks = (handle(number, message) for number, message in enumerate(messages, start))
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -190,28 +209,32 @@ async def written(world: World) -> list[set[int]]:
 
 
 async def test_units_that_end_together_are_all_whole(world: World) -> None:
-    messages = [await world.message(number) for number in range(20)]
-    assert await at_once(world, messages, {}) == [None] * 20
-    assert await written(world) == [set(range(20))] * 8
-    assert await world.a.state.get("handled") == 20
-    assert (await known(world.bus, "a")).progress in range(20)
+    messages = [await world.message(number) for number in range(10)]
+    assert await at_once(world, messages, {}) == [None] * 10
+    assert await written(world) == [set(range(10))] * 8
+    assert await world.a.state.get("handled") == 10
+    assert (await known(world.bus, "a")).progress in range(10)
     assert {(await stored(world.bus, message.message_id)).status for message in messages} == {"acked"}
 
 
-@pytest.mark.parametrize(("spoil", "expected"), AT_THE_END, ids=lambda value: getattr(value, "__name__", ""))
-async def test_of_units_that_end_together_only_the_one_that_fails_is_undone(
-    world: World, spoil: Spoil, expected: type[AgentBusError]
-) -> None:
-    messages = [await world.message(number) for number in range(8)]
-    results = await at_once(world, messages, {5: spoil})
-    assert [type(result) for result in results] == [expected if n == 5 else type(None) for n in range(8)]
-    assert await written(world) == [set(range(8)) - {5}] * 8
-    assert await world.a.state.get("handled") == 7
-    statuses = [(await stored(world.bus, message.message_id)).status for message in messages]
-    assert statuses == ["scheduled" if n == 5 else "acked" for n in range(8)]
-    world.clock.advance(2)
-    again = await take(world.a)
-    assert (again.payload, again.attempts) == (5, 2)
+async def test_of_units_that_end_together_only_the_one_that_fails_is_undone(world: World) -> None:
+    whole: set[int] = set()
+    for start, (spoil, expected) in zip(count(0, 4), AT_THE_END, strict=False):
+        name = getattr(spoil, "__name__", "")
+        numbers = range(start, start + 4)
+        bad = start + 2
+        messages = [await world.message(number) for number in numbers]
+        results = await at_once(world, messages, {bad: spoil}, start)
+        assert [type(result) for result in results] == [expected if n == bad else type(None) for n in numbers], name
+        whole |= set(numbers) - {bad}
+        assert await written(world) == [whole] * 8, name
+        assert await world.a.state.get("handled") == len(whole)
+        statuses = [(await stored(world.bus, message.message_id)).status for message in messages]
+        assert statuses == ["scheduled" if n == bad else "acked" for n in numbers], name
+        world.clock.advance(2)
+        again = await take(world.a)
+        assert (again.payload, again.attempts) == (bad, 2), name
+        await again.ack()
 
 
 async def test_units_that_all_fail_in_another_way_leave_nothing(world: World) -> None:
@@ -229,7 +252,7 @@ async def test_any_of_many_rounds_may_fail_and_the_sums_are_right(world: World) 
     chance = random.Random(seed)
     print("seed", seed)
     whole: set[int] = set()
-    for round in range(6):
+    for round in range(4):
         messages = [await world.message(number) for number in range(10)]
         spoilt = {n: chance.choice(AT_THE_END)[0] for n in range(10) if chance.random() < 0.3}
         results = await at_once(world, messages, spoilt)
@@ -248,7 +271,7 @@ async def test_any_of_many_rounds_may_fail_and_the_sums_are_right(world: World) 
 
 @types.coroutine
 def cancelled_at(work: Coroutine[Any, Any, None], wait: int, turns: int) -> Generator[Any, Any, None]:
-    """Run a coroutine, and cancel it when it has been at its ``wait``-th await for so many turns of the loop."""
+    """Run a coroutine, and cancel it when it has been at its ``wait``-th await for ``turns`` turns of the loop."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
