@@ -122,6 +122,7 @@ async def _delays(bus: Bus, clock: FakeClock, attempt: int, messages: int = 30) 
     return delays
 
 
+@pytest.mark.one_engine
 async def test_without_a_delay_each_retry_waits_about_twice_as_long(bus: Bus, clock: FakeClock) -> None:
     medians = [statistics.median(await _delays(bus, clock, attempt)) for attempt in (1, 2, 3, 4)]
     assert 0.1 <= medians[0] <= 10
@@ -129,12 +130,14 @@ async def test_without_a_delay_each_retry_waits_about_twice_as_long(bus: Bus, cl
         assert 1.5 <= longer / shorter <= 3
 
 
+@pytest.mark.one_engine
 async def test_retries_are_spread_so_that_failures_do_not_come_back_together(bus: Bus, clock: FakeClock) -> None:
     delays = await _delays(bus, clock, 3)
     assert len(set(delays)) > 20
     assert max(delays) > 1.2 * min(delays)
 
 
+@pytest.mark.one_engine
 async def test_the_wait_for_a_retry_has_a_cap(bus: Bus, clock: FakeClock) -> None:
     assert max(await _delays(bus, clock, 40, messages=3)) <= 3600
 
@@ -148,6 +151,7 @@ async def test_a_rejected_message_is_a_dead_letter_at_once(bus: Bus) -> None:
     assert (record.status, record.attempts, record.error) == ("dead", 1, "the file never existed")
 
 
+@pytest.mark.one_engine
 @each("delay", [-1, -0.001, float("nan"), float("inf"), True, "5"])
 async def test_a_refused_delay_leaves_the_message_with_its_holder(bus: Bus, delay: float) -> None:
     a = await worker(bus, "a", takeover=True)
@@ -159,6 +163,7 @@ async def test_a_refused_delay_leaves_the_message_with_its_holder(bus: Bus, dela
     await message.ack()
 
 
+@pytest.mark.one_engine
 @each("error", ["nul \0", "lone \ud800", "x" * 200_000, 5])
 async def test_a_refused_error_text_leaves_the_message_with_its_holder(bus: Bus, error: str) -> None:
     a = await worker(bus, "a", takeover=True)

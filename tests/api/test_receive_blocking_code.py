@@ -116,6 +116,7 @@ async def test_a_plain_step_is_executed_once_by_two_workers_however_long_it_take
     assert gate.threads != [threading.get_ident()]
 
 
+@pytest.mark.one_engine
 async def test_a_plain_handler_handles_each_message_once(bus: Bus, clock: FakeClock) -> None:
     a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
     await bus.expect("out", type="worker")
@@ -218,6 +219,7 @@ async def test_a_cancelled_receiver_releases_a_message_only_after_its_function_r
     assert (await take(a)).attempts == 1
 
 
+@pytest.mark.one_engine
 async def test_closing_waits_for_threads_but_not_without_end(
     engine: Engine, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,6 +242,7 @@ async def test_closing_waits_for_threads_but_not_without_end(
         gate.open.set()
 
 
+@pytest.mark.one_engine
 async def test_async_functions_run_on_the_loop_and_plain_ones_on_a_thread(bus: Bus, clock: FakeClock) -> None:
     here = threading.get_ident()
     seen: dict[str, tuple[bool, str]] = {}
@@ -290,6 +293,7 @@ async def test_async_functions_run_on_the_loop_and_plain_ones_on_a_thread(bus: B
     }
 
 
+@pytest.mark.one_engine
 async def test_many_plain_steps_leave_the_threads_of_others_alone(bus: Bus, clock: FakeClock) -> None:
     """anyio's own limiter has 40."""
     gate = Gate(clock)
@@ -372,6 +376,7 @@ async def test_a_step_that_blocks_the_loop_keeps_all_leases_and_is_reported(
     assert "by step 'sleep' of task t-1 (test_receive_blocking_code.py:" in report
 
 
+@pytest.mark.one_engine
 async def test_a_handler_that_blocks_the_loop_is_reported(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     a = await worker(bus, "a")
     receipt = await a.send("a", "note")
@@ -390,6 +395,7 @@ async def test_a_handler_that_blocks_the_loop_is_reported(bus: Bus, caplog: pyte
     assert f"by message {receipt.message_id} of a (test_receive_blocking_code.py:" in report
 
 
+@pytest.mark.one_engine
 async def test_a_loop_that_is_blocked_beyond_the_bound_loses_its_lease(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -414,6 +420,7 @@ async def test_a_loop_that_is_blocked_beyond_the_bound_loses_its_lease(
     assert "the lease on task t-1 is abandoned" in caplog.text
 
 
+@pytest.mark.one_engine
 async def test_a_task_that_is_lost_is_not_renewed_again_while_the_loop_is_blocked(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

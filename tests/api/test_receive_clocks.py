@@ -9,12 +9,13 @@ from agentbus.errors import AgentFenced, RequestTimedOut
 from tests.api.helpers import known, nothing_for, running, soon, stored, take, take_all, worker
 from tests.api.retention_helpers import DAY
 from tests.conftest import Engine
+from tests.support.cases import each
 from tests.support.clock import START, FakeClock
 
 
-@pytest.mark.parametrize("seconds", [DAY, -DAY, 3600, -1])
+@each("seconds", [DAY, -DAY, 3600, -1])
 async def test_a_wall_clock_that_jumps_loses_no_lease(bus: Bus, clock: FakeClock, seconds: float) -> None:
-    a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+    a, b = [await worker(bus, id, pools=["p"], takeover=True) for id in "ab"]
     await a.send(pool("p"), "note")
     message = await take(a, lease=30)
     clock.jump(seconds)

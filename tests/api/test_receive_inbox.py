@@ -34,9 +34,9 @@ async def _open(agent: Agent, **options: Any) -> AsyncIterator[AsyncIterator[Mes
         await inbox.aclose()
 
 
-@pytest.mark.parametrize("prefetch", [1, 3, 100])
+@each("prefetch", [1, 3, 100])
 async def test_messages_come_one_by_one_in_order(bus: Bus, prefetch: int) -> None:
-    a = await worker(bus, "a")
+    a = await worker(bus, f"a{prefetch}")
     await _fill(a, 10)
     seen: list[int] = []
     async for message in a.inbox(prefetch=prefetch):
@@ -46,12 +46,12 @@ async def test_messages_come_one_by_one_in_order(bus: Bus, prefetch: int) -> Non
         if len(seen) == 10:
             break
     assert seen == list(range(10))
-    assert (await bus.stats()).messages == {"acked": 10}
+    assert set((await bus.stats()).messages) == {"acked"}
 
 
-@pytest.mark.parametrize("prefetch", [1, 5])
+@each("prefetch", [1, 5])
 async def test_the_inbox_waits_for_what_comes_later(bus: Bus, clock: FakeClock, prefetch: int) -> None:
-    a = await worker(bus, "a")
+    a = await worker(bus, f"a{prefetch}")
     seen: asyncio.Queue[int] = asyncio.Queue()
 
     async def read() -> None:
@@ -62,7 +62,7 @@ async def test_the_inbox_waits_for_what_comes_later(bus: Bus, clock: FakeClock, 
     async with running(read()):
         for n in range(3):
             await clock.settle()
-            await a.send("a", "note", n)
+            await a.send(a.id, "note", n)
             assert await soon(seen.get()) == n
 
 
@@ -137,7 +137,7 @@ async def test_acknowledging_one_message_starts_the_next(bus: Bus) -> None:
 async def test_a_poison_message_does_not_affect_other_prefetched_messages(
     bus: Bus, engine: Engine, figure: Figure
 ) -> None:
-    """Whoever handles it dies, again and again; its neighbours lose no attempt by that."""
+    """Its handler dies repeatedly; the other prefetched messages lose no attempt by that."""
     sender = await worker(bus, "sender")
     await bus.expect("a", type="worker")
     ids = []
@@ -230,6 +230,7 @@ async def test_an_inbox_of_an_ended_agent_raises(bus: Bus) -> None:
             pytest.fail("there is nothing to hand over")
 
 
+@pytest.mark.one_engine
 @each("prefetch", [0, -1, 1.5, True, "2", 10_001])
 async def test_a_prefetch_out_of_range_is_refused_at_once(bus: Bus, prefetch: int) -> None:
     a = await worker(bus, "a", takeover=True)

@@ -9,6 +9,7 @@ import pytest
 from agentbus import Bus, pool
 from agentbus.errors import LeaseLost, OutOfRange
 from tests.api.helpers import nothing_for, running, soon, stored, take, worker
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -108,9 +109,9 @@ async def test_a_refused_extension_changes_nothing(bus: Bus, clock: FakeClock) -
     await message.ack()
 
 
-@pytest.mark.parametrize("action", ["ack", "nack", "reject", "extend", "list", "unit", "block", "next"])
+@each("action", ["ack", "nack", "reject", "extend", "list", "unit", "block", "next"])
 async def test_a_stale_holder_is_fenced(bus: Bus, clock: FakeClock, action: str) -> None:
-    a, b = await worker(bus, "a", pools=["p"]), await worker(bus, "b", pools=["p"])
+    a, b = [await worker(bus, id, pools=["p"], takeover=True) for id in "ab"]
     receipt = await a.send(pool("p"), "note", 1)
     stale = await take(a, lease=30)
     clock.advance(30)

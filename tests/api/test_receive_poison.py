@@ -21,6 +21,7 @@ from agentbus.errors import StepFailed
 from agentbus.records import TaskChange
 from tests.api.helpers import eventually, running, soon, stored, worker
 from tests.api.task_workers import comes_to, step_of, task_of, work_off, working
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -35,7 +36,8 @@ def named(error: BaseException) -> str:
     return type(error).__name__
 
 
-@pytest.mark.parametrize("poison", POISONS, ids=named)
+@pytest.mark.one_engine
+@each("poison", POISONS)
 async def test_a_worker_survives_whatever_a_workflow_or_a_step_raises(
     bus: Bus, clock: FakeClock, poison: BaseException
 ) -> None:
@@ -70,13 +72,14 @@ async def test_a_worker_survives_whatever_a_workflow_or_a_step_raises(
         well = (await bus.tasks.start(healthy)).id
         await comes_to(bus, clock, well, "running")
         for where in places:
-            await bus.tasks.start(poisoned, where, id=where)
+            await bus.tasks.start(poisoned, where, id=f"{where}-{named(poison)}")
         for where in places:
-            record = await soon(bus.tasks.wait(where))
+            id = f"{where}-{named(poison)}"
+            record = await soon(bus.tasks.wait(id))
             assert record is not None
             assert record.status == "failed"
             assert record.error is not None
-            kept = record.error if where == "workflow" else (await step_of(bus, where, "step")).error
+            kept = record.error if where == "workflow" else (await step_of(bus, id, "step")).error
             assert kept is not None
             assert (kept.type, kept.message) == (named(poison), str(poison))
         gate.set()
@@ -84,9 +87,10 @@ async def test_a_worker_survives_whatever_a_workflow_or_a_step_raises(
         assert not working_on.done()
 
 
-@pytest.mark.parametrize("poison", POISONS, ids=named)
+@pytest.mark.one_engine
+@each("poison", POISONS)
 async def test_serve_survives_whatever_a_handler_raises(bus: Bus, clock: FakeClock, poison: BaseException) -> None:
-    a, b = await worker(bus, "a"), await worker(bus, "b")
+    a, b = await worker(bus, "a", takeover=True), await worker(bus, "b", takeover=True)
     seen: list[str] = []
 
     def plain(message: Message, unit: Unit) -> None:
@@ -110,7 +114,8 @@ async def test_serve_survives_whatever_a_handler_raises(bus: Bus, clock: FakeClo
         assert not second.done()
 
 
-@pytest.mark.parametrize("poison", POISONS, ids=named)
+@pytest.mark.one_engine
+@each("poison", POISONS)
 async def test_callbacks_of_workers_and_monitors_may_raise_anything(
     bus: Bus, clock: FakeClock, poison: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -130,8 +135,9 @@ async def test_callbacks_of_workers_and_monitors_may_raise_anything(
         await work_off(bus, simple, on_step=plain, on_phase=coroutine, on_task=coroutine)
         assert (await task_of(bus, task)).result == 1
         assert sum("callback failed" in line for line in caplog.messages) >= 3
+        caplog.clear()
         for callback in (plain, coroutine):
-            await bus.expect(f"late-{callback.__name__}", type="worker", within=1)
+            await bus.expect(f"{named(poison)}-{callback.__name__}", type="worker", within=1)
             caplog.clear()
             async with bus.monitor(interval=1, on_finding=callback) as monitor:
                 await clock.pass_time(5)
@@ -141,6 +147,7 @@ async def test_callbacks_of_workers_and_monitors_may_raise_anything(
                 assert monitor.sweeps > sweeps
 
 
+@pytest.mark.one_engine
 async def test_a_failed_step_can_be_handled_by_the_workflow(bus: Bus, clock: FakeClock) -> None:
     """argparse in a step, and a workflow that has another way."""
 
@@ -295,6 +302,7 @@ async def await_cancelled() -> None:
     await future
 
 
+@pytest.mark.one_engine
 async def test_a_workflow_that_awaits_something_cancelled_fails_after_a_failed_group(bus: Bus) -> None:
     @agentbus.workflow("bad")
     async def bad(task: Task) -> None:
@@ -315,6 +323,7 @@ async def test_a_workflow_that_awaits_something_cancelled_fails_after_a_failed_g
     assert record.error.type == "CancelledError"
 
 
+@pytest.mark.one_engine
 async def test_serve_survives_a_failed_group_and_something_cancelled(bus: Bus, clock: FakeClock) -> None:
     handled: list[int] = []
 

@@ -86,6 +86,7 @@ async def test_sessions_are_resumed_on_opening_on_request(
     assert [line for line in said(caplog) if line.startswith("resumed session s")] != []
 
 
+@pytest.mark.one_engine
 async def test_a_function_decides_away_from_the_loop_what_is_resumed(engine: Engine) -> None:
     await interrupted(engine, "s", "a")
     await interrupted(engine, "t", "b")
@@ -100,6 +101,7 @@ async def test_a_function_decides_away_from_the_loop_what_is_resumed(engine: Eng
         assert [(await held(bus, name)).status for name in "st"] == ["interrupted", "active"]
 
 
+@pytest.mark.one_engine
 async def test_a_function_that_fails_does_not_keep_the_bus_from_opening(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -114,6 +116,7 @@ async def test_a_function_that_fails_does_not_keep_the_bus_from_opening(
     assert all(record.exc_info is None for record in caplog.records if record.levelname != "DEBUG"), "one line"
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("answer", [True, False])
 async def test_an_async_function_is_awaited_on_the_loop(engine: Engine, answer: bool) -> None:
     await interrupted(engine)
@@ -129,6 +132,7 @@ async def test_an_async_function_is_awaited_on_the_loop(engine: Engine, answer: 
         assert (await held(bus, "s")).status == ("active" if answer else "interrupted")
 
 
+@pytest.mark.one_engine
 @each("answer", [None, 1, "yes", [True]])
 @each("is_async", [True, False])
 async def test_a_decision_that_is_not_a_bool_resumes_nothing(
@@ -144,6 +148,7 @@ async def test_a_decision_that_is_not_a_bool_resumes_nothing(
     assert [line for line in said(caplog) if line.startswith("session s not resumed") and repr(answer) in line] != []
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("error", [ZeroDivisionError("no\nway"), asyncio.CancelledError()])
 async def test_an_async_function_that_fails_does_not_keep_the_bus_from_opening(
     engine: Engine, caplog: pytest.LogCaptureFixture, error: BaseException
@@ -221,17 +226,18 @@ class Terminal:
         return self._terminal
 
     def readline(self) -> str:
-        assert self._terminal, "nobody is there to be asked"
+        assert self._terminal, "there is no user to ask"
         return self._answer
 
     def write(self, text: str) -> None:
-        assert self._terminal, "nobody is there to be asked"
+        assert self._terminal, "there is no user to ask"
         self.written.append(text)
 
     def flush(self) -> None:
         pass
 
 
+@pytest.mark.one_engine
 @each(
     ("answer", "yes"),
     [("\n", True), ("y\n", True), (" YES \n", True), ("n\n", False), ("what?\n", False), ("", False)],
@@ -248,6 +254,7 @@ async def test_on_a_terminal_it_asks(
     assert "Session s (execution, 0 %) was interrupted." in "".join(terminal.written)
 
 
+@pytest.mark.one_engine
 @each(("input", "output"), [(False, False), (True, False), (False, True)])
 async def test_without_a_terminal_there_is_no_prompt(
     bus: Bus, engine: Engine, monkeypatch: pytest.MonkeyPatch, input: bool, output: bool

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentbus import Bus
 from agentbus.records import RecoveryOption
 from tests.api.helpers import known, take, worker
 from tests.api.interrupted_sessions import actions, cut_off, interrupted, member
 from tests.conftest import Engine
+from tests.support.cases import each
 
 
 async def test_a_plan_reports_the_progress_and_waiting_messages_of_each_agent(bus: Bus, engine: Engine) -> None:
@@ -53,7 +52,7 @@ async def test_a_plan_reports_which_expected_documents_exist(bus: Bus, engine: E
     assert [document.name for document in plan.record.documents] == ["extra", "risks"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("operation", "saved", "expected"),
     [
         ("planning", ["scope"], ["complete", "follow_on", "resume", "abandon"]),
@@ -68,10 +67,11 @@ async def test_a_plan_reports_which_expected_documents_exist(bus: Bus, engine: E
 async def test_a_plan_that_is_there_offers_completion_first_and_everything_else_resumption(
     bus: Bus, engine: Engine, operation: str, saved: list[str], expected: list[str]
 ) -> None:
-    async with cut_off(engine, operation=operation, expects={"x": "scope"}) as (_, session):
+    id = "-".join([operation, *saved])
+    async with cut_off(engine, id, operation=operation, expects={"x": "scope"}) as (_, session):
         for name in saved:
             await session.document(name).save(1)
-    assert actions(await bus.recovery.plan("s")) == expected
+    assert actions(await bus.recovery.plan(id)) == expected
 
 
 async def test_a_planning_session_of_which_nothing_is_expected_is_resumed_first(bus: Bus, engine: Engine) -> None:
@@ -119,5 +119,5 @@ async def test_an_active_session_without_agents_can_be_ended(bus: Bus, engine: E
     await (await bus.recovery.plan("s")).resume()
     plan = await bus.recovery.plan("s")
     assert actions(plan) == ["complete", "abandon"]
-    await plan.abandon("nobody came")
-    assert (await known(bus, "a")).status == "stopped", "nobody waits for it any more"
+    await plan.abandon("no agent came")
+    assert (await known(bus, "a")).status == "stopped", "it is no longer expected"

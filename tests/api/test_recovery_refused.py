@@ -14,6 +14,7 @@ from agentbus.records import Recovered
 from tests.api.helpers import held, known, worker
 from tests.api.interrupted_sessions import actions, cut_off, interrupted, kinds, member, trail
 from tests.conftest import Engine
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -24,18 +25,18 @@ async def test_an_unknown_session_has_no_plan(bus: Bus) -> None:
         await bus.recovery.plan("no name")
 
 
-@pytest.mark.parametrize("ended", ["completed", "failed"])
+@each("ended", ["completed", "failed"])
 async def test_an_ended_session_cannot_be_recovered(bus: Bus, ended: str) -> None:
-    async with bus.session("execution", id="s") as session:
+    async with bus.session("execution", id=ended) as session:
         point = await session.checkpoint_all("p")
         await (session.complete() if ended == "completed" else session.fail("no"))
-    plan = await bus.recovery.plan("s")
-    before = await trail(bus)
+    plan = await bus.recovery.plan(ended)
+    before = await trail(bus, ended)
     for action in (plan.resume(), plan.complete(), plan.abandon("x"), plan.rollback(point.id), plan.follow_on("o")):
         with pytest.raises(WrongState):
             await action
-    assert await trail(bus) == before
-    assert (await held(bus, "s")).status == ended
+    assert await trail(bus, ended) == before
+    assert (await held(bus, ended)).status == ended
 
 
 async def test_a_session_with_a_running_agent_cannot_be_ended(bus: Bus, engine: Engine) -> None:
@@ -104,14 +105,15 @@ async def test_every_refusal_has_a_fix(bus: Bus, engine: Engine) -> None:
             assert "?" not in refused.value.fix
 
 
-@pytest.mark.parametrize("change", ["agent", "document", "progress", "ended", "abandoned", "expected"])
+@each("change", ["agent", "document", "progress", "ended", "abandoned", "expected"])
 async def test_a_plan_that_is_out_of_date_does_nothing(bus: Bus, engine: Engine, clock: FakeClock, change: str) -> None:
-    await interrupted(engine)
-    plan, other = await bus.recovery.plan("s"), await bus.recovery.plan("s")
-    session = await bus.sessions.open("s")
+    id = f"s-{change}"
+    await interrupted(engine, id, f"a-{change}")
+    plan, other = await bus.recovery.plan(id), await bus.recovery.plan(id)
+    session = await bus.sessions.open(id)
     clock.advance(0.001)
     if change == "agent":
-        await (await worker(bus, "a")).fail("crashed")
+        await (await worker(bus, f"a-{change}")).fail("crashed")
     elif change == "document":
         await session.document("d").save(1)
     elif change == "progress":
@@ -122,12 +124,12 @@ async def test_a_plan_that_is_out_of_date_does_nothing(bus: Bus, engine: Engine,
         await other.abandon("first")
     else:
         await session.expect("b", type="worker")
-    before = await held(bus, "s"), await trail(bus), (await bus.agents.list()).items
+    before = await held(bus, id), await trail(bus, id), (await bus.agents.list()).items
     for action in (plan.resume(), plan.complete(), plan.abandon("second"), plan.follow_on("o", id="next")):
         with pytest.raises(PlanOutdated) as outdated:
             await action
-        assert outdated.value.session == "s"
-    assert (await held(bus, "s"), await trail(bus), (await bus.agents.list()).items) == before
+        assert outdated.value.session == id
+    assert (await held(bus, id), await trail(bus, id), (await bus.agents.list()).items) == before
     assert await bus.sessions.get("next") is None
 
 

@@ -10,6 +10,7 @@ from agentbus.records import EventRecord
 from tests.api.helpers import held, known, running, worker
 from tests.api.interrupted_sessions import cut_off, interrupted, kinds, member
 from tests.conftest import Engine
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -59,18 +60,19 @@ async def test_outside_of_sessions_it_resumes_from_checkpoints_saved_outside(bus
     assert again.restored.id == outside.id
 
 
-@pytest.mark.parametrize("within", [None, 30])
+@each("within", [None, 30])
 async def test_an_agent_expected_after_it_completed_starts_from_scratch_even_if_late(
     bus: Bus, clock: FakeClock, within: float | None
 ) -> None:
-    a = await worker(bus, "a")
+    id = f"a-{within}"
+    a = await worker(bus, id)
     await a.checkpoint("n", 1)
     await a.complete()
-    await bus.expect("a", type="worker", within=within)
+    await bus.expect(id, type="worker", within=within)
     clock.stall(60)
     await bus.sweep()
-    assert (await known(bus, "a")).status == ("pending" if within is None else "failed")
-    assert (await worker(bus, "a")).restored is None, "the last life that it began completed"
+    assert (await known(bus, id)).status == ("pending" if within is None else "failed")
+    assert (await worker(bus, id)).restored is None, "its last incarnation that started completed"
 
 
 async def test_an_interrupted_agent_that_returns_late_still_resumes_from_its_checkpoint(
@@ -288,41 +290,42 @@ async def test_a_reboot_ends_the_wait_for_returning_agents(bus: Bus, engine: Eng
         )
 
 
-# Nobody waits in a session that has ended
+# No agent is expected in a session that has ended
 
 
-@pytest.mark.parametrize("way", ["block", "exception", "complete", "fail", "plan", "abandon", "follow_on"])
+@each("way", ["block", "exception", "complete", "fail", "plan", "abandon", "follow_on"])
 async def test_a_session_that_ends_stops_those_that_were_only_expected(bus: Bus, engine: Engine, way: str) -> None:
     by_plan = way in {"plan", "abandon", "follow_on"}
-    async with cut_off(engine) if by_plan else bus.session("execution", id="s") as opened:
+    expected = [f"{way}-pending", f"{way}-spawning"]
+    async with cut_off(engine, way) if by_plan else bus.session("execution", id=way) as opened:
         session = opened[1] if isinstance(opened, tuple) else opened
         await session.document("d").save(1)
-        await session.expect("pending", type="worker")
-        await session.expect("spawning", type="worker", within=30)
-        await bus.expect("elsewhere", type="worker")
-        live = None if by_plan else await member(bus, "live")
+        await session.expect(expected[0], type="worker")
+        await session.expect(expected[1], type="worker", within=30)
+        await bus.expect(f"{way}-elsewhere", type="worker")
+        live = None if by_plan else await member(bus, f"{way}-live", way)
         if way == "complete":
             await session.complete()
         elif way in {"fail", "exception"}:
             await session.fail("no")
     if by_plan:
-        plan = await bus.recovery.plan("s")
+        plan = await bus.recovery.plan(way)
         done = await (
             plan.complete() if way == "plan" else plan.abandon("no") if way == "abandon" else plan.follow_on("next")
         )
-        assert done.agents == ["pending", "spawning"]
-    status = (await held(bus, "s")).status
+        assert done.agents == expected
+    status = (await held(bus, way)).status
     assert status in {"completed", "failed"}
-    for agent in ("pending", "spawning"):
+    for agent in expected:
         record = await known(bus, agent)
         assert (record.status, record.error) == ("stopped", f"its session {status}")
         assert (await last_event(bus, agent)).kind == "agent_stopped"
-    (ending,) = [event async for event in bus.events(subject="session:s", kind=f"session_{status}")]
-    assert ending.facts["stopped"] == ["pending", "spawning"]
-    assert (await known(bus, "elsewhere")).status == "pending"
+    (ending,) = [event async for event in bus.events(subject=f"session:{way}", kind=f"session_{status}")]
+    assert ending.facts["stopped"] == expected
+    assert (await known(bus, f"{way}-elsewhere")).status == "pending"
     if live is not None:
-        assert (await known(bus, "live")).status == "running", "it is at work, and ends by itself"
-    assert (await bus.recovery.summary()).by_session == ({} if live is None else {"s": 1})
+        assert (await known(bus, live.id)).status == "running", "it is at work, and ends by itself"
+    assert (await bus.recovery.summary()).by_session.get(way, 0) == (0 if live is None else 1)
 
 
 # Starting another from it

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from agentbus import Bus, RetentionPolicy
+from agentbus.api.maintenance import retention
 from agentbus.errors import OutOfRange
+from agentbus.operations import retention as retention_operations
 from agentbus.records import RetentionReport
 from tests.api.helpers import known, take, worker
 from tests.api.retention_helpers import DAY, NOTHING, applied, archived, ended_session, finished, lines
@@ -77,21 +79,27 @@ async def test_finished_messages_over_the_limit_are_removed_oldest_first(bus: Bu
     assert await bus.messages.get(waiting) is not None
 
 
-async def test_more_messages_than_a_page_and_a_portion_are_removed_in_one_run(bus: Bus, clock: FakeClock) -> None:
-    for _ in range(5):
-        await finished(bus, 500)
+async def test_more_messages_than_a_page_and_a_portion_are_removed_in_one_run(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_operations, "_PAGE", 20)
+    monkeypatch.setattr(retention, "_MAX_ROWS", 10)
+    await finished(bus, 50)
     clock.advance(8 * DAY)
     await finished(bus, 3)
     report = await applied(bus)
-    assert report.removed == {"message": 2500}
-    assert len(set(archived(report, "message"))) == 2500
+    assert report.removed == {"message": 50}
+    assert len(set(archived(report, "message"))) == 50
     assert (await bus.stats()).messages == {"acked": 3}
 
 
-async def test_large_messages_are_removed_in_their_own_portions(bus: Bus, clock: FakeClock) -> None:
+async def test_large_messages_are_removed_in_their_own_portions(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MAX_BYTES", 45_000)
     a = await worker(bus, "a")
     for _ in range(12):
-        await a.send("a", "note", "x" * 1_000_000)
+        await a.send("a", "note", "x" * 10_000)
         await (await take(a)).ack()
     clock.advance(8 * DAY)
     report = await applied(bus)
@@ -153,7 +161,7 @@ async def test_a_policy_of_none_keeps_everything(bus: Bus, clock: FakeClock) -> 
 
 
 async def test_events_of_retention_alone_are_no_reason_to_apply_it_again(bus: Bus, clock: FakeClock) -> None:
-    """Else each application would archive the event of the one before, and leave one for the next, for ever."""
+    """Else each application would archive the event of the one before, and leave one for the next, indefinitely."""
     policy = msgspec.structs.replace(NOTHING, messages=0, events=0)
     await finished(bus, 3)
     assert (await bus.retention.apply(policy=policy)).removed["message"] == 3
@@ -210,13 +218,16 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     assert refused.value.what == next(iter(wrong))
 
 
-async def test_the_callback_receives_the_removed_and_the_total_count(bus: Bus, clock: FakeClock) -> None:
-    await finished(bus, 1200)
-    told: list[tuple[int, int]] = []
+async def test_the_callback_receives_the_removed_and_the_total_count(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_MAX_ROWS", 5)
+    await finished(bus, 12)
+    counts: list[tuple[int, int]] = []
     policy = RetentionPolicy(messages=0, agents=None, events=None, processes=None, tombstones=None)
-    report = await bus.retention.apply(policy=policy, progress=lambda done, total: told.append((done, total)))
-    assert report.removed == {"message": 1200}
-    assert told == [(500, 1200), (1000, 1200), (1200, 1200)]
-    told.clear()
-    await bus.retention.apply(policy=policy, progress=lambda done, total: told.append((done, total)))
-    assert told == []
+    report = await bus.retention.apply(policy=policy, progress=lambda done, total: counts.append((done, total)))
+    assert report.removed == {"message": 12}
+    assert counts == [(5, 12), (10, 12), (12, 12)]
+    counts.clear()
+    await bus.retention.apply(policy=policy, progress=lambda done, total: counts.append((done, total)))
+    assert counts == []

@@ -7,6 +7,7 @@ import pytest
 from agentbus import Bus, RetentionPolicy
 from tests.api.helpers import take, worker
 from tests.api.retention_helpers import DAY, applied, archived, lines, names
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -48,17 +49,17 @@ async def test_an_agent_with_a_checkpoint_stays(bus: Bus, clock: FakeClock) -> N
     assert (await applied(bus)).removed == {"agent": 1}
 
 
-@pytest.mark.parametrize("composite", [True, False])
+@each("composite", [True, False])
 async def test_an_agent_whose_session_has_a_checkpoint_stays_with_it(
     bus: Bus, clock: FakeClock, composite: bool
 ) -> None:
-    async with bus.session("planning", id="s1") as session:
-        async with session.agent("a", type="worker"):
+    async with bus.session("planning", id=f"s-{composite}") as session:
+        async with session.agent(f"a-{composite}", type="worker"):
             pass
         if composite:
             await session.checkpoint_all("all")
         else:
-            await session.checkpoint("all", {"agents": ["a"]})
+            await session.checkpoint("all", {"agents": [f"a-{composite}"]})
     clock.advance(10 * DAY)
     assert (await applied(bus)).removed == {}
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentbus import Bus, RetentionPolicy
+from agentbus.operations import retention as retention_operations
 from tests.api.helpers import worker
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock
@@ -33,8 +36,8 @@ def expected(all_of_them: list[tuple[int, int]], now: int, last: int = 24, days:
     return sorted(kept, reverse=True)
 
 
-async def test_a_year_of_checkpoints_is_thinned_out(engine: Engine, clock: FakeClock) -> None:
-    """Four a day for a year, another name twice a day, a session's once a day; retention comes by every 30 days."""
+async def test_months_of_checkpoints_are_thinned_out(engine: Engine, clock: FakeClock) -> None:
+    """Four a day for 70 days, another name twice a day, a session's once a day; retention is applied every 30 days."""
     clock.advance((MS - START % MS) / 1000)
     async with engine.connect(durability="process", beat_every=10 * DAY) as bus:
         a = await worker(bus, "a")
@@ -42,7 +45,7 @@ async def test_a_year_of_checkpoints_is_thinned_out(engine: Engine, clock: FakeC
             steps: list[tuple[int, int]] = []
             notes: list[tuple[int, int]] = []
             daily: list[tuple[int, int]] = []
-            for quarter in range(4 * 365):
+            for quarter in range(4 * 70):
                 saved = await a.checkpoint("steps", {"quarter": quarter})
                 steps.insert(0, (saved.id, saved.created))
                 if quarter % 2 == 0:
@@ -71,7 +74,7 @@ async def test_a_year_of_checkpoints_is_thinned_out(engine: Engine, clock: FakeC
             assert len(await there(bus, "s1", "daily", "session")) == 29, "the one of 30 days ago has just gone"
             newest = await a.restore("steps")
             assert newest is not None
-            assert newest.snapshot == {"quarter": 1459}
+            assert newest.snapshot == {"quarter": 279}
 
 
 async def test_the_last_ones_stay_however_old_they_are(bus: Bus, clock: FakeClock) -> None:
@@ -110,12 +113,15 @@ async def test_each_owner_and_name_is_counted_by_itself(bus: Bus, clock: FakeClo
     assert len(await there(bus, "b", "nn")) == 3
 
 
-async def test_more_owners_than_one_page_are_all_processed(bus: Bus, clock: FakeClock) -> None:
-    for number in range(120):
+async def test_more_owners_than_one_page_are_all_processed(
+    bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention_operations, "_GROUPS", 5)
+    for number in range(12):
         agent = await worker(bus, f"a{number:03}")
         await agent.checkpoint("n", 1)
         await agent.checkpoint("n", 2)
     assert clock.now().wall == START
     trial = await bus.retention.apply(dry_run=True, policy=RetentionPolicy(checkpoints_last=1))
     report = await bus.retention.apply(policy=RetentionPolicy(checkpoints_last=1))
-    assert trial.removed == report.removed == {"checkpoint": 120}
+    assert trial.removed == report.removed == {"checkpoint": 12}

@@ -12,6 +12,7 @@ from agentbus.operations.removal import remove
 from agentbus.records import RetentionReport
 from tests.api.helpers import known, stored, take, worker
 from tests.api.retention_helpers import DAY
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 Change = Callable[[Bus], Awaitable[Any]]
@@ -74,17 +75,22 @@ async def is_expected(bus: Bus) -> None:
     await (await worker(bus, "b")).send("a", "note", 1)
 
 
-@pytest.mark.parametrize(
-    "change", [comes_back, comes_back_and_ends, has_other_state, has_more_state, has_a_checkpoint, is_expected]
-)
+AGENTS_ONLY = RetentionPolicy(messages=None, events=None, processes=None, tombstones=None)
+
+
+@each("change", [comes_back, comes_back_and_ends, has_other_state, has_more_state, has_a_checkpoint, is_expected])
 async def test_an_agent_about_which_anything_changed_stays(
     bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, change: Change
 ) -> None:
     await ended(bus, clock)
-    report = await applied(bus, monkeypatch, change)
+    report = await applied(bus, monkeypatch, change, AGENTS_ONLY)
     assert (report.removed, report.kept) == ({}, 1)
     assert (await known(bus, "a")).id == "a"
     assert await bus.state("a").get("k") == (2 if change is has_other_state else 1)
+    await bus.recovery.clear("a")
+    for checkpoint in (await bus.checkpoints.list("a")).items:
+        await bus.checkpoints.delete(checkpoint.id)
+    await bus.agents.delete("a")
 
 
 async def test_an_agent_deleted_during_retention_is_no_error(

@@ -120,7 +120,7 @@ async def test_a_cancelled_send_is_sent_once_when_it_is_called_again(bus: Bus) -
 
 
 async def test_an_exception_leaves_the_bus_as_it_is(engine: Engine) -> None:
-    """Not wrapped in a group: whoever catches it must find what was raised."""
+    """Not wrapped in a group: the caller must catch what was raised."""
     with pytest.raises(ZeroDivisionError):
         async with engine.connect():
             raise ZeroDivisionError

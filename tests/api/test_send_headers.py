@@ -14,6 +14,7 @@ from agentbus.errors import InvalidInput
 from tests.api.copy_helpers import Places
 from tests.api.helpers import running, stored, take, take_all, worker
 from tests.api.retention_helpers import DAY
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "baggage": "user=grüße"}
@@ -51,7 +52,8 @@ async def test_a_reply_has_its_own_headers(bus: Bus) -> None:
     assert [(reply.payload, reply.headers) for reply in replies] == [(TRACE, {"by": "reply"}), (TRACE, {})]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.one_engine
+@each(
     "headers",
     [
         "text", [], 1, {"a": 1}, {"a": None}, {1: "a"}, {"": "a"}, {"a": "\0"}, {"\ud800": "a"}, {"a": b"x"},
@@ -59,7 +61,7 @@ async def test_a_reply_has_its_own_headers(bus: Bus) -> None:
     ],
 )  # fmt: skip
 async def test_what_are_no_headers_is_refused(bus: Bus, headers: Any) -> None:
-    a = await worker(bus, "a")
+    a = await worker(bus, "a", takeover=True)
     with pytest.raises(InvalidInput) as refused:
         await a.send("a", "note", 1, headers=headers)
     assert refused.value.code in {"invalid_input", "out_of_range"}
@@ -69,6 +71,7 @@ async def test_what_are_no_headers_is_refused(bus: Bus, headers: Any) -> None:
     assert (await bus.stats()).messages == {}
 
 
+@pytest.mark.one_engine
 async def test_headers_may_have_4_kib_as_json(bus: Bus) -> None:
     a = await worker(bus, "a")
     headers = {"k": "x" * (MAX_HEADERS - len('{"k":""}'))}

@@ -57,11 +57,12 @@ async def test_attributes_outside_the_content_may_differ(bus: Bus) -> None:
     assert (await stored(bus, "job-1")).priority == 5
 
 
-@pytest.mark.parametrize("payload", [{"a": 1, "b": [True, None]}, [1.5, "ü"], (1, 2), "x", None])
-async def test_equal_payloads_are_the_same_content(bus: Bus, payload: Any) -> None:
+async def test_equal_payloads_are_the_same_content(bus: Bus) -> None:
     a = await worker(bus, "a")
-    await a.send("a", "note", payload, message_id="job-1")
-    assert (await a.send("a", "note", payload, message_id="job-1")).duplicate
+    payloads: list[Any] = [{"a": 1, "b": [True, None]}, [1.5, "ü"], (1, 2), "x", None]
+    for number, payload in enumerate(payloads):
+        assert not (await a.send("a", "note", payload, message_id=f"job-{number}")).duplicate
+        assert (await a.send("a", "note", payload, message_id=f"job-{number}")).duplicate, payload
 
 
 async def test_the_order_of_keys_does_not_make_another_content(bus: Bus) -> None:
@@ -72,7 +73,7 @@ async def test_the_order_of_keys_does_not_make_another_content(bus: Bus) -> None
 
 async def test_many_tasks_with_the_same_id_at_once_send_one_message(bus: Bus) -> None:
     a = await worker(bus, "a")
-    receipts = await asyncio.gather(*(a.send("a", "note", 1, message_id="job-1") for _ in range(50)))
+    receipts = await asyncio.gather(*(a.send("a", "note", 1, message_id="job-1") for _ in range(20)))
     assert len({receipt.id for receipt in receipts}) == 1
     assert sum(not receipt.duplicate for receipt in receipts) == 1
     assert await count(bus) == 1
@@ -80,7 +81,7 @@ async def test_many_tasks_with_the_same_id_at_once_send_one_message(bus: Bus) ->
 
 async def test_of_many_tasks_with_one_id_and_other_content_one_wins(bus: Bus) -> None:
     a = await worker(bus, "a")
-    # The neighbours with ids of their own must not notice the quarrel beside them.
+    # Concurrent sends with ids of their own must not be affected by the conflict.
     sends = [a.send("a", "note", n, message_id="job-1" if n % 2 else f"own-{n}") for n in range(40)]
     results = await asyncio.gather(*sends, return_exceptions=True)
     winners = [result for n, result in enumerate(results) if n % 2 and isinstance(result, Receipt)]

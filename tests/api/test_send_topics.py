@@ -8,6 +8,7 @@ from agentbus import Bus, topic
 from agentbus.errors import AgentEnded, UnknownRecipient
 from tests.api.helpers import count, nothing_for, running, soon, stored, take, take_all, worker
 from tests.conftest import Engine
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -101,14 +102,14 @@ async def test_an_agent_that_subscribes_while_waiting_is_woken_for_the_topic(bus
         assert await soon(waiting) is not None
 
 
-@pytest.mark.parametrize("end", ["complete", "stop"])
+@each("end", ["complete", "stop"])
 async def test_a_subscription_ends_when_its_agent_completes_or_stops(bus: Bus, end: str) -> None:
-    a, b = await worker(bus, "a", topics=["t"]), await worker(bus, "b")
+    a, b = await worker(bus, "a", topics=["t"], takeover=True), await worker(bus, "b", takeover=True)
     waiting = await b.publish("t", "note", 1)
     await getattr(a, end)()
     assert (await stored(bus, waiting.message_id)).status == "expired"
     assert (await b.publish("t", "note", 2)).delivered == 0
-    assert await nothing_for(await worker(bus, "a")), "a new life does not inherit it"
+    assert await nothing_for(await worker(bus, "a")), "a new incarnation does not inherit it"
 
 
 async def test_a_subscription_stays_when_its_agent_fails(bus: Bus) -> None:

@@ -83,6 +83,7 @@ async def test_a_composite_that_is_too_large_is_refused_as_a_whole(engine: Engin
         assert await points(bus) == ["small"]
 
 
+@pytest.mark.one_engine
 @each(
     "call",
     [

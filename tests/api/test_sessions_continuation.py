@@ -8,6 +8,7 @@ from agentbus import Bus
 from agentbus.errors import SessionDiffers, SessionExists, SessionLost, WrongState
 from tests.api.helpers import held
 from tests.conftest import Engine
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -26,27 +27,28 @@ async def test_an_interrupted_session_is_continued_under_its_id(bus: Bus, engine
     assert (await held(bus, "s")).status == "completed"
 
 
-@pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
-async def test_a_session_whose_owner_disappeared_can_be_continued(bus: Bus, engine: Engine, status: str) -> None:
+async def test_a_session_whose_owner_disappeared_can_be_continued(bus: Bus, engine: Engine) -> None:
     async with engine.connect() as owner:
-        block = owner.session("planning", id="s")
-        session = await block.__aenter__()
-        if status == "paused":
-            await session.pause()
-    if status == "active":
-        await (await bus.sessions.open("s")).continue_()
-    assert (await held(bus, "s")).status == status
-    async with bus.session("planning", id="s") as session:
-        assert session.continued
-        assert (await session.record()).status == "active"
-    assert (await held(bus, "s")).status == "completed"
+        # Never left: the owner disappears.
+        blocks = {status: owner.session("planning", id=status) for status in ("active", "paused", "interrupted")}
+        for status, block in blocks.items():
+            session = await block.__aenter__()
+            if status == "paused":
+                await session.pause()
+    await (await bus.sessions.open("active")).continue_()
+    for status in ("active", "paused", "interrupted"):
+        assert (await held(bus, status)).status == status
+        async with bus.session("planning", id=status) as session:
+            assert session.continued
+            assert (await session.record()).status == "active"
+        assert (await held(bus, status)).status == "completed"
 
 
-@pytest.mark.parametrize("status", ["active", "paused", "interrupted"])
+@each("status", ["active", "paused", "interrupted"])
 async def test_a_session_whose_owner_is_alive_is_refused_and_the_error_names_its_process(
     bus: Bus, engine: Engine, status: str
 ) -> None:
-    async with engine.connect() as elsewhere, elsewhere.session("planning", id="s") as session:
+    async with engine.connect() as elsewhere, elsewhere.session("planning", id=status) as session:
         if status == "paused":
             await session.pause()
         elif status == "interrupted":
@@ -55,25 +57,25 @@ async def test_a_session_whose_owner_is_alive_is_refused_and_the_error_names_its
                     raise ZeroDivisionError
         for other in (bus, elsewhere):
             with pytest.raises(SessionExists) as exists:
-                async with other.session("planning", id="s"):
+                async with other.session("planning", id=status):
                     pytest.fail("this block must not run")
-            assert (exists.value.code, exists.value.session, exists.value.status) == ("session_exists", "s", status)
+            assert (exists.value.code, exists.value.session, exists.value.status) == ("session_exists", status, status)
             assert isinstance(exists.value.pid, int)
-            assert "bus.sessions.open('s')" in (exists.value.fix or "")
-        assert (await held(bus, "s")).process == elsewhere.engine.process
-    assert (await held(bus, "s")).status == "completed"
+            assert f"bus.sessions.open('{status}')" in (exists.value.fix or "")
+        assert (await held(bus, status)).process == elsewhere.engine.process
+    assert (await held(bus, status)).status == "completed"
 
 
-@pytest.mark.parametrize("end", ["complete", "fail"])
+@each("end", ["complete", "fail"])
 async def test_an_ended_session_is_not_continued(bus: Bus, end: str) -> None:
-    async with bus.session("planning", id="s") as session:
+    async with bus.session("planning", id=end) as session:
         await (session.complete() if end == "complete" else session.fail("no budget"))
-    before = await held(bus, "s")
+    before = await held(bus, end)
     with pytest.raises(WrongState) as wrong:
-        async with bus.session("planning", id="s", metadata={"new": 1}):
+        async with bus.session("planning", id=end, metadata={"new": 1}):
             pytest.fail("this block must not run")
-    assert (wrong.value.what, wrong.value.name, wrong.value.status) == ("session", "s", before.status)
-    assert await held(bus, "s") == before
+    assert (wrong.value.what, wrong.value.name, wrong.value.status) == ("session", end, before.status)
+    assert await held(bus, end) == before
 
 
 async def test_another_operation_or_milestone_under_the_same_id_is_refused(bus: Bus) -> None:
@@ -90,7 +92,7 @@ async def test_another_operation_or_milestone_under_the_same_id_is_refused(bus: 
 
 
 async def test_a_session_continued_by_another_process_is_lost_to_its_old_owner(bus: Bus, engine: Engine) -> None:
-    # A reboot that the first bus slept through: its process counts as dead, and somebody else goes on.
+    # A reboot that the first bus slept through: its process counts as dead, and another continues it.
     after = engine.connect(clock=FakeClock(boot="boot-2", awake=500))
     with pytest.raises(SessionLost) as lost:
         async with bus.session("planning", id="s") as session:

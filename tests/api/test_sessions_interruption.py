@@ -39,7 +39,7 @@ async def test_a_session_whose_only_agent_failed_is_interrupted_with_its_error(b
     assert record.process == bus.engine.process
 
 
-@pytest.mark.parametrize("end", ["complete", "stop"])
+@each("end", ["complete", "stop"])
 async def test_a_session_whose_agents_completed_or_stopped_stays_active(bus: Bus, session: Session, end: str) -> None:
     await getattr(await member(bus, "a"), end)()
     assert await status(bus) == "active"
@@ -75,7 +75,7 @@ async def test_a_paused_session_is_not_interrupted(bus: Bus, session: Session, e
     await a.fail("crashed")
     assert await status(bus) == "paused"
     await session.continue_()
-    assert await status(bus) == "active", "whoever continued it knew"
+    assert await status(bus) == "active", "the caller that continued it knew"
 
 
 async def test_the_sessions_of_other_owners_are_not_interrupted(bus: Bus, session: Session) -> None:
@@ -166,7 +166,7 @@ async def test_a_session_without_an_owner_stays_active_while_an_agent_is_running
     assert await status(bus) == "active", "a is at work in it"
     await (a.fail("crashed") if end == "fail" else getattr(a, end)())
     record = await held(bus, "s")
-    assert record.status == "interrupted", "nobody is left who could end it"
+    assert record.status == "interrupted", "no process is left that could end it"
     assert record.error == (
         "a failed: crashed; its own process is gone too"
         if end == "fail"

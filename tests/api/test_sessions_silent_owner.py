@@ -34,13 +34,13 @@ async def test_open_sessions_in_which_nothing_happens_are_stale(bus: Bus, engine
         assert await stale(bus, 0) == ["first", "mine", "paused", "second"]
 
 
-@pytest.mark.parametrize("sign", ["progress", "document", "state", "participant", "checkpoint", "all", "agent", "busy"])
+@each("sign", ["progress", "document", "state", "participant", "checkpoint", "all", "agent", "busy"])
 async def test_any_activity_in_a_session_resets_its_silence(bus: Bus, clock: FakeClock, sign: str) -> None:
-    async with bus.session("execution", id="s") as session:
-        a = await member(bus, "a")
+    async with bus.session("execution", id=sign) as session:
+        a = await member(bus, f"a-{sign}", sign)
         meeting = await session.participants(["m"])
         clock.stall(1200)
-        assert await stale(bus) == ["s"]
+        assert await stale(bus) == [sign]
         match sign:
             case "progress":
                 await session.progress(5)
@@ -78,10 +78,10 @@ async def test_an_agent_that_waits_for_a_message_is_no_silence(bus: Bus, clock: 
     async with bus.session("execution", id="s"):
         a = await member(bus, "a")
         async with running(a.receive()):
-            await clock.pass_time(1200)
-            assert await stale(bus) == []
-        await clock.pass_time(1200)
-        assert await stale(bus) == ["s"]
+            await clock.pass_time(90)
+            assert await stale(bus, 1) == []
+        await clock.pass_time(90)
+        assert await stale(bus, 1) == ["s"]
 
 
 async def test_a_machine_that_sleeps_makes_no_silence(bus: Bus, clock: FakeClock) -> None:
@@ -91,12 +91,13 @@ async def test_a_machine_that_sleeps_makes_no_silence(bus: Bus, clock: FakeClock
         clock.sleep_machine(8 * 3600)
         assert await stale(bus) == []
         await a.send("a", "note", 1)
-        await clock.pass_time(300)
-        assert await stale(bus) == []
-        await clock.pass_time(700)
-        assert await stale(bus) == ["s"], "nobody did anything while the machine was awake"
+        await clock.pass_time(30)
+        assert await stale(bus, 1) == []
+        await clock.pass_time(70)
+        assert await stale(bus, 1) == ["s"], "no activity while the machine was awake"
 
 
+@pytest.mark.one_engine
 @each("bad", [-1, "ten", None, True, float("nan")])
 async def test_minutes_must_be_a_number(bus: Bus, bad: Any) -> None:
     with pytest.raises(errors.OutOfRange) as refused:

@@ -45,6 +45,7 @@ def ways(state: State, key: Any) -> list[Callable[[], Any]]:
     ]
 
 
+@pytest.mark.one_engine
 @each("key", NO_KEYS, ids=repr)
 async def test_invalid_keys_are_refused(bus: Bus, key: Any) -> None:
     for way in ways(bus.state("s"), key):
@@ -52,6 +53,7 @@ async def test_invalid_keys_are_refused(bus: Bus, key: Any) -> None:
             await way()
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_an_invalid_key_names_the_rule(bus: Bus) -> None:
     with pytest.raises(InvalidName, match=r"key 'two words' .*1 to 256"):
         await bus.state("s").get("two words")
@@ -63,6 +65,7 @@ async def test_valid_keys_are_accepted(bus: Bus, key: str) -> None:
     assert await bus.state("s").get(key) == 1
 
 
+@pytest.mark.one_engine
 @each("scope", NO_SCOPES, ids=repr)
 async def test_invalid_scopes_are_refused(bus: Bus, scope: Any) -> None:
     async with refusing(bus, InvalidName):
@@ -75,6 +78,7 @@ async def test_an_agent_cannot_have_the_name_of_a_sessions_scope(bus: Bus) -> No
             await way()
 
 
+@pytest.mark.one_engine
 @each("prefix", ["two words", "x" * 257, "a%", "*", "nul\0", None, 7], ids=repr)
 async def test_invalid_prefixes_are_refused(bus: Bus, prefix: Any) -> None:
     async with refusing(bus, InvalidName):
@@ -83,24 +87,28 @@ async def test_invalid_prefixes_are_refused(bus: Bus, prefix: Any) -> None:
         bus.state("s").watch(prefix)
 
 
+@pytest.mark.one_engine
 @each("cursor", ["", "two words", "x" * 257, 7], ids=repr)
 async def test_invalid_cursors_are_refused(bus: Bus, cursor: Any) -> None:
     async with refusing(bus, InvalidName):
         await bus.state("s").list(cursor=cursor)
 
 
+@pytest.mark.one_engine
 @each("limit", [0, -1, 1001, 1.5, "10", True, None], ids=repr)
 async def test_invalid_limits_are_refused(bus: Bus, limit: Any) -> None:
     async with refusing(bus, OutOfRange):
         await bus.state("s").list(limit=limit)
 
 
+@pytest.mark.one_engine
 @each("type", ["", "other", "User_Data", None, 7], ids=repr)
 async def test_invalid_state_types_are_refused(bus: Bus, type: Any) -> None:
     async with refusing(bus, OutOfRange):
         await bus.state("s").set("k", 1, type=type)
 
 
+@pytest.mark.one_engine
 @each("ttl", NO_SECONDS[:-1], ids=repr)
 async def test_invalid_ttls_are_refused(bus: Bus, ttl: Any) -> None:
     async with refusing(bus, OutOfRange):
@@ -109,6 +117,7 @@ async def test_invalid_ttls_are_refused(bus: Bus, ttl: Any) -> None:
         await bus.state("s").increment("k", ttl=ttl)
 
 
+@pytest.mark.one_engine
 @each("version", NO_VERSIONS, ids=repr)
 async def test_invalid_versions_are_refused(bus: Bus, version: Any) -> None:
     async with refusing(bus, OutOfRange):
@@ -119,12 +128,14 @@ async def test_invalid_versions_are_refused(bus: Bus, version: Any) -> None:
         bus.state("s").watch(after=version)
 
 
+@pytest.mark.one_engine
 async def test_values_that_are_not_json_are_refused(bus: Bus) -> None:
     for value in NOT_JSON.values():
         async with refusing(bus, InvalidPayload):
             await bus.state("s").set("k", value)
 
 
+@pytest.mark.one_engine
 async def test_values_that_are_too_large_are_refused(engine: Engine) -> None:
     async with engine.connect(max_payload=1000) as bus:
         async with refusing(bus, PayloadTooLarge):
@@ -132,6 +143,7 @@ async def test_values_that_are_too_large_are_refused(engine: Engine) -> None:
         await bus.state("s").set("k", "x" * 998)
 
 
+@pytest.mark.one_engine
 @each("by", [float("nan"), float("inf"), 2**63, -(2**63) - 1, "1", True, None, [1]], ids=repr)
 async def test_values_that_cannot_be_added_are_refused(bus: Bus, by: Any) -> None:
     async with refusing(bus, OutOfRange):
@@ -139,7 +151,7 @@ async def test_values_that_cannot_be_added_are_refused(bus: Bus, by: Any) -> Non
 
 
 @pytest.mark.one_engine
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda unit: unit.state.set("two words", 1),
@@ -154,11 +166,12 @@ async def test_values_that_cannot_be_added_are_refused(bus: Bus, by: Any) -> Non
     ],
 )
 async def test_a_unit_refuses_at_once(bus: Bus, change: Callable[[Any], Any]) -> None:
-    a = await worker(bus, "a")
+    a = await worker(bus, "a", takeover=True)
+    await a.state.delete("k")
     with pytest.raises(InvalidInput):
         async with a.unit() as unit:
             unit.state.set("good", 1)
             change(unit)
-            pytest.fail("it was taken")
+            pytest.fail("it was accepted")
     assert (await a.state.list()).items == []
     await a.state.set("k", 1)

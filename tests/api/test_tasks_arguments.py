@@ -133,6 +133,7 @@ async def test_a_worker_takes_its_tasks_behind_many_tasks_for_others(bus: Bus, c
         assert (await bus.tasks.statistics()).tasks == {"completed": 1, "pending": 30}
 
 
+@pytest.mark.one_engine
 async def test_sub_tasks_are_checked_too(bus: Bus, clock: FakeClock) -> None:
     caught: list[str] = []
 
@@ -150,6 +151,7 @@ async def test_sub_tasks_are_checked_too(bus: Bus, clock: FakeClock) -> None:
     assert caught == ["'request' must be str, not int"] * 2
 
 
+@pytest.mark.one_engine
 async def test_only_what_is_certain_of_types_is_refused(bus: Bus) -> None:
     @agentbus.workflow("open")
     async def opened(

@@ -14,14 +14,16 @@ from agentbus.errors import OutcomeUnknown
 from agentbus.operations.task_steps import finish_step
 from tests.api.helpers import eventually, soon
 from tests.api.task_workers import Calls, comes_to, kinds_of, statuses, step_of, task_of, work_off, working
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 # What a workflow or a step does
 
 
-@pytest.mark.parametrize("where", ["workflow", "step"])
+@pytest.mark.one_engine
+@each("where", ["workflow", "step"])
 async def test_a_foreign_cancellation_is_a_failure_not_a_loop(where: str, bus: Bus) -> None:
-    """Code that awaits something which was cancelled gets CancelledError, and nobody cancelled the task."""
+    """Code that awaits something which was cancelled gets CancelledError, though the task was not cancelled."""
     runs = 0
 
     async def stray() -> None:
@@ -35,14 +37,15 @@ async def test_a_foreign_cancellation_is_a_failure_not_a_loop(where: str, bus: B
     async def flow(task: Task) -> None:
         await (stray() if where == "workflow" else task.step("stray", stray))
 
-    await bus.tasks.start(flow, id="t")
+    await bus.tasks.start(flow, id=where)
     await work_off(bus, flow)
-    assert (await task_of(bus, "t")).status == "failed"
+    assert (await task_of(bus, where)).status == "failed"
     assert runs == 1
 
 
-@pytest.mark.parametrize("kind", [GeneratorExit, BaseException])
-@pytest.mark.parametrize("where", ["workflow", "step"])
+@pytest.mark.one_engine
+@each("kind", [GeneratorExit, BaseException])
+@each("where", ["workflow", "step"])
 async def test_a_base_exception_ends_the_task_or_the_worker_and_keeps_finished_steps(
     where: str, kind: type[BaseException], bus: Bus
 ) -> None:
@@ -51,23 +54,26 @@ async def test_a_base_exception_ends_the_task_or_the_worker_and_keeps_finished_s
     async def leave() -> None:
         raise kind
 
-    @agentbus.workflow("flow")
+    name = f"{where}-{kind.__name__}"
+
+    @agentbus.workflow(name)
     async def flow(task: Task) -> None:
         await task.step("one", calls, "one")
         await (leave() if where == "workflow" else task.step("leave", leave))
 
-    await bus.tasks.start(flow, id="t")
+    await bus.tasks.start(flow, id=name)
     try:
         with anyio.fail_after(10):
             await bus.tasks.run_worker(flow, until_idle=True)
     except (kind, BaseExceptionGroup):
         pass
-    assert (await task_of(bus, "t")).status in {"failed", "pending"}
+    assert (await task_of(bus, name)).status in {"failed", "pending"}
     assert calls.made == ["one"]
 
 
+@pytest.mark.one_engine
 async def test_a_step_inside_of_a_step_is_misuse(bus: Bus) -> None:
-    """When the outer one has finished nobody would come to the inner one again."""
+    """When the outer one has finished, the inner one would not be reached again."""
 
     @agentbus.workflow("flow")
     async def flow(task: Task) -> None:
@@ -86,7 +92,7 @@ async def test_a_step_inside_of_a_step_is_misuse(bus: Bus) -> None:
 
 
 @pytest.mark.one_engine
-@pytest.mark.parametrize(
+@each(
     "argument",
     [2**70, {(1, 2): 3}, "\ud800", object(), float("nan"), {1, "a"}, [[]] * 3, b"\xff", lambda: None],
     ids=["big", "tuple keys", "surrogate", "object", "nan", "mixed set", "lists", "bytes", "function"],
@@ -100,15 +106,16 @@ async def test_a_step_takes_whatever_its_function_takes(argument: Any, bus: Bus)
         await task.approval("go")
         return "done"
 
-    await bus.tasks.start(flow, id="t")
+    task = (await bus.tasks.start(flow)).id
     await work_off(bus, flow)
-    assert (await task_of(bus, "t")).error is None
-    await bus.tasks.approve("t", by="ada")
+    assert (await task_of(bus, task)).error is None
+    await bus.tasks.approve(task, by="ada")
     await work_off(bus, flow)
-    assert (await task_of(bus, "t")).result == "done"
+    assert (await task_of(bus, task)).result == "done"
     assert len(taken) == 1
 
 
+@pytest.mark.one_engine
 async def test_a_workflow_that_answers_cancellation_with_a_result_does_not_end_without_its_approval(
     bus: Bus, clock: FakeClock
 ) -> None:
@@ -129,6 +136,7 @@ async def test_a_workflow_that_answers_cancellation_with_a_result_does_not_end_w
     assert (await task_of(bus, "t")).result == "asked"
 
 
+@pytest.mark.one_engine
 async def test_one_of_several_branches_fails_while_another_waits_for_an_approval(bus: Bus, clock: FakeClock) -> None:
     broken = [True]
 
@@ -205,7 +213,7 @@ def calls() -> Calls:
 async def test_a_resumed_parent_continues_with_its_sub_tasks(
     how: str, bus: Bus, clock: FakeClock, calls: Calls
 ) -> None:
-    """What was stopped with it goes on with it, after the last finished step."""
+    """What was stopped with it resumes with it, after the last finished step."""
     calls.gate("second")
     await bus.tasks.start(parent, id="p")
     async with working(bus, parent, child):
@@ -220,7 +228,7 @@ async def test_a_resumed_parent_continues_with_its_sub_tasks(
 
 
 async def test_the_ids_of_sub_tasks_never_collide(bus: Bus) -> None:
-    """Long ids of parents, and ids that somebody chose, do not meet those of sub-tasks."""
+    """Long ids of parents, and ids that a caller chose, do not meet those of sub-tasks."""
     calls = Calls()
 
     @agentbus.workflow("leaf")
@@ -318,7 +326,7 @@ async def test_a_task_reclaimed_by_its_worker_before_its_release_is_kept_and_can
 
 
 async def test_every_change_of_a_task_is_an_event(bus: Bus, clock: FakeClock) -> None:
-    """From what is told one after the other, the present status follows."""
+    """The current status follows from the sequence of events."""
 
     @agentbus.workflow("flow")
     async def flow(task: Task) -> bool:
@@ -347,11 +355,12 @@ async def test_a_note_reaches_a_step_that_was_named_with_its_kind(bus: Bus) -> N
     assert notes == [None, "again"]
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("committed", [True, False])
 async def test_a_result_with_an_unknown_commit_outcome_is_looked_up(
     committed: bool, bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after an I/O error at the commit, or a lost connection: the task goes on from what is recorded."""
+    """As after an I/O error at the commit, or a lost connection: the task continues from what is recorded."""
     calls = Calls()
     cut = [finish_step]
     write = Agent.write

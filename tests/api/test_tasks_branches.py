@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 import agentbus
 from agentbus import Bus, Task
 from agentbus.api.tasks.workflow import Workflow
@@ -12,6 +14,8 @@ from tests.api.helpers import soon
 from tests.api.task_workers import Calls, comes_to, statuses, step_of, task_of, work_off, working
 from tests.support.cases import each
 from tests.support.clock import FakeClock
+
+pytestmark = pytest.mark.one_engine  # how the code of a workflow ends
 
 
 async def test_a_workflow_that_ends_while_a_step_runs_has_failed_and_the_step_is_named(
@@ -36,7 +40,7 @@ async def test_a_workflow_that_ends_while_a_step_runs_has_failed_and_the_step_is
     assert record.restarted == 0, "it would be the same each time"
     assert await statuses(bus, task.id) == {"behind": "interrupted"}
     await asyncio.wait(left)
-    assert left[0].cancelled(), "it does not go on beside the next run"
+    assert left[0].cancelled(), "it does not continue concurrently with the next run"
 
 
 async def test_branches_of_a_workflow_end_with_a_cancelled_worker(bus: Bus) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import agentbus
 from agentbus import Bus, Task
 from agentbus.errors import StepFailed
 from tests.api.task_workers import Calls, statuses, task_of, work_off
+
+pytestmark = pytest.mark.one_engine  # a workflow is compared with its recorded steps
 
 
 async def change(bus: Bus, *workflows: Any) -> tuple[str, str]:

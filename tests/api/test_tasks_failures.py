@@ -75,6 +75,7 @@ async def test_attempts_are_durable_across_workers(engine: Engine, clock: FakeCl
         assert (await task_of(bus, task.id)).status == "failed"
 
 
+@pytest.mark.one_engine
 async def test_a_step_that_takes_too_long_is_cancelled_and_fails(bus: Bus, clock: FakeClock) -> None:
     begun = asyncio.Event()
     ended: list[str] = []
@@ -106,7 +107,8 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_fails(bus: Bus, clock
     assert "30 s" in record.result
 
 
-@pytest.mark.parametrize("how", ["says no", "raises"])
+@pytest.mark.one_engine
+@each("how", ["says no", "raises"])
 async def test_an_invalid_result_is_a_failure_and_the_details_of_a_valid_one_are_stored(
     how: str, bus: Bus, clock: FakeClock
 ) -> None:
@@ -127,6 +129,7 @@ async def test_an_invalid_result_is_a_failure_and_the_details_of_a_valid_one_are
     assert (step.status, step.result, step.validation, step.failures) == ("finished", "good", {"score": 1}, 1)
 
 
+@pytest.mark.one_engine
 @each("value", [float("nan"), {1: 2}, object(), "x" * 2_000_000], ids=["nan", "keys", "object", "large"])
 async def test_a_result_that_the_bus_does_not_take_fails_the_step(value: Any, bus: Bus) -> None:
     @agentbus.workflow("odd")
@@ -140,6 +143,7 @@ async def test_a_result_that_the_bus_does_not_take_fails_the_step(value: Any, bu
     assert error.type in {"InvalidPayload", "PayloadTooLarge"}
 
 
+@pytest.mark.one_engine
 async def test_a_result_that_is_not_what_the_step_says_fails_it(bus: Bus) -> None:
     def liar() -> int:
         return "text"  # type: ignore[return-value]
@@ -199,7 +203,7 @@ async def test_a_failed_task_has_its_reason_and_resuming_repeats_only_the_failed
     assert record.status == "failed"
     assert record.error is not None
     assert (record.error.type, record.error.step) == ("StepFailed", "second")
-    assert "bus.tasks" not in record.error.message, "whoever reads it may be at a terminal"
+    assert "bus.tasks" not in record.error.message, "its reader may be at a terminal"
     assert "the disk is full" in record.error.message
     assert [one.id for one in await bus.tasks.resumable()] == [task.id]
     with pytest.raises(TaskFailed, match="disk is full"):
@@ -244,6 +248,7 @@ async def test_a_task_is_restarted_by_itself_as_often_as_its_policy_says(bus: Bu
     assert (await kinds_of(bus, task.id)).count("task_pending") == 2
 
 
+@pytest.mark.one_engine
 async def test_of_several_simultaneous_failures_the_first_is_reported(bus: Bus) -> None:
     @agentbus.workflow("group")
     async def group(task: Task) -> None:

@@ -68,7 +68,7 @@ async def test_a_task_that_loses_five_workers_in_a_row_fails_and_names_the_step(
     assert (event.facts["losses"], event.facts["reason"]) == (5, "its lease ran out")
     with pytest.raises(TaskFailed, match="WorkersLost"):
         await bus.tasks.result(task)
-    # Resumed, it starts counting at 0, and goes on after what is finished.
+    # Resumed, it starts counting at 0, and continues after what is finished.
     calls.gates.clear()
     record = await bus.tasks.resume(task)
     assert (record.status, record.losses, record.error) == ("pending", 0, None)
@@ -196,7 +196,7 @@ def named(calls: Calls) -> Workflow[[str], None]:
 
 
 async def at_work(bus: Bus, clock: FakeClock, *expected: str) -> None:
-    """These tasks come to run, and no others run beside them."""
+    """These tasks come to run, and no others run concurrently."""
     with anyio.fail_after(20):
         while not set(expected) <= (found := await _running(bus)):
             assert found <= set(expected)
@@ -226,7 +226,7 @@ async def test_tasks_that_lost_a_worker_run_alone_and_in_their_turn(bus: Bus, cl
         await clock.pass_time(5)
         await at_work(bus, clock, "a")
         gates["a.1"].set()
-        # A step has finished: others may run beside it, but not the next one that lost a worker, nor those behind it.
+        # A step has finished: others may run too, but not the next one that lost a worker, nor those behind it.
         await soon(calls.begun["a.2"].wait())
         assert (await task_of(bus, "a")).losses == 0
         await clock.pass_time(5)
@@ -280,7 +280,7 @@ async def test_a_busy_worker_leaves_a_task_that_lost_one_and_does_not_starve_it(
                     await clock.pass_time(2)
                     await at_work(bus, clock, "a", "b", "c", "d")
                     holders = {id: (await task_of(bus, id)).holder for id in ("a", "b", "d")}
-                    assert holders["d"] == holders["b"] != holders["a"], "only one runs beside no other"
+                    assert holders["d"] == holders["b"] != holders["a"], "only one runs alone"
                     gates["a.1"].set()
                     await comes_to(bus, clock, "a", "completed")
             for gate in gates.values():
@@ -292,18 +292,18 @@ async def test_a_busy_worker_leaves_a_task_that_lost_one_and_does_not_starve_it(
 # Clocks that jump
 
 
-@pytest.mark.parametrize("jump", [3600, -3600])
+@each("jump", [3600, -3600])
 async def test_a_wall_clock_jump_does_not_affect_a_task(jump: float, engine: Engine, clock: FakeClock) -> None:
     calls = Calls()
     gate = calls.gate("second")
     workflow = two(calls)
     async with engine.connect() as bus, engine.connect() as second:
         task = (await bus.tasks.start(workflow, max_losses=1)).id
-        async with working(bus, workflow, lease=30), working(second, workflow, lease=30):
+        async with working(bus, workflow, lease=6), working(second, workflow, lease=6):
             await soon(calls.begun["second"].wait())
             for _ in range(3):
                 clock.jump(jump)
-                await clock.pass_time(40)
+                await clock.pass_time(8)
             gate.set()
             record = await comes_to(bus, clock, task, "completed")
         assert (record.losses, calls.made.count("second")) == (0, 1)

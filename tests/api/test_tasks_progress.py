@@ -17,7 +17,7 @@ from tests.support.clock import FakeClock
 
 
 async def test_phases_are_shown_reported_and_stored_once(bus: Bus) -> None:
-    told: list[TaskChange] = []
+    reported: list[TaskChange] = []
     steps: list[tuple[str, str]] = []
 
     @agentbus.workflow("phased", phases=["planning", "plan_awaiting_approval", "building"])
@@ -36,16 +36,16 @@ async def test_phases_are_shown_reported_and_stored_once(bus: Bus) -> None:
         steps.append((change.name, change.status))
 
     became: list[TaskChange] = []
-    await work_off(bus, phased, on_phase=told.append, on_step=on_step, on_task=became.append)
+    await work_off(bus, phased, on_phase=reported.append, on_step=on_step, on_task=became.append)
     record = await task_of(bus, task.id)
     assert (record.status, record.phase) == ("waiting", "plan_awaiting_approval")
     await bus.tasks.approve(task.id, by="ada")
-    await work_off(bus, phased, on_phase=told.append, on_step=on_step, on_task=became.append)
+    await work_off(bus, phased, on_phase=reported.append, on_step=on_step, on_task=became.append)
     assert [(one.kind, one.name, one.status) for one in became] == [
         ("workflow", "phased", "waiting"), ("workflow", "phased", "completed"),
     ]  # fmt: skip
     assert (await task_of(bus, task.id)).phase == "building"
-    assert [change.name for change in told] == ["planning", "plan_awaiting_approval", "building"]
+    assert [change.name for change in reported] == ["planning", "plan_awaiting_approval", "building"]
     assert steps == [("plan", "running"), ("plan", "finished")]
     events = [event.facts async for event in bus.events(kind="task_phase")]
     assert [(one["before"], one["phase"]) for one in events] == [
@@ -55,6 +55,7 @@ async def test_phases_are_shown_reported_and_stored_once(bus: Bus) -> None:
     ]
 
 
+@pytest.mark.one_engine
 async def test_a_failing_callback_delays_nothing(bus: Bus, caplog: pytest.LogCaptureFixture) -> None:
     def fail(change: TaskChange) -> None:
         raise ValueError("no")

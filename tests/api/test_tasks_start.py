@@ -16,6 +16,7 @@ from tests.api.workflows import Plan, feature, make_plan
 from tests.support.clock import FakeClock
 
 
+@pytest.mark.one_engine
 async def test_workflows_take_typed_arguments(bus: Bus) -> None:
     got: list[Any] = []
 
@@ -30,6 +31,7 @@ async def test_workflows_take_typed_arguments(bus: Bus) -> None:
         await bus.tasks.start(typed)
 
 
+@pytest.mark.one_engine
 async def test_only_the_annotations_that_matter_are_looked_up(bus: Bus) -> None:
     class Local(msgspec.Struct):
         n: int
@@ -103,6 +105,7 @@ async def test_a_delayed_task_is_not_taken_before_its_time(bus: Bus, clock: Fake
         await comes_to(bus, clock, task.id, "completed")
 
 
+@pytest.mark.one_engine
 async def test_only_workflows_are_worked_with(bus: Bus) -> None:
     with pytest.raises(InvalidInput, match="run_worker"):
         await bus.tasks.run_worker()

@@ -16,6 +16,7 @@ from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, NotAnOpera
 from tests.api.helpers import eventually, known, soon
 from tests.api.task_workers import Calls, comes_to, kinds_of, statuses, step_of, task_of, work_off, working
 from tests.conftest import Engine
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -94,7 +95,7 @@ async def test_a_task_whose_lease_expired_moves_to_another_worker_and_the_first_
             assert (await task_of(other, task)).result == "abc"
             assert calls.made == ["a", "b"]
             assert f"task {task!r} is no longer held by slow (lease 1)" in caplog.text
-            # It goes on with other tasks.
+            # It continues with other tasks.
             assert not worker.done()
             again = (await bus.tasks.start(workflow)).id
             await soon(bus.tasks.wait(again))
@@ -106,9 +107,9 @@ async def test_leases_are_renewed_for_as_long_as_a_step_takes(engine: Engine, cl
     workflow = three(calls)
     async with engine.connect() as bus, engine.connect() as other:
         task = (await bus.tasks.start(workflow)).id
-        async with working(bus, workflow, lease=30), working(other, workflow, lease=30):
+        async with working(bus, workflow, lease=10), working(other, workflow, lease=10):
             await soon(calls.begun["b"].wait())
-            await clock.pass_time(120)
+            await clock.pass_time(30)
             gate.set()
             await soon(bus.tasks.wait(task))
     assert calls.made == ["a", "b", "c"]
@@ -119,9 +120,9 @@ async def test_a_worker_at_a_long_step_is_not_suspect(bus: Bus, clock: FakeClock
     gate = calls.gate("b")
     workflow = three(calls)
     task = (await bus.tasks.start(workflow)).id
-    async with bus.monitor(), working(bus, workflow, agent="w-1"):
+    async with bus.monitor(interval=10, suspect_after=15, fail_after=30), working(bus, workflow, agent="w-1"):
         await soon(calls.begun["b"].wait())
-        await clock.pass_time(300)
+        await clock.pass_time(60)
         assert (await known(bus, "w-1")).status == "running"
         gate.set()
         await soon(bus.tasks.wait(task))
@@ -143,7 +144,7 @@ async def test_tasks_running_at_a_reboot_are_resumed(engine: Engine, clock: Fake
 
 async def test_two_workers_that_race_for_one_task_run_it_once(engine: Engine) -> None:
     async with engine.connect() as one, engine.connect() as other:
-        for _ in range(10):
+        for _ in range(5):
             calls = Calls()
             workflow = three(calls)
             task = (await one.tasks.start(workflow)).id
@@ -167,13 +168,13 @@ async def test_many_tasks_on_four_workers_are_each_done_once(engine: Engine) -> 
 
     async with engine.connect() as one, engine.connect() as other:
         async with anyio.create_task_group() as group:
-            for n in range(200):
+            for n in range(60):
                 group.start_soon(one.tasks.start, many, n)
         async with anyio.create_task_group() as group:
             for bus in (one, other, one, other):
-                group.start_soon(partial(work_off, bus, many, concurrency=16))
-        assert (await one.tasks.statistics()).tasks == {"completed": 200}
-    assert len(made) == 200
+                group.start_soon(partial(work_off, bus, many, concurrency=4))
+        assert (await one.tasks.statistics()).tasks == {"completed": 60}
+    assert len(made) == 60
     assert set(made.values()) == {1}
 
 
@@ -250,7 +251,7 @@ async def interrupted_once(bus: Bus, calls: Calls) -> tuple[str, agentbus.tasks.
     return task, paying
 
 
-@pytest.mark.parametrize(
+@each(
     ("settling", "result", "made"),
     [
         ({"result": "was paid"}, "was paid", 1),
@@ -272,7 +273,7 @@ async def test_an_operator_settles_the_outcome_of_a_once_step(
     await work_off(bus, paying)
     assert (await task_of(bus, task)).result == result
     assert calls.made.count("charge") == made
-    (event,) = [event async for event in bus.events(kind="step_settled")]
+    (event,) = [event async for event in bus.events(kind="step_settled", subject=f"task:{task}")]
     assert event.actor == "ada"
 
 
@@ -305,7 +306,7 @@ async def test_an_operator_is_asked_for_the_outcome_at_once_without_a_worker(
                     await soon(worker)
         record = await task_of(bus, task)
         assert (record.status, record.waits) == ("pending", ["step:charge"])
-        # A worker that comes goes on with all that does not need the person.
+        # A worker that starts continues with all that does not need the person.
         gate.set()
         await work_off(bus, paying)
         assert await statuses(bus, task) == {"charge": "unknown", "concurrent": "finished", "after": "finished"}

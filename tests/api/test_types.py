@@ -37,6 +37,7 @@ async def test_every_built_in_type_is_known(bus: Bus) -> None:
     assert await count(bus) == len(MESSAGES)
 
 
+@pytest.mark.one_engine
 async def test_an_unknown_message_type_is_an_error_that_names_near_ones(bus: Bus) -> None:
     a = await worker(bus, "a")
     with pytest.raises(UnknownType) as unknown:
@@ -74,6 +75,7 @@ async def test_a_defined_type_is_known_to_others_and_after_reopening(engine: Eng
         await a.send("b", "deploy_request")
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_a_misspelt_type_suggests_the_right_one(bus: Bus) -> None:
     await bus.define("deploy_request")
     a = await worker(bus, "a")
@@ -89,6 +91,7 @@ async def test_defining_again_is_harmless(bus: Bus) -> None:
     await a.send("a", "other")
 
 
+@pytest.mark.one_engine
 async def test_an_invalid_type_is_refused(bus: Bus) -> None:
     for name in ("", "two words", "x" * 129, "nul\0", "ünï"):
         with pytest.raises(InvalidName):
@@ -197,6 +200,7 @@ async def test_a_struct_is_a_type_with_a_schema(bus: Bus, struct: type[Struct], 
     assert record.schema["$defs"][struct.__name__]["title"] == struct.__name__
 
 
+@pytest.mark.one_engine
 @each(
     ("what", "options", "expected"),
     [
@@ -236,6 +240,7 @@ async def test_an_invalid_definition_is_refused(
     assert await bus.types() == before
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_redefining_a_built_in_type_has_a_fix(bus: Bus) -> None:
     with pytest.raises(BuiltInType, match="tag=") as refused:
         await bus.define(Note)
@@ -250,6 +255,7 @@ async def test_a_built_in_type_can_be_defined_as_it_is(bus: Bus) -> None:
     assert await bus.types() == before
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize(("what", "said"), [(Tagged(1), "define the class: bus.define(Tagged)"), (dict, "Struct")])
 async def test_the_error_of_an_invalid_type_names_the_accepted_forms(bus: Bus, what: Any, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -257,6 +263,7 @@ async def test_the_error_of_an_invalid_type_names_the_accepted_forms(bus: Bus, w
     assert said in str(refused.value)
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_a_refused_schema_names_the_path(bus: Bus) -> None:
     with pytest.raises(InvalidSchema, match="did you mean minimum") as refused:
         await bus.define("plan", schema={"properties": {"files": {"minimun": 1}}})

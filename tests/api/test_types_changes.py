@@ -32,6 +32,7 @@ def versions() -> tuple[type[Struct], type[Struct], type[Struct], type[Struct]]:
     )
 
 
+@pytest.mark.one_engine
 async def test_a_struct_with_an_optional_field_more_reads_old_payloads(engine: Engine) -> None:
     old, new, *_ = versions()
     async with engine.connect() as bus, engine.connect() as later:
@@ -56,6 +57,7 @@ SETTLING: dict[str, tuple[Settle, str]] = {
 }
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("how", SETTLING)
 async def test_a_struct_that_does_not_read_old_payloads_is_an_error_when_reading_not_before(
     engine: Engine, how: str
@@ -79,6 +81,7 @@ async def test_a_struct_that_does_not_read_old_payloads_is_an_error_when_reading
         assert (await stored(bus, receipt.message_id)).status == status
 
 
+@pytest.mark.one_engine
 async def test_a_handler_that_cannot_read_its_message_makes_a_dead_letter_of_it(
     engine: Engine, clock: FakeClock
 ) -> None:

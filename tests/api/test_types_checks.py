@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+import pytest
 from msgspec import Meta, Struct
 
 from agentbus import Agent, Bus
@@ -21,6 +22,8 @@ from tests.api.helpers import refusing, take, worker
 from tests.api.structs import PLAN, Answer, Plan, Row, Shape, Step, TaskAssignment, types
 from tests.conftest import Engine
 from tests.support.cases import each
+
+pytestmark = pytest.mark.one_engine  # payloads are checked before the engine
 
 
 async def refused(agent: Agent, sent: Any, how: str) -> Any:

@@ -149,6 +149,7 @@ async def test_a_send_cancelled_during_its_check_has_sent_nothing(bus: Bus, watc
     await soon(b.send("b", "names", LARGE))
 
 
+@pytest.mark.one_engine
 async def test_many_small_checks_do_not_block_the_loop(bus: Bus, watch: Watch) -> None:
     a = await worker(bus, "a")
     await bus.define("names", schema=NAMES)
@@ -182,7 +183,7 @@ async def test_a_type_without_a_schema_or_with_a_known_one_is_sent_at_once(
         assert (attempts[4:], watch.checks) == (["unit", "send"], 4)
 
 
-# Somebody else's schema
+# A schema that another process defined
 
 
 async def test_a_schema_that_another_changed_holds_at_once(engine: Engine) -> None:

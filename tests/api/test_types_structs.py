@@ -21,6 +21,7 @@ from tests.support.clock import FakeClock
 # There and back
 
 
+@pytest.mark.one_engine
 @each(
     ("sent", "type"),
     [(PLAN, "plan"), (Shape(1.5), "shape/circle"), (Answer(True), "answer"), (Row(1, "x"), "row"), (TABLE, "table")],
@@ -36,6 +37,7 @@ async def test_a_struct_carries_its_type_and_comes_back_as_itself(bus: Bus, sent
     assert (await stored(bus, receipt.message_id)).payload == message.raw
 
 
+@pytest.mark.one_engine
 async def test_every_way_of_sending_takes_a_struct(bus: Bus) -> None:
     a = await worker(bus, "a", topics=["t"])
     await a.send("a", PLAN)
@@ -52,6 +54,7 @@ async def test_every_way_of_sending_takes_a_struct(bus: Bus) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.one_engine
 async def test_a_request_and_its_reply_are_typed(bus: Bus) -> None:
     a, b = await worker(bus, "a"), await worker(bus, "b")
     seen: list[Any] = []
@@ -70,6 +73,7 @@ async def test_a_request_and_its_reply_are_typed(bus: Bus) -> None:
     assert seen == [Plan(1), Plan(2)]
 
 
+@pytest.mark.one_engine
 async def test_a_request_that_times_out_names_its_type(bus: Bus, clock: FakeClock) -> None:
     a = await worker(bus, "a")
     async with running(a.request("a", PLAN, timeout=5)) as asking:
@@ -79,6 +83,7 @@ async def test_a_request_that_times_out_names_its_type(bus: Bus, clock: FakeCloc
             await soon(asking)
 
 
+@pytest.mark.one_engine
 async def test_a_receiver_without_the_struct_gets_plain_json_and_can_decode_it(engine: Engine) -> None:
     async with engine.connect() as bus, engine.connect() as other:
         a, b = await worker(bus, "a"), await worker(other, "b")
@@ -93,6 +98,7 @@ async def test_a_receiver_without_the_struct_gets_plain_json_and_can_decode_it(e
         assert (await take(b)).payload == PLAN
 
 
+@pytest.mark.one_engine
 async def test_plain_json_of_other_senders_is_read_as_a_struct(engine: Engine) -> None:
     async with engine.connect() as bus, engine.connect() as other:
         await bus.define(Plan)
@@ -101,6 +107,7 @@ async def test_plain_json_of_other_senders_is_read_as_a_struct(engine: Engine) -
         assert (await take(a)).payload == Plan(3, [Step("x")])
 
 
+@pytest.mark.one_engine
 async def test_a_changed_raw_does_not_change_the_message(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", {"x": 1})
@@ -109,6 +116,7 @@ async def test_a_changed_raw_does_not_change_the_message(bus: Bus) -> None:
     assert message.payload == message.raw == {"x": 1}
 
 
+@pytest.mark.one_engine
 async def test_a_struct_sent_as_another_type_is_just_its_payload(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", PLAN)
@@ -187,6 +195,7 @@ async def test_many_units_with_first_uses_at_once_all_commit(bus: Bus) -> None:
     assert await types(bus) == {"plan", "answer"}
 
 
+@pytest.mark.one_engine
 async def test_decoding_as_what_is_no_type_is_an_error(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", {"x": 1})
@@ -200,6 +209,7 @@ async def test_decoding_as_what_is_no_type_is_an_error(bus: Bus) -> None:
     assert await nothing_for(a)
 
 
+@pytest.mark.one_engine
 async def test_pools_take_structs_too(bus: Bus) -> None:
     a = await worker(bus, "a", pools=["p"])
     await a.send(agentbus.pool("p"), PLAN)

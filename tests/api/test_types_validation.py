@@ -60,6 +60,7 @@ async def sent(agent: Agent, way: str, payload: Any) -> None:
             unit.send("a", "plan", payload)
 
 
+@pytest.mark.one_engine
 @each("way", ["send", "send_many", "publish", "pool", "request", "unit"])
 async def test_a_payload_that_does_not_fit_is_refused_however_it_is_sent(bus: Bus, way: str) -> None:
     a = await worker(bus, "a", pools=["p"], topics=["t"], takeover=True)
@@ -73,6 +74,7 @@ async def test_a_payload_that_does_not_fit_is_refused_however_it_is_sent(bus: Bu
     assert "twelve" not in str(error)
 
 
+@pytest.mark.one_engine
 @each(("payload", "path"), BAD)
 async def test_an_invalid_payload_is_refused_with_its_path(bus: Bus, payload: Any, path: str) -> None:
     a = await worker(bus, "a", takeover=True)
@@ -82,6 +84,7 @@ async def test_an_invalid_payload_is_refused_with_its_path(bus: Bus, payload: An
     assert refused.value.path == path
 
 
+@pytest.mark.one_engine
 async def test_a_valid_payload_is_sent(bus: Bus) -> None:
     a = await worker(bus, "a")
     await bus.define("plan", schema=SCHEMA)
@@ -91,6 +94,7 @@ async def test_a_valid_payload_is_sent(bus: Bus) -> None:
     assert [message.payload for message in await take_all(a)] == payloads
 
 
+@pytest.mark.one_engine
 async def test_a_reply_is_checked_too(bus: Bus) -> None:
     a = await worker(bus, "a")
     await bus.define("plan", schema=SCHEMA)
@@ -121,6 +125,7 @@ async def test_a_unit_with_an_invalid_payload_writes_nothing_and_releases_its_me
     assert "InvalidPayload" in (record.error or "")
 
 
+@pytest.mark.one_engine
 async def test_a_sender_without_the_struct_must_match_its_schema(engine: Engine) -> None:
     async with engine.connect() as bus, engine.connect() as other:
         a, b = await worker(bus, "a"), await worker(other, "b")
@@ -188,6 +193,7 @@ async def test_other_mistakes_are_named_first(engine: Engine) -> None:
             await a.send("a", "plan", {})
 
 
+@pytest.mark.one_engine
 async def test_a_payload_whose_check_is_unbounded_is_refused_early(bus: Bus) -> None:
     a = await worker(bus, "a")
     await bus.define("slug", schema={"type": "string", "pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"})

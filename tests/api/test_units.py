@@ -22,6 +22,7 @@ from agentbus.errors import (
     UnknownType,
 )
 from tests.api.helpers import count, known, nothing_for, queued, stored, take, take_all, worker
+from tests.support.cases import each
 from tests.support.clock import FakeClock
 
 
@@ -45,11 +46,12 @@ async def test_all_parts_of_a_unit_are_committed_together(bus: Bus) -> None:
     assert (record.progress, record.note) == (60, "more than half")
 
 
-@pytest.mark.parametrize("failing", ["recipient", "type", "ended", "topic", "conflict"])
+@each("failing", ["recipient", "type", "ended", "topic", "conflict"])
 async def test_a_unit_whose_last_part_fails_writes_nothing(bus: Bus, failing: str) -> None:
-    a, b = await worker(bus, "a"), await worker(bus, "b")
+    a, b = [await worker(bus, id, takeover=True) for id in "ab"]
     await (await worker(bus, "gone")).complete()
-    await a.send("a", "note", 1, message_id="used")
+    used = f"used-{failing}"
+    await a.send("a", "note", 1, message_id=used)
     message = await take(a)
     parts: dict[str, tuple[str | Address, str, type[AgentBusError]]] = {
         "recipient": ("nobody", "note", UnknownRecipient),
@@ -65,9 +67,9 @@ async def test_a_unit_whose_last_part_fails_writes_nothing(bus: Bus, failing: st
             unit.ack(message)
             unit.send("b", "note", 1)
             unit.progress(50)
-            unit.send(to, kind, message_id="used" if failing == "conflict" else None)
+            unit.send(to, kind, message_id=used if failing == "conflict" else None)
     assert await count(bus) == before
-    assert (await stored(bus, "used")).status == "leased"
+    assert (await stored(bus, used)).status == "leased"
     assert (await known(bus, "a")).progress == 0
     assert await nothing_for(b)
     await message.ack()

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from agentbus import Bus, Message
-from agentbus.errors import AgentBusError
 from tests.api.helpers import eventually, known, queued, stored, take
 from tests.api.unit_contents import (
     AT_THE_END,
