@@ -181,7 +181,7 @@ async def test_names_that_are_no_unicode(bus: Bus, tmp_path: Path) -> None:
 
 @pytest.mark.one_engine
 async def test_more_files_than_a_report_names(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentbus.api.maintenance.importer.report._MAX_LISTED_FILES", 40)
+    monkeypatch.setattr("agentbus.api.maintenance.importer.importer._MAX_LISTED_FILES", 40)
     monkeypatch.setattr("agentbus.api.maintenance.importer.importer._MAX_FILES", 10)
     text = json.dumps(agent("ID"))
     for number in range(60):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentbus import Bus
-from agentbus.operations import recovery_plan
+from agentbus.operations import recovery
 from tests.api.helpers import take, worker
 from tests.api.interrupted_sessions import cut_off, interrupted, member, said
 from tests.conftest import Engine
@@ -48,7 +48,7 @@ async def test_incomplete_agents_are_counted_by_status_type_and_session(
 async def test_a_summary_of_many_agents_is_as_right_as_one_of_few(
     bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery_plan, "_SMALL", 10)
+    monkeypatch.setattr(recovery, "_SMALL", 10)
     async with bus.session("execution", id="s") as session:
         for number in range(30):
             await session.expect(f"a-{number}", type="worker")

@@ -19,7 +19,7 @@ def contents(path: Path, tables: list[str]) -> dict[str, list[tuple[object, ...]
         return {table: database.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables}
 
 
-FIRST = "ee1cec6cbaedbf15b5a98d4a4e252dcf13345f4e76fef9a7c5b8ae60dccf68a6"
+FIRST = "13916e8c88ea13461ebeb6e03bf0e536110e9e628f9c8399cd0f750f3c9c8975"
 OLD_TABLES = (
     "agents", "sessions", "messages", "mailboxes", "state", "checkpoints", "documents", "participants", "events",
 )  # fmt: skip
@@ -114,4 +114,12 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(tmp_path:
 def test_the_first_version_stays_as_it_was_made_everywhere() -> None:
     """A change of released tables belongs to the newest migration; an older bus would never get it."""
     first = Path(__file__).parents[3] / "schemas" / "sqlite" / "0001_initial.sql"
-    assert hashlib.sha256(first.read_bytes()).hexdigest() == FIRST
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(first.read_text(encoding="utf-8"))
+        # The statements as SQLite stores them, without the comments between them.
+        rows = [
+            *database.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY rowid"),
+            *database.execute("SELECT * FROM vocabulary"),
+            *database.execute("SELECT * FROM counters"),
+        ]
+    assert hashlib.sha256(repr(rows).encode()).hexdigest() == FIRST
