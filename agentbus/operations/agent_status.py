@@ -108,12 +108,12 @@ def end(
 
 
 def _end(
-    ids: list[str], status: str, error: str | None, actor: str | None, now: Now, judged: Mapping[str, Evidence]
+    ids: list[str], status: str, error: str | None, actor: str | None, now: Now, evidence: Mapping[str, Evidence]
 ) -> Op[None]:
     rows = yield Query("message_held_by", (ids,))
     yield ExecuteMany(
         "agent_end",
-        [(status, error, now.wall, plain(judged[agent]) if agent in judged else None, agent) for agent in ids],
+        [(status, error, now.wall, plain(evidence[agent]) if agent in evidence else None, agent) for agent in ids],
     )
     # Wake receivers of these agents: they are fenced now.
     statuses = yield from read_agent_statuses(ids)
@@ -124,10 +124,10 @@ def _end(
     yield from take_back([Held(*row) for row in rows], reason, now)
     yield Query("workflow_forget", (ids,))
     # Neither a reboot nor an orderly end counts as a loss of the tasks that ran.
-    rebooted = {id for id in ids if id in judged and judged[id].verdict == "rebooted"}
-    found = [id for id in ids if id in judged and id not in rebooted]
+    rebooted = {id for id in ids if id in evidence and evidence[id].verdict == "rebooted"}
+    found = [id for id in ids if id in evidence and id not in rebooted]
     yield from release_tasks_of(found, error or reason, now, lost=status == "failed")
-    yield from release_tasks_of([id for id in ids if id not in judged], reason, now, lost=status == "failed")
+    yield from release_tasks_of([id for id in ids if id not in evidence], reason, now, lost=status == "failed")
     yield from release_tasks_of(list(rebooted), reason, now, lost=False)
     if status == "failed":
         yield from _notify_parents(ids, error, now)
@@ -138,7 +138,7 @@ def _end(
             yield Query("message_expire_all", (now.wall, "the subscription ended", mailboxes))
         yield Query("pool_leave_all", (ids,))
     yield from record([
-        event(now.wall, f"agent_{status}", ("agent", agent), actor, **_facts(error, judged.get(agent)))
+        event(now.wall, f"agent_{status}", ("agent", agent), actor, **_facts(error, evidence.get(agent)))
         for agent in ids
     ])  # fmt: skip
     if status == "failed":

@@ -21,7 +21,7 @@ from agentbus.operations.processes import mark_processes_dead
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row, single_operation
 
 STEP = 500
-"""Agents of a kind that one call judges at most, so that other writers do not wait long for the lock."""
+"""Agents of a kind that one call checks at most, so that other writers do not wait long for the lock."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class CheckLiveness(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct):
-    """Processes marked dead, agents that failed, sessions that were interrupted. ``more``: there are more to judge."""
+    """Processes marked dead, agents that failed, sessions that were interrupted. ``more``: there are more to check."""
 
     processes: list[int]
     agents: list[str]
@@ -61,7 +61,7 @@ class Failed(msgspec.Struct):
 
 
 class Suspected(msgspec.Struct):
-    """The agents that became suspect. ``more``: there are more to judge."""
+    """The agents that became suspect. ``more``: there are more to check."""
 
     agents: list[str]
     more: bool = False
@@ -82,8 +82,8 @@ class _Process(msgspec.Struct, frozen=True):
 
 @single_operation(durable=True)
 def mark_failed(request: CheckLiveness, now: Now) -> Op[Outcome[Failed]]:
-    """Fail the agents that the evidence suffices for. Already judged ones are skipped, so concurrent monitors do no
-    harm."""
+    """Fail the agents that the evidence suffices for. Those that failed already are skipped, so concurrent monitors do
+    no harm."""
     marked = yield from mark_processes_dead(request.gone, "its process died", "dead", now, alive=False)
     failed = Failed(marked.processes, marked.agents, marked.sessions)
     yield from _fail_processes(request, failed, now)
@@ -239,7 +239,7 @@ def _absence_reason(evidence: Evidence) -> str:
 
 
 def find_overdue(_: None, now: Now) -> Op[CheckLiveness | None]:
-    """Return the agents and sessions to judge when a bus is opened and no monitor runs: those whose deadline passed."""
+    """Return the agents and sessions to check when a bus is opened and no monitor runs: those whose deadline passed."""
     absent = yield from absent_agents(1, now)
     rows = yield Query("session_overdue", (now.awake,))
     sessions = tuple(session for (session,) in rows)

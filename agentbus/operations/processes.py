@@ -296,21 +296,21 @@ def mark_processes_dead(
     }
     found = yield Query("agent_of_processes", (list(evidence),))
     silences = [Silence(*row) for row in found]
-    judged: dict[str, Evidence] = {}
+    failed: dict[str, Evidence] = {}
     for silence in silences:
         known = evidence[silence.process or 0]
         if known.verdict == "rebooted":
             # The awake times in the agent's row belong to the previous boot.
-            judged[silence.agent] = msgspec.structs.replace(known, progress=silence.progress)
+            failed[silence.agent] = msgspec.structs.replace(known, progress=silence.progress)
         else:
-            judged[silence.agent] = silence.evidence(verdict, now, pid=known.pid, alive=alive, beat_age=known.beat_age)
-    sessions = yield from end(list(judged), "failed", reason, None, now, judged, list(evidence))
+            failed[silence.agent] = silence.evidence(verdict, now, pid=known.pid, alive=alive, beat_age=known.beat_age)
+    sessions = yield from end(list(failed), "failed", reason, None, now, failed, list(evidence))
     yield from _remove_listeners(list(evidence))
     dead = [id for id, status, *_ in rows if status == "dead"]
     yield from record([
         event(now.wall, "process_dead", ("process", str(id)), None, reason=reason, evidence=evidence[id]) for id in dead
     ])  # fmt: skip
-    return MarkedDead(dead, list(judged), sessions)
+    return MarkedDead(dead, list(failed), sessions)
 
 
 def _remove_listeners(processes: list[int]) -> Op[None]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class AskRequest(HeldRequest, frozen=True):
-    """Request an approval: the value to judge (JSON and its checksum), the milliseconds until it expires, the address
-    to notify; the last ending that the workflow has seen, and the number of this one if it is passed through."""
+    """Request an approval: the value to decide on (JSON and its checksum), the milliseconds until it expires, the
+    address to notify; the last ending that the workflow has seen, and its own number if it is passed through."""
 
     key: str
     name: str

@@ -106,7 +106,7 @@ class StepRecord(msgspec.Struct, frozen=True):
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True):
-    """A request for a decision. ``status`` is open, approved, rejected or expired; ``shown`` is the value to judge.
+    """A request for a decision. ``status`` is open, approved, rejected or expired; ``shown`` is the value to decide on.
 
     >>> [(one.task, one.key) for one in await bus.tasks.approvals()]                  # doctest: +SKIP
     [('feature-1', 'plan')]
