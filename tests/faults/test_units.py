@@ -83,7 +83,7 @@ class Lives:
 def lives(short: Path, team: Team, scale: Scale) -> Lives:
     bus, root = short / "bus", short / "root"
     root.mkdir()
-    asyncio.run(prepare(bus, scale(20, 60)))
+    asyncio.run(prepare(bus, scale(10, 60)))
     worker = team.start("worker_units", bus, root)
     worker.expect("ready")
     return Lives(bus, worker)
@@ -106,7 +106,7 @@ def test_a_unit_killed_before_any_statement_of_its_commit_writes_nothing_and_aft
         assert not whole, f"killed before statement {number}, {killed_at[-1]}, and the unit is committed"
         return True
 
-    step = scale(5, 1)
+    step = scale(11, 1)
     number = 1
     while kill(number):
         number += step
@@ -117,8 +117,8 @@ def test_a_unit_killed_before_any_statement_of_its_commit_writes_nothing_and_aft
     while kill(number + 1):
         number += 1
     assert killed_at[-1] == "COMMIT"
-    assert len(killed_at) >= scale(10, 20)
-    for _ in range(scale(2, 4)):
+    assert len(killed_at) >= scale(5, 20)
+    for _ in range(scale(1, 4)):
         assert lives.kill("after", 0) == (True, []), "committed, though the process did not learn it"
     figure(
         f"of units before a statement and after COMMIT: {lives.nothing} left nothing, {lives.whole} all",
@@ -133,7 +133,7 @@ def test_a_unit_killed_at_any_moment_of_its_commit_is_all_or_nothing(
     short: Path, lives: Lives, figure: Figure, scale: Scale
 ) -> None:
     chance = random.Random(seed := scale.seed(SEED))
-    moments = scale(6, 12, 50)
+    moments = scale(4, 12, 50)
     for _ in range(moments):
         lives.kill("moment", chance.randrange(0, 3_000))
     figure(f"of units at any moment (seed {seed}): {lives.nothing} left nothing, {lives.whole} all", kills=moments)

@@ -14,13 +14,13 @@ import pytest
 
 import agentbus
 from agentbus.core.clock import SystemClock
-from agentbus.engine.postgres import connection, readers, transaction
-from agentbus.engine.postgres.connection import Connection, Retries, connect, server_queries
+from agentbus.engine.postgres import connection
+from agentbus.engine.postgres.connection import Connection, connect, server_queries
 from agentbus.engine.postgres.server import Address, parse
 from agentbus.errors import OutcomeUnknown, ServerUnreachable
 from agentbus.sync.bus import open_bus, open_store
 from tests.support.figures import Figure
-from tests.support.postgres import Server
+from tests.support.postgres import Server, brief_retries
 
 pytestmark = pytest.mark.slow
 
@@ -39,15 +39,9 @@ def server() -> Iterator[Server]:
 @contextmanager
 def unresponsive(server: Server) -> Iterator[None]:
     """Stop the server within the block, and shorten the timeouts, which must not apply to a server that responds."""
-
-    def shortened(address: Address, _: float, error: BaseException) -> Retries:
-        return Retries(address, 0.1, error)
-
-    with pytest.MonkeyPatch.context() as patch:
+    with brief_retries(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(connection, "LONG", 0.05)
         patch.setattr(connection, "_CONNECT_TIMEOUT", 0.1)
-        patch.setattr(readers, "Retries", shortened)
-        patch.setattr(transaction, "Retries", shortened)
         server.tell(signal.SIGSTOP)
         yield
     server.tell(signal.SIGCONT)

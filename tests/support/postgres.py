@@ -18,10 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 _PR_SET_PDEATHSIG = 1
@@ -42,6 +44,20 @@ _SETTINGS = {
 
 _templates: list[Path] = []
 """The data of a server that was never started."""
+
+
+@contextmanager
+def brief_retries() -> Iterator[None]:
+    """Limit retries within the block to a fraction of a second, for a server that does not come back in it."""
+    from agentbus.engine.postgres import readers, transaction
+    from agentbus.engine.postgres.connection import Retries
+    from agentbus.engine.postgres.server import Address
+
+    def brief(address: Address, _: float, error: BaseException) -> Retries:
+        return Retries(address, 0.1, error)
+
+    with mock.patch.object(readers, "Retries", brief), mock.patch.object(transaction, "Retries", brief):
+        yield
 
 
 class Server:
