@@ -76,7 +76,7 @@ async def test_retention_killed_at_any_moment_loses_nothing(
     path = short / "bus"
     rng = random.Random(20_261_116)
     # A portion is written to the archive, synced and removed in one transaction.
-    messages, portion = scale((2_000, 20), (10_000, 500))
+    messages, portion = scale((1_000, 10), (10_000, 500))
     await finished(path, messages)
     before = everything(path)
     killed = 0
@@ -114,7 +114,7 @@ async def test_retention_killed_at_any_moment_loses_nothing(
 @pytest.mark.slow
 async def test_retentions_of_several_processes_race_and_do_no_harm(short: Path, team: Team) -> None:
     path = short / "bus"
-    await finished(path, 1_500)
+    await finished(path, 1_000)
     before = everything(path)
     workers = [team.start("worker_upkeep", "apply", path, "once", 50) for _ in range(3)]
     for worker in workers:
@@ -155,7 +155,7 @@ async def test_twenty_backups_while_other_processes_write(
     short: Path, team: Team, figure: Figure, scale: Scale
 ) -> None:
     path = short / "bus"
-    backups = scale(12, 20)
+    backups = scale(11, 20)
     async with agentbus.connect(path) as bus:
         workers = {f"w{n}": team.start("worker_upkeep", "send", path, f"w{n}") for n in range(2)}
         said = dict.fromkeys(workers, 0)

@@ -24,7 +24,7 @@ FATES: tuple[Fate | None, ...] = ("dropped", "kept", "torn", None, None, None)
 
 
 class Image:
-    """The bus as somebody finds it after the power cut."""
+    """The bus after the power cut."""
 
     def __init__(self, files: dict[str, bytes], place: Path) -> None:
         self.bus = place / "bus"
@@ -87,11 +87,11 @@ def test_after_a_power_cut_at_any_moment_the_bus_is_intact_and_has_every_durable
     chance = random.Random(seed := scale.seed(SEED))
     trace, root = short / "trace", short / "root"
     root.mkdir()
-    team.start("worker_power", root / "bus", durability, scale(4, 12), before=recording(trace)).finish(120)
+    team.start("worker_power", root / "bus", durability, scale(3, 12), before=recording(trace)).finish(120)
 
     disk = Disk(root)
     done: list[list[str]] = []
-    wanted = scale(30, 1000, 20_000)
+    wanted = scale(20, 1000, 20_000)
     recorded = list(steps(trace))
     counting = Disk(root)
     changing = sum(counting.take(step) for step in recorded if told(step) is None)
@@ -165,7 +165,7 @@ def test_writes_acknowledged_after_a_failed_fsync_survive_a_power_cut(
     team.start("worker_calls", "killed", root / "bus", 0, 4, before=recording(trace)).finish(60)
     before = list(steps(trace))
     failing = recording(trace, f"fdatasync:error=EIO:when={when}")
-    worker = team.start("worker_calls", "failing", root / "bus", 4, scale(40, 200), pages, "thread", before=failing)
+    worker = team.start("worker_calls", "failing", root / "bus", 4, scale(28, 200), pages, "thread", before=failing)
     worker.wait(120)
     disk = Disk(root)
     sent: set[str] = set()
@@ -176,7 +176,7 @@ def test_writes_acknowledged_after_a_failed_fsync_survive_a_power_cut(
             sent.update({f"n-{words[1]}"} if words[0] == "sent" or words[2:3] == ["sent"] else ())
         elif disk.take(step):
             failed += step.result < 0
-            if failed and chance.random() < scale(25, wanted) / len(recorded):
+            if failed and chance.random() < scale(15, wanted) / len(recorded):
                 image = Image(disk.cut(chance, fate := chance.choice(FATES)), short / f"image-{images}")
                 images += 1
                 assert image.read() == "ok", f"seed {seed}, call {number}, {fate}"

@@ -24,7 +24,7 @@ def die() -> None:
 
 
 class Executioner:
-    """Stands beside the writer's connection."""
+    """Kills the process at a moment of the commit; notes the statements before it."""
 
     def __init__(self, bus: Bus, how: str, number: int) -> None:
         assert isinstance(bus.engine, SQLiteEngine)
@@ -32,7 +32,7 @@ class Executioner:
         self._writer = bus.engine._writer
         self._how = how
         self._number = number
-        self._seen: list[str] = []
+        self.seen: list[str] = []
 
     def arm(self) -> None:
         if self._how == "statement":
@@ -50,9 +50,9 @@ class Executioner:
             threading.Thread(target=self._wait, daemon=True).start()
 
     def _note(self, sql: str) -> None:
-        self._seen.append(sql.split(None, 1)[0])
-        if len(self._seen) == self._number:
-            say("at", *self._seen[-1:])
+        self.seen.append(sql.split(None, 1)[0])
+        if len(self.seen) == self._number:
+            say("at", *self.seen[-1:])
             die()
 
     def _wait(self) -> None:
@@ -79,8 +79,9 @@ async def live(path: str, root: Path, how: str, number: int, value: int) -> None
             unit.document("output", value)
             unit.progress(50, str(value))
             await unit.prepare()
-            Executioner(bus, how, number).arm()
-        say("returned")
+            executioner = Executioner(bus, how, number)
+            executioner.arm()
+        say("returned", len(executioner.seen))
         die()
 
 
