@@ -12,13 +12,24 @@ from tests.support.processes import Team
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
 async def test_a_child_uses_a_bus_of_its_own_or_is_refused_by_name(engine: Engine, team: Team, method: str) -> None:
+    await check_children(engine, team, method)
+
+
+@pytest.mark.slow
+@pytest.mark.one_engine
+async def test_a_spawned_child_uses_a_bus_of_its_own(engine: Engine, team: Team) -> None:
+    """A new interpreter inherits nothing of either engine."""
+    await check_children(engine, team, "spawn")
+
+
+async def check_children(engine: Engine, team: Team, method: str) -> None:
     forks = method == "fork"
     # SQLite in a forked child believes that it holds the locks of its parent's connections.
     own = "bus_forked" if forks and not engine.url.startswith("postgresql:") else "sent"
 
-    worker = team.start("worker_children", engine.url, method, environment={"PYTHONWARNINGS": "ignore"})
+    worker = team.start("worker_children", engine.url, method)
     found = json.loads(worker.line(90))
     assert worker.wait() == 0
     assert "Traceback" not in worker.errors()

@@ -29,7 +29,7 @@ async def test_clock_changes_fail_no_agent_and_lose_or_double_no_lease(
     doubled: list[int] = []
     held: dict[int, tuple[Message, int]] = {}
     sent = handled = 0
-    for _ in range(scale(60, 600, 6000)):
+    for _ in range(scale(30, 600, 6000)):
         sent += 1
         await agents[0].send(pool("p"), "note", sent)
         message = await chance.choice(agents).receive(timeout=0, lease=LEASE)

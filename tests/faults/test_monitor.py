@@ -22,7 +22,7 @@ from tests.faults.rows import integrity, lock_held, no_process_writes, rows
 from tests.support.figures import Figure, Scale
 from tests.support.processes import Team
 
-INTERVAL = 1.0
+INTERVAL = 0.3
 SEED = 20_240_702
 
 
@@ -123,7 +123,7 @@ async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_don
     short: Path, team: Team, figure: Figure, scale: Scale
 ) -> None:
     rng = random.Random(seed := scale.seed(SEED))
-    agents = scale(50, 200)
+    agents = scale(20, 200)
     path = short / "bus"
     names: list[str] = []
     unfinished = 0

@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 async def test_a_reader_that_is_held_open_is_reported_and_the_log_shrinks_after_it(
     tmp_path: Path, figure: Figure, scale: Scale
 ) -> None:
-    seconds = scale(0.5, 30.0)
+    seconds = scale(0.1, 30.0)
     # In its whole size with the default threshold; else the log would have to grow for too long.
     threshold = Thresholds() if scale.full else Thresholds(log=20 * MIB)
     log = tmp_path / "bus.db-wal"

@@ -183,7 +183,7 @@ async def test_workers_that_race_for_one_task_run_it_once(place: Place, figure: 
         await asyncio.to_thread(place.begin, nursery, name=name, until_idle=False)
         for nursery, name in zip(nurseries, names, strict=True)
     ]
-    races = scale(30, 300, 3000)
+    races = scale(20, 300, 3000)
     async with agentbus.connect(place.bus) as bus:
         await until(lambda: value(place.bus, "SELECT count(*) FROM agents WHERE status = 'running'") == len(names))
         for number in range(races):

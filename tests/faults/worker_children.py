@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,6 +17,7 @@ from agentbus.errors import AgentBusError
 DEADLINE = 30.0
 NOTES = agentbus.pool("notes")
 JOBS = agentbus.pool("jobs")
+ENGINES = ("agentbus.engine.sqlite.engine", "agentbus.engine.postgres.engine")
 inherited: agentbus.Bus | None = None
 """The bus of the parent, as a forked child finds it."""
 
@@ -151,8 +153,11 @@ async def declare(url: str) -> None:
 
 
 def main(url: str, method: str) -> None:
+    # Of a fork in a process with threads; in the children too.
+    warnings.simplefilter("ignore")
+    os.environ["PYTHONWARNINGS"] = "ignore"
     context: Any = multiprocessing.get_context(method)
-    context.set_forkserver_preload(["agentbus.api.bus", "agentbus.engine.sqlite.engine"])
+    context.set_forkserver_preload(["agentbus.api.bus", *ENGINES])
     # Opened and closed before: nothing of that may be left for the children.
     asyncio.run(declare(url))
     children = [Child(context, target, url, "before") for target in (report, leave_open)]
