@@ -13,12 +13,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import COMMAND, TIMEOUT, Shell
+from tests.cli.conftest import COMMAND, TIMEOUT, Shell, command_with
 from tests.support import zygote
 
 
@@ -67,13 +67,20 @@ class Terminal:
     """A terminal with a command in its foreground."""
 
     def __init__(
-        self, shell: Shell, *words: str, stdout: int | None = None, quiet: bool = True, through: Sequence[str] = ()
+        self,
+        shell: Shell,
+        *words: str,
+        stdout: int | None = None,
+        quiet: bool = True,
+        through: Sequence[str] = (),
+        constants: Mapping[str, float] | None = None,
     ) -> None:
         self.master, self.slave = os.openpty()
         self.resize(40, 100)
         self.before = termios.tcgetattr(self.slave)
+        command = command_with(constants or {})
         self.process = subprocess.Popen(
-            [sys.executable, WRAPPER, *through, COMMAND, "run", *(["--quiet"] if quiet else []), *words],
+            [sys.executable, WRAPPER, *through, *command, "run", *(["--quiet"] if quiet else []), *words],
             cwd=shell.directory,
             env=shell.environment,
             stdin=self.slave,

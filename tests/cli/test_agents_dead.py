@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentbus.cli.context import DEFAULTS
-from agentbus.engine import blocking
+from agentbus.engine import blocking, processes
 from agentbus.errors import LockTimeout, RequestDied
 from agentbus.operations.health import live_processes
 from agentbus.sync.bus import BlockingBus, open_bus
@@ -94,7 +94,11 @@ def test_what_a_dead_agent_held_is_received_at_once(
     assert [one["payload"] for one in nowhere.told("receive", "--agent", "w2", "--url", url)] == ["work"]
 
 
-def test_one_who_looks_does_not_wait_long_for_one_who_writes(url: str, stranger: subprocess.Popen[bytes]) -> None:
+def test_one_who_looks_does_not_wait_long_for_one_who_writes(
+    url: str, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert processes.LOCK_TIMEOUT < DEFAULTS["lock_timeout"] / 2
+    monkeypatch.setattr(processes, "LOCK_TIMEOUT", 0.2)
     with open_bus(url) as bus, open_bus(url) as other:
         holding(bus, stranger.pid)
         kill(stranger)
@@ -108,9 +112,10 @@ def test_one_who_looks_does_not_wait_long_for_one_who_writes(url: str, stranger:
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_question_is_answered_while_nothing_can_be_written(
-    nowhere: Shell, url: str, stranger: subprocess.Popen[bytes]
+    nowhere: Shell, url: str, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file cannot even be opened meanwhile."""
+    """SQLite is left out: a file cannot be opened while writes are paused."""
+    monkeypatch.setattr(processes, "LOCK_TIMEOUT", 0.2)
     with open_bus(url) as bus:
         holding(bus, stranger.pid)
         kill(stranger)
@@ -188,10 +193,12 @@ def test_one_that_asks_hears_that_who_was_asked_died(
 
 
 def test_a_pool_mate_gets_it_long_before_its_wait_ends(shell: Shell, stranger: subprocess.Popen[bytes]) -> None:
-    """The commands themselves, with their own pauses."""
+    """The command itself, in its own process, with a shorter interval between its checks."""
+    assert blocking.HEARTBEAT_INTERVAL < LONG / 2
     with open_bus(shell.directory / ".agentbus") as bus:
         holding(bus, stranger.pid)
-        waiting = shell.start("receive", "--wait", str(LONG), agent="w2")
+        often = {"agentbus.engine.blocking.HEARTBEAT_INTERVAL": 0.2}
+        waiting = shell.start("receive", "--wait", str(LONG), agent="w2", constants=often)
         try:
             until(lambda: len(bus.read(live_processes, None)) == 2)
             begun = time.monotonic()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from agentbus.engine.postgres import health
 from agentbus.operations.health import live_processes
 from agentbus.sync.bus import BlockingBus, open_bus
 from tests.cli.conftest import TIMEOUT, Shell
@@ -358,7 +359,8 @@ def test_what_is_wrong_with_a_server_is_told(remote: Remote, server: Server) -> 
     assert run(server.url, f"SELECT count(*) FROM pg_class WHERE relnamespace = '{schema}'::regnamespace")[0][0][0] == 0
 
 
-def test_the_doctor_looks_at_a_server_that_cannot_be_opened(remote: Remote) -> None:
+def test_the_doctor_looks_at_a_server_that_cannot_be_opened(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_CONNECT_TIMEOUT", 0.1)
     missing = remote.json("doctor", code=1)
     assert [(check["name"], check["status"]) for check in missing[:2]] == [("server", "ok"), ("schema", "error")]
     assert "agentbus init" in missing[1]["fix"]

@@ -21,15 +21,18 @@ from tests.cli.run_helpers import gone, line, record, recorded, running
 from tests.support.processes import eventually
 
 STUBBORN = "trap '' TERM; echo $$; while :; do sleep 0.1; done"
+OFTEN = {"agentbus.cli.run.agent.EVERY": 0.1}
+"""A shorter interval between the checks of the agent."""
 
 
 def test_a_command_whose_agent_is_stopped_ends(shell: Shell) -> None:
     """Also one that does not want to, and it is not restarted."""
     words = ["run", "--agent", "a", "--restart", "3", "--", "sh", "-c"]
-    kind, stubborn = shell.start(*words, "echo $$; exec sleep 60"), None
+    kind, stubborn = shell.start(*words, "echo $$; exec sleep 60", constants=OFTEN), None
     try:
         words[2] = "b"
-        stubborn = shell.start(*words, STUBBORN)
+        constants = {**OFTEN, "agentbus.cli.run.agent._KILL_AFTER": 0.5}
+        stubborn = shell.start(*words, STUBBORN, constants=constants)
         pids = [int(line(process)) for process in (kind, stubborn)]
         shell.say("stop", "--agent", "a", "enough")
         shell.say("stop", "--agent", "b")
@@ -52,7 +55,8 @@ def test_a_command_whose_agent_is_stopped_ends(shell: Shell) -> None:
 
 
 def test_a_command_whose_agent_was_taken_over_ends(shell: Shell) -> None:
-    with running(shell, "--agent", "a", "--json", "--restart", "5", "--", "sh", "-c", "echo $$; exec sleep 60") as run:
+    words = ("--agent", "a", "--json", "--restart", "5", "--", "sh", "-c", "echo $$; exec sleep 60")
+    with running(shell, *words, constants=OFTEN) as run:
         pid = int(line(run))
         assert shell.register("a", takeover=True) == "a#2"
         assert run.wait(TIMEOUT) == 125
@@ -64,7 +68,8 @@ def test_a_command_whose_agent_was_taken_over_ends(shell: Shell) -> None:
 
 
 def test_an_agent_that_is_stopped_in_a_pause_is_not_restarted(shell: Shell) -> None:
-    run = shell.start("run", "--agent", "a", "--restart", "2", "--pause", "600", "--", "false", stdout=subprocess.PIPE)
+    words = ("run", "--agent", "a", "--restart", "2", "--pause", "600", "--", "false")
+    run = shell.start(*words, constants=OFTEN, stdout=subprocess.PIPE)
     try:
         assert run.stderr is not None
         assert b"restart 1 of 2" in run.stderr.readline()
@@ -138,7 +143,8 @@ def test_the_keys_of_a_terminal_are_heard_in_a_pause(shell: Shell) -> None:
 def test_what_is_said_on_a_raw_terminal_is_a_line_of_its_own(shell: Shell) -> None:
     from tests.cli.terminals import Terminal
 
-    terminal = Terminal(shell, "--agent", "a", "--", "sh", "-c", "echo ready; exec sleep 60", quiet=False)
+    words = ("--agent", "a", "--", "sh", "-c", "echo ready; exec sleep 60")
+    terminal = Terminal(shell, *words, quiet=False, constants=OFTEN)
     try:
         terminal.expect("ready")
         eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
