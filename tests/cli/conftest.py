@@ -141,7 +141,7 @@ class Shell:
 
 
 def command_with(constants: Mapping[str, float]) -> list[str]:
-    """Return the words that start ``agentbus`` with other values of constants, by their dotted names: shorter pauses."""
+    """Return the words that start ``agentbus`` with other values of constants, by their dotted names."""
     return [sys.executable, "-c", _PATCHED, json.dumps(constants)] if constants else [COMMAND]
 
 

@@ -21,7 +21,7 @@ CHAPTERS = ["plan", "work", "kill -9", "monitor", "work", "kill -9", "monitor", 
 def test_the_promise_is_kept(nowhere: Shell) -> None:
     # A temporary directory of its own shows what is left over.
     nowhere.environment["TMPDIR"] = str(nowhere.directory)
-    process = nowhere.start("demo", "--pace", "0.15")
+    process = nowhere.start("demo", "--pace", "0.15", constants={"agentbus.cli.demo.story.INTERVAL": 0.1})
     out, err = process.communicate(timeout=110)
     assert (process.returncode, err) == (0, b""), (out, err)
     rows = [line.split("\t") for line in out.decode().splitlines()]

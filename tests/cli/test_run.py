@@ -219,8 +219,13 @@ FAMILY = """
 """A command with three more processes: one that ignores SIGTERM, and one that has left its group."""
 
 
+SHORT_GRACE = {"agentbus.cli.run.supervisor.GRACE": 0.2}
+"""Less time between SIGTERM and SIGKILL for a family that ignores the first."""
+
+
 def test_no_orphan_is_left_when_the_run_is_killed(shell: Shell) -> None:
-    with running(shell, "--agent", "a", "--", "sh", "-c", FAMILY.format(then="wait")) as process:
+    words = ("--agent", "a", "--", "sh", "-c", FAMILY.format(then="wait"))
+    with running(shell, *words, constants=SHORT_GRACE) as process:
         family = [int(line(process)) for _ in range(4)]
         assert not any(map(gone, family))
         process.kill()
@@ -234,7 +239,8 @@ def test_no_orphan_is_left_when_the_run_is_killed(shell: Shell) -> None:
 
 def test_no_orphan_is_left_when_the_command_ends(shell: Shell) -> None:
     script = FAMILY.format(then="read line; exit 0")
-    with running(shell, "--agent", "a", "--", "sh", "-c", script, stdin=subprocess.PIPE) as process:
+    words = ("--agent", "a", "--", "sh", "-c", script)
+    with running(shell, *words, constants=SHORT_GRACE, stdin=subprocess.PIPE) as process:
         family = [int(line(process)) for _ in range(4)]
         assert process.stdin is not None
         process.stdin.close()

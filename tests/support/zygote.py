@@ -13,9 +13,9 @@ directory and streams, so signals, ``kill -9``, ``waitpid`` and ``getppid`` work
 start a real interpreter. Do not use it where the start itself is tested: imports, signals during the start,
 ``/proc/PID/cmdline``, ``sys.flags``.
 
-``search_path(environment)`` is a ``PATH`` with a program ``agentbus`` that does the same for shell scripts. Its process
-passes signals on, and the command ends with it; ``run``, ``demo``, ``worker`` and ``monitor`` become the installed
-command.
+``search_path(environment)`` is a ``PATH`` with programs ``agentbus`` and ``python`` that do the same for shell scripts.
+Their processes pass signals on, and the command ends with them; ``run``, ``demo`` and ``monitor`` become the installed
+command, and ``python`` without a program the interpreter.
 
 A server is started for the first process that needs it and ends with the process that started it. It has one thread
 and no event loop when it forks.
@@ -55,7 +55,8 @@ _STARTUP = (b"LANG", b"LC_", b"PYTHON")
 _FIRST = "import sys; sys.path[0] = {root!r}; from tests.support.zygote import serve; serve({control}, {listener})"
 _SHIM = """#!{python} -IS
 import _signal, _socket, marshal, posix, struct, sys
-if not sys.argv[1:] or sys.argv[1] in ("run", "demo", "worker", "monitor") or {{
+interpreter = {command!r} == {python!r} and "".join(sys.argv[1:2])[:1] == "-"
+if interpreter or not sys.argv[1:] or sys.argv[1] in ("run", "demo", "monitor") or {{
     name: value for name, value in posix.environ.items() if name.startswith(b"PYTHON")
 }} != {options!r}:
     posix.execv({command!r}, [{command!r}, *sys.argv[1:]])
@@ -72,7 +73,8 @@ server.sendmsg([struct.pack("!I", len(request))], [(_socket.SOL_SOCKET, _socket.
 server.sendall(request)
 code = int(server.recv(16) or 1)
 if code < 0:
-    _signal.signal(-code, _signal.SIG_DFL)
+    if code != -9:
+        _signal.signal(-code, _signal.SIG_DFL)
     posix.kill(posix.getpid(), -code)
 posix._exit(code)
 """
@@ -121,7 +123,7 @@ def run(
 
 
 def search_path(environment: Mapping[str, str] = os.environ) -> str:
-    """Return a ``PATH`` on which scripts with this environment find ``agentbus``."""
+    """Return a ``PATH`` on which scripts with this environment find ``agentbus`` and ``python``."""
     found = f"{Path(COMMAND).parent}:{environment.get('PATH', os.defpath)}"
     if not _CAN_FORK:
         return found
@@ -160,10 +162,11 @@ class _Server:
         self._temporary = tempfile.TemporaryDirectory(prefix="zygote-")
         self.directory = Path(self._temporary.name)
         address = str(self.directory / "socket")
-        shim = self.directory / "agentbus"
         options = _options(startup)
-        shim.write_text(_SHIM.format(python=sys.executable, command=COMMAND, address=address, options=options))
-        shim.chmod(0o755)
+        for name, command in (("agentbus", COMMAND), ("python", sys.executable)):
+            shim = self.directory / name
+            shim.write_text(_SHIM.format(python=sys.executable, command=command, address=address, options=options))
+            shim.chmod(0o755)
         self._lock = threading.Lock()
         self._socket, control = socket.socketpair()
         with control, socket.socket(socket.AF_UNIX) as listener:
