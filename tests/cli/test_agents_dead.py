@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agentbus.cli.context import DEFAULTS
+from agentbus.core.validation import HEARTBEAT_INTERVAL
 from agentbus.engine import blocking, processes
 from agentbus.errors import LockTimeout, RequestDied
 from agentbus.operations.health import live_processes
@@ -194,7 +195,7 @@ def test_one_that_asks_hears_that_who_was_asked_died(
 
 def test_a_pool_mate_gets_it_long_before_its_wait_ends(shell: Shell, stranger: subprocess.Popen[bytes]) -> None:
     """The command itself, in its own process, with a shorter interval between its checks."""
-    assert blocking.HEARTBEAT_INTERVAL < LONG / 2
+    assert HEARTBEAT_INTERVAL < LONG / 2
     with open_bus(shell.directory / ".agentbus") as bus:
         holding(bus, stranger.pid)
         often = {"agentbus.engine.blocking.HEARTBEAT_INTERVAL": 0.2}

@@ -63,7 +63,7 @@ def test_a_narrow_terminal_cuts_no_word(monkeypatch: pytest.MonkeyPatch, capsys:
         assert {"acknowledged", "completed", "✓", "✗", "Kept."} <= set(shown.split())
 
 
-def test_ctrl_c_ends_everybody(nowhere: Shell) -> None:
+def test_ctrl_c_ends_all_processes(nowhere: Shell) -> None:
     nowhere.environment["TMPDIR"] = str(nowhere.directory)
     process = nowhere.start("demo")
     assert process.stdout is not None

@@ -152,11 +152,11 @@ class Remote(Shell):
 
 @pytest.fixture
 def remote(server: Server) -> Iterator[Remote]:
-    """A schema of its own, in which nobody has made a bus yet."""
+    """A schema of its own, without a bus."""
     name = f"bus_{time.monotonic_ns()}"
     run(server.url, f"CREATE SCHEMA {name} AUTHORIZATION guest")
     with tempfile.TemporaryDirectory(prefix="agentbus-cli-") as directory:
-        yield Remote(Path(directory), guest(server, more=f"?schema={name}"))
+        yield Remote(Path(directory), guest(server, more=f"?sslmode=disable&schema={name}"))
 
 
 def stored(server: Server, schema: str) -> str:
@@ -229,7 +229,7 @@ def test_one_that_waits_is_woken_by_another(remote: Remote) -> None:
             for process in (waiting, asking):
                 process.kill()
                 process.communicate()
-        assert bus.read(live_processes, None) == [], "whoever waited has left"
+        assert bus.read(live_processes, None) == [], "the waiting processes have left"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
