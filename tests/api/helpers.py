@@ -21,7 +21,7 @@ E = TypeVar("E", bound=AgentBusError)
 
 async def soon(awaitable: Awaitable[T]) -> T:
     """Wait for something that must come without time passing on the bus's clock."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         return await awaitable
 
 

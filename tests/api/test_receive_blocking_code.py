@@ -26,8 +26,8 @@ from tests.api.task_workers import step_of, task_of, work_off, working
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
-LEASE = 1.0
-"""Seconds of a lease where real time must pass."""
+SHORT = 0.3
+"""Seconds of a lease that the watchdog renews in real time, and that expires in fake time."""
 
 
 _counting = threading.Lock()
@@ -344,35 +344,74 @@ class Blocking:
         return blocking
 
 
-@pytest.mark.slow
+class Renewals:
+    """What the watchdog of a bus writes while the loop is blocked. The time is that of the fake clock."""
+
+    def __init__(self, bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._times: dict[str, int] = {}
+        connect = bus.engine.blocking
+
+        def watched() -> Any:
+            store = connect()
+            write = store.write
+
+            def noted(operation: Any, request: Any) -> Any:
+                now = clock.now().awake
+                answer = write(operation, request)
+                with self._changed:
+                    self._times[operation.name] = now
+                    self._changed.notify_all()
+                return answer
+
+            monkeypatch.setattr(store, "write", noted)
+            return store
+
+        monkeypatch.setattr(bus.engine, "blocking", watched)
+
+    def wait_for(self, *operations: str) -> None:
+        """Wait until each of these was written at the present time of the clock."""
+        now = self._clock.now().awake
+        with self._changed:
+            assert self._changed.wait_for(lambda: all(self._times.get(name, 0) >= now for name in operations), 60)
+
+
 async def test_a_step_that_blocks_the_loop_keeps_all_leases_and_is_reported(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    engine: Engine, clock: FakeClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long enough that the thread gets its turn in time on a busy machine.
-    lease = 5.0
-    step = Blocking(6)
+    """The watchdog works in real time, and leases expire in fake time: a busy machine loses none."""
+    step = Blocking(120)
     stolen: list[Any] = []
 
-    async def other() -> None:
-        async with engine.connect(clock=None) as bus:
+    async def other(renewals: Renewals) -> None:
+        async with engine.connect() as bus:
             b = await worker(bus, "b", pools=["p"])
-            await asyncio.to_thread(step.begun.wait, 20)
-            async with running(b.serve(lambda message, unit: stolen.append(message.payload))):
-                await bus.tasks.run_worker(step.workflow("other"), lease=lease)
+            try:
+                await asyncio.to_thread(step.begun.wait, 60)
+                for _ in range(3):
+                    await asyncio.to_thread(renewals.wait_for, "extend", "renew_tasks", "heartbeat")
+                    clock.stall(SHORT * 0.8)
+                    stolen.extend(await b.receive_many(10, timeout=0))
+                    await work_off(bus, step.workflow("other"), lease=SHORT)
+            finally:
+                step.enough.set()
 
-    async with engine.connect(clock=None, beat_every=0.5) as bus:
+    async with engine.connect(beat_every=0.01, max_blocked=10_000) as bus:
+        renewals = Renewals(bus, clock, monkeypatch)
         a = await worker(bus, "a", pools=["p"])
         await a.send(pool("p"), "note", "held")
-        async with await take(a, lease=lease):
+        async with await take(a, lease=SHORT):
             task = (await bus.tasks.start(step.workflow("first"), id="t-1")).id
-            with elsewhere(other):
-                async with working(bus, step.workflow("first"), lease=lease):
-                    record = await bus.tasks.wait(task, timeout=60)
+            with elsewhere(partial(other, renewals)):
+                async with working(bus, step.workflow("first"), lease=SHORT):
+                    record = await soon(bus.tasks.wait(task))
         assert (await bus.stats()).messages == {"acked": 1}
     assert record is not None
     assert (record.status, record.result) == ("completed", "first")
     assert (step.executed, stolen) == (["first"], [])
-    (report,) = [line for line in caplog.messages if "the event loop was blocked for" in line]
+    # On a busy machine, other code may take longer than half of this short lease.
+    (report,) = [line for line in caplog.messages if "the event loop was blocked for" in line and "t-1" in line]
     assert "by step 'sleep' of task t-1 (test_receive_blocking_code.py:" in report
 
 
@@ -388,7 +427,7 @@ async def test_a_handler_that_blocks_the_loop_is_reported(bus: Bus, caplog: pyte
             time.sleep(0.01)  # noqa: ASYNC251 - the loop is to be blocked
         handled.append(message.message_id)
 
-    async with running(a.serve(handle, lease=LEASE)):
+    async with running(a.serve(handle, lease=SHORT)):
         while not handled:  # noqa: ASYNC110 - real time
             await asyncio.sleep(0.01)
     (report,) = [line for line in caplog.messages if "the event loop was blocked for" in line]
@@ -397,23 +436,27 @@ async def test_a_handler_that_blocks_the_loop_is_reported(bus: Bus, caplog: pyte
 
 @pytest.mark.one_engine
 async def test_a_loop_that_is_blocked_beyond_the_bound_loses_its_lease(
-    engine: Engine, caplog: pytest.LogCaptureFixture
+    engine: Engine, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    step = Blocking(30)
+    step = Blocking(120)
+
+    def abandoned() -> None:
+        give_up = time.monotonic() + 60
+        while "the lease on task t-1 is abandoned" not in caplog.text and time.monotonic() < give_up:
+            time.sleep(0.01)
 
     async def other() -> None:
-        async with engine.connect(clock=None) as bus:
-            await asyncio.to_thread(step.begun.wait, 20)
-            async with working(bus, step.workflow("other"), lease=LEASE):
-                await bus.tasks.wait("t-1", timeout=20)
-                step.enough.set()
-                await asyncio.Event().wait()
+        async with engine.connect() as bus:
+            await asyncio.to_thread(abandoned)
+            clock.stall(SHORT)
+            await work_off(bus, step.workflow("other"), lease=SHORT)
+            step.enough.set()
 
-    async with engine.connect(clock=None, max_blocked=0.5) as bus:
+    async with engine.connect(max_blocked=0.5) as bus:
         task = (await bus.tasks.start(step.workflow("first"), id="t-1")).id
         with elsewhere(other):
-            async with working(bus, step.workflow("first"), lease=LEASE):
-                record = await bus.tasks.wait(task, timeout=20)
+            async with working(bus, step.workflow("first"), lease=SHORT):
+                record = await soon(bus.tasks.wait(task))
     assert record is not None
     assert (record.status, record.result) == ("completed", "other")
     assert step.executed == ["first", "other"]
@@ -430,10 +473,10 @@ async def test_a_task_that_is_lost_is_not_renewed_again_while_the_loop_is_blocke
 
     async def stop() -> None:
         await asyncio.to_thread(step.begun.wait, 20)
-        async with engine.connect(clock=None) as other:
+        async with engine.connect() as other:
             await other.tasks.stop("t-1")
 
-    async with engine.connect(clock=None, beat_every=0.1, max_blocked=1000) as bus:
+    async with engine.connect(beat_every=0.01, max_blocked=10_000) as bus:
         blocking = bus.engine.blocking
 
         def watched() -> Any:
@@ -454,7 +497,7 @@ async def test_a_task_that_is_lost_is_not_renewed_again_while_the_loop_is_blocke
         monkeypatch.setattr(bus.engine, "blocking", watched)
         await bus.tasks.start(step.workflow("first"), id="t-1")
         with elsewhere(stop):
-            async with working(bus, step.workflow("first"), lease=LEASE):
+            async with working(bus, step.workflow("first"), lease=SHORT):
                 await asyncio.to_thread(step.enough.wait, 60)
     assert answers.count(lost) == 1
 
