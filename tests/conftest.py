@@ -135,12 +135,12 @@ class PostgresStore:
 
 def copy_bus(template: Path, directory: Path) -> None:
     """Copy the directory of a closed bus, and give the copy an identity of its own."""
-    shutil.copytree(template, directory, copy_function=_copy_file)
+    shutil.copytree(template, directory, copy_function=copy_file)
     with closing(sqlite3.connect(directory / "bus.db", isolation_level=None)) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'bus'", [uuid.uuid4().hex[:16]])
 
 
-def _copy_file(source: str, target: str) -> None:
+def copy_file(source: str, target: str) -> None:
     """Copy a file; the disk reserve, 4 MB, as a hole of the same size."""
     if not source.endswith("bus.ballast"):
         shutil.copy2(source, target)

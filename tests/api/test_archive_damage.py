@@ -22,8 +22,10 @@ from agentbus import Bus, RetentionPolicy
 from agentbus.errors import DamagedArchive, InvalidInput, NoSuchFile, NotWritable
 from tests.api.helpers import known, stored, take, worker
 from tests.api.retention_helpers import DAY, full
+from tests.conftest import copy_file
 from tests.support.cases import each
 from tests.support.clock import FakeClock
+from tests.support.examples import examples
 
 # Damage
 
@@ -64,7 +66,7 @@ async def copied(retired: Path) -> AsyncIterator[tuple[Bus, Path]]:
     """Open a copy of the retired bus; with it comes the path of its archive."""
     with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
         target = Path(directory) / "bus"
-        shutil.copytree(retired, target)
+        shutil.copytree(retired, target, copy_function=copy_file)
         clock = FakeClock()
         clock.advance(100 * DAY)
         (archive,) = (target / "archive").iterdir()
@@ -72,49 +74,50 @@ async def copied(retired: Path) -> AsyncIterator[tuple[Bus, Path]]:
             yield bus, archive
 
 
-@each(
-    ("kind", "change"),
-    [
-        ("message", {"payload": '"forged"'}),
-        ("message", {"payload": "{"}),
-        ("message", {"priority": 99}),
-        ("message", {"status": "queued"}),
-        ("message", {"type": "not a name"}),
-        ("message", {"id": "1"}),
-        ("message", {"finished": None}),
-        ("message", {"mailbox_kind": "letterbox"}),
-        ("message", {"extra": 1}),
-        ("checkpoint", {"snapshot": '{"step":2}'}),
-        ("checkpoint", {"owner_kind": "nobody"}),
-        ("document", {"value": "[]"}),
-        ("document", {"session": "s2"}),
-        ("agent", {"status": "running"}),
-        ("agent", {"ended": None}),
-        ("agent", {"type": "not a name"}),
-        ("agent", {"id": "not a name"}),
-        ("state", {"value": "3"}),
-        ("state", {"version": 0, "key": "other"}),
-        ("participant", {"result": "{}"}),
-        ("event", {"facts": "no json"}),
-        ("event", {"record": "unheard-of"}),
-        # Numbers that would leave none for what comes after, or that no row can have.
-        ("message", {"id": 2**63 - 1}),
-        ("message", {"id": 2**70}),
-        ("message", {"id": 0}),
-        ("message", {"id": -7}),
-        ("checkpoint", {"id": 2**63 - 1}),
-        ("event", {"id": 2**63 - 1}),
-        ("agent", {"epoch": 2**63 - 1}),
-        ("state", {"version": 2**63 - 1, "key": "other"}),
-        ("message", {"sender": "a\0b"}),
-        # JSON that is none of what is read there.
-        ("agent", {"metadata": '{"x": ' + "[" * 200 + "]" * 200 + "}"}),
-        ("agent", {"capabilities": "[1]"}),
-        ("agent", {"metadata": "[]"}),
-        ("agent", {"evidence": "[1]"}),
-        ("checkpoint", {"files": '[{"path": 1}]', "file_count": 1}),
-    ],
-)
+TAMPERED: list[tuple[str, dict[str, Any]]] = [
+    ("message", {"payload": '"forged"'}),
+    ("message", {"payload": "{"}),
+    ("message", {"priority": 99}),
+    ("message", {"status": "queued"}),
+    ("message", {"type": "not a name"}),
+    ("message", {"id": "1"}),
+    ("message", {"finished": None}),
+    ("message", {"mailbox_kind": "letterbox"}),
+    ("message", {"extra": 1}),
+    ("checkpoint", {"snapshot": '{"step":2}'}),
+    ("checkpoint", {"owner_kind": "nobody"}),
+    ("document", {"value": "[]"}),
+    ("document", {"session": "s2"}),
+    ("agent", {"status": "running"}),
+    ("agent", {"ended": None}),
+    ("agent", {"type": "not a name"}),
+    ("agent", {"id": "not a name"}),
+    ("state", {"value": "3"}),
+    ("state", {"version": 0, "key": "other"}),
+    ("participant", {"result": "{}"}),
+    ("event", {"facts": "no json"}),
+    ("event", {"record": "unheard-of"}),
+    # Numbers that would leave none for what comes after, or that no row can have.
+    ("message", {"id": 2**63 - 1}),
+    ("message", {"id": 2**70}),
+    ("message", {"id": 0}),
+    ("message", {"id": -7}),
+    ("checkpoint", {"id": 2**63 - 1}),
+    ("event", {"id": 2**63 - 1}),
+    ("agent", {"epoch": 2**63 - 1}),
+    ("state", {"version": 2**63 - 1, "key": "other"}),
+    ("message", {"sender": "a\0b"}),
+    # JSON that is none of what is read there.
+    ("agent", {"metadata": '{"x": ' + "[" * 200 + "]" * 200 + "}"}),
+    ("agent", {"capabilities": "[1]"}),
+    ("agent", {"metadata": "[]"}),
+    ("agent", {"evidence": "[1]"}),
+    ("checkpoint", {"files": '[{"path": 1}]', "file_count": 1}),
+]
+FIRST_OF_KIND = [next(case for case in TAMPERED if case[0] == kind) for kind in dict(TAMPERED)]
+
+
+@each(("kind", "change"), TAMPERED)
 async def test_a_tampered_line_is_reported_and_the_others_are_restored(
     retired: Path, kind: str, change: dict[str, Any]
 ) -> None:
@@ -132,7 +135,9 @@ async def test_a_tampered_line_is_reported_and_the_others_are_restored(
         await a.send("b", "note", "the bus still works")
         await a.checkpoint("n", "so do checkpoints")
         assert (await worker(bus, "a")).epoch == 2
-        assert not [check for check in await bus.doctor() if check.status == "error"]
+        # The rows that are restored are the same for each tampered line of a kind.
+        if (kind, change) in FIRST_OF_KIND or examples.full:
+            assert not [check for check in await bus.doctor() if check.status == "error"]
 
 
 async def test_a_line_over_the_size_limit_is_refused(bus: Bus, clock: FakeClock, tmp_path: Path) -> None:
@@ -335,7 +340,7 @@ async def test_a_small_file_that_inflates_without_end_is_refused_early(bus: Bus,
         for _ in range(0 if trap == "members" else 120):
             file.write((b"\n" if trap == "lines" else b"0") * 1_000_000)
     if trap == "members":
-        path.write_bytes(path.read_bytes() + b"\x1f\x8b\x08\0" * 20_000)
+        path.write_bytes(path.read_bytes() + b"\x1f\x8b\x08\0" * 3_000)
     tracemalloc.start()
     try:
         with anyio.fail_after(40):

@@ -24,7 +24,7 @@ def test_a_copy_interrupted_at_any_page_resumes(places: Places, monkeypatch: pyt
     while True:
         try:
             # Each time a little further, also in the closing comparison.
-            report = places.copy(cut_after(10 + 15 * cuts))
+            report = places.copy(cut_after(10 + 20 * cuts))
             break
         except Cut:
             cuts += 1

@@ -65,7 +65,7 @@ async def test_idle_is_not_dead(bus: Bus, clock: FakeClock) -> None:
         running(b.request("c", "coordination_request", timeout=HOUR)) as asking,
     ):
         for _ in range(2):
-            await clock.pass_time(150)
+            await clock.pass_time(70)
             await bus.sweep(fail_stuck_after=60)
         assert await status(bus, "a", "b") == ["running", "running"]
         assert not waiting.done()
@@ -114,12 +114,12 @@ async def test_a_recent_call_counts_more_than_an_older_heartbeat(bus: Bus, clock
 
 
 async def test_the_timeout_of_an_agent_decides_when_it_is_suspect(bus: Bus, clock: FakeClock) -> None:
-    await worker(bus, "a", patience=600)
+    await worker(bus, "a", patience=200)
     await worker(bus, "b", patience=1)
-    await clock.pass_time(300)
+    await clock.pass_time(100)
     await bus.sweep()
     assert await status(bus, "a", "b") == ["running", "suspect"]
-    await clock.pass_time(320)
+    await clock.pass_time(120)
     await bus.sweep()
     assert await status(bus, "a") == ["suspect"]
 
@@ -150,7 +150,7 @@ async def test_an_agent_that_came_in_time_is_like_any_other(bus: Bus, clock: Fak
     a = await worker(bus, "a")
     assert a.epoch == 1
     async with running(a.receive()):
-        await clock.pass_time(300)
+        await clock.pass_time(130)
         await bus.sweep(fail_stuck_after=60)
         assert await status(bus, "a") == ["running"]
     kinds = [event.kind async for event in bus.events(subject="agent:a")]

@@ -17,6 +17,7 @@ from agentbus.errors import AgentFenced, LeaseLost, VersionConflict
 from tests.api.helpers import stored, worker
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
+from tests.support.examples import examples
 from tests.support.figures import Figure
 
 
@@ -112,6 +113,7 @@ TIMES = st.tuples(st.sampled_from(["advance", "advance", "jump"]), st.sampled_fr
 
 STEPS = st.one_of(SENDS, SENDS, CLAIMS, CLAIMS, CLAIMS, SETTLEMENTS, SETTLEMENTS, SETTLEMENTS, TIMES, LIVES, SETS)
 
+_PROFILE = settings.get_profile("faults")
 _round = count()
 _done: Counter[str] = Counter()
 
@@ -134,7 +136,12 @@ def counted(figure: Figure, request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.fault(14)
-@settings(settings.get_profile("faults"), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    _PROFILE,
+    max_examples=_PROFILE.max_examples if examples.full else 20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(steps=st.lists(STEPS, min_size=8, max_size=60))
 async def test_any_sequence_ends_as_the_model_says(bus: Bus, clock: FakeClock, counted: None, steps: list[Any]) -> None:
     _done.update(examples=1, steps=len(steps))

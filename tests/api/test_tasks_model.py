@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ import agentbus
 from agentbus import Bus, Task
 from agentbus.api.tasks.workflow import Workflow
 from agentbus.errors import UnknownApproval, UnknownStep, WrongState
+from tests.conftest import Engine
 from tests.support.clock import FakeClock
 from tests.support.examples import examples
 
@@ -340,6 +343,13 @@ BEGINNINGS = st.sampled_from([
 """Where it becomes interesting."""
 
 _round = count()
+
+
+@pytest.fixture
+async def bus(engine: Engine) -> AsyncIterator[Bus]:
+    """A bus with few heartbeats: the rules of a task do not depend on them."""
+    async with engine.connect(beat_every=30) as bus:
+        yield bus
 
 
 @settings(
