@@ -274,6 +274,8 @@ class Message:
             raise LeaseLost(message_id=self.message_id, status="settled", holder="no agent")
         if self._task is not None:
             raise Misuse(reason=f"the block of {self.message_id} is open already")
+        # Renewal would start on the event loop of the caller.
+        self._agent.engine.check()
         # Not a cancel scope: another task may leave the block than entered it (a generator that is closed).
         self._task = asyncio.current_task()
         self._unit = Unit(self._agent, self.session).open()
