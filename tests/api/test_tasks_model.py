@@ -353,7 +353,7 @@ async def bus(engine: Engine) -> AsyncIterator[Bus]:
 
 
 @settings(
-    max_examples=examples(40),
+    max_examples=40 if examples.full else 6,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
