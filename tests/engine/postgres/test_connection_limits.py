@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -25,13 +26,20 @@ LIMIT = "ALTER ROLE {} CONNECTION LIMIT {}"
 
 @asynccontextmanager
 async def limited(name: str, connections: int) -> AsyncIterator[str]:
-    """A bus of a user of its own, which may have this many connections."""
+    """Yield the URL of a bus of a user of its own, which may have this many connections."""
+    # Unique on the server: other modules and other processes of the same run may use the plain name.
+    name = f"{name}_{os.getpid()}"
     statements = (f"CREATE ROLE {name} LOGIN", f"CREATE SCHEMA {name} AUTHORIZATION {name}")
     await asyncio.to_thread(run, server_url(), *statements, LIMIT.format(name, connections))
     try:
         yield at_schema(server_url(), name).replace("agentbus@", f"{name}@")
     finally:
         await asyncio.to_thread(run, server_url(), f"DROP SCHEMA {name} CASCADE", f"DROP ROLE {name}")
+
+
+def role(place: str) -> str:
+    """Return the user of a bus made by ``limited``, which is the owner of the schema of the same name."""
+    return parse(place).schema
 
 
 @pytest.mark.usefixtures("url")
@@ -41,7 +49,7 @@ async def test_a_limit_of_connections_is_said_by_name_and_soon(caplog: pytest.Lo
             async with agentbus.connect(place):
                 pass
         # A bus that has lost its connections, and is refused others.
-        await asyncio.to_thread(run, server_url(), LIMIT.format("few", 0), CUT_OFF.format("few"))
+        await asyncio.to_thread(run, server_url(), LIMIT.format(role(place), 0), CUT_OFF.format(role(place)))
         begun = time.monotonic()
         with pytest.raises(TooManyConnections, match="few") as found:
             await agent.send("a", "note", 1)
@@ -52,7 +60,7 @@ async def test_a_limit_of_connections_is_said_by_name_and_soon(caplog: pytest.Lo
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert [text for text in said if "too many connections" in text and f"up to {CROWDED:g} s" in text]
         # The only one that there is goes to what writes, and reads too, whichever was first.
-        await asyncio.to_thread(run, server_url(), LIMIT.format("few", 1))
+        await asyncio.to_thread(run, server_url(), LIMIT.format(role(place), 1))
         await _patiently(lambda: agent.send("a", "note", 2))
         assert [one.id for one in (await bus.agents.list()).items] == ["a"]
 
@@ -95,7 +103,7 @@ async def test_open_buses_finish_while_every_further_connection_is_refused(
     async with limited("packed", 0) as place, asyncio.timeout(120), asyncio.TaskGroup() as group:
         buses: list[tuple[AsyncExitStack, agentbus.Bus]] = []
         for number in range(6):
-            await asyncio.to_thread(run, server_url(), LIMIT.format("packed", 2 * (number + 1)))
+            await asyncio.to_thread(run, server_url(), LIMIT.format(role(place), 2 * (number + 1)))
             held = AsyncExitStack()
             buses.append((held, await held.enter_async_context(agentbus.connect(place))))
         with pytest.raises(TooManyConnections):
@@ -152,7 +160,7 @@ async def test_a_bus_that_cannot_be_opened_leaves_no_connection_behind() -> None
             with pytest.raises(TooManyConnections):
                 async with agentbus.connect(place):
                     pass
-        await asyncio.to_thread(run, server_url(), LIMIT.format("one", 2))
+        await asyncio.to_thread(run, server_url(), LIMIT.format(role(place), 2))
         async with agentbus.connect(place):
             pass
 

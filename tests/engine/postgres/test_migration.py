@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +71,8 @@ def _rows(url: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 def place(name: str) -> str:
-    """A schema that this test alone uses: it is not to be used again."""
+    """Return the URL of a schema that only the calling test uses, absent from the server."""
+    name = f"migration_{name}_{os.getpid()}"
     run(server_url(), f"DROP SCHEMA IF EXISTS {name} CASCADE")
     return at_schema(server_url(), name)
 
