@@ -40,7 +40,10 @@ def uses() -> tuple[tuple[str, str, int | None], ...]:
 
 
 def _uses() -> Iterator[tuple[str, str, int | None]]:
+    words = re.compile("|".join((*NAMING, "queries")))
     for file in PACKAGE.rglob("*.py"):
+        if not words.search(file.read_text(encoding="utf-8")):
+            continue
         for node in package_nodes(file):
             count: int | None = None
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMING:
@@ -59,7 +62,8 @@ def _may_name(index: ast.expr) -> bool:
 
 
 def _is_queries(node: ast.expr) -> bool:
-    return ast.unparse(node).endswith("queries")
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    return name.endswith("queries")
 
 
 def _named(name: ast.expr) -> list[str]:
