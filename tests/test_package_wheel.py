@@ -107,8 +107,9 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
-    install = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", "--no-compile")
-    run(*install, wheel, cwd=elsewhere)
+    # --prefix instead of --python, which starts pip twice.
+    install = (sys.executable, "-m", "pip", "install", "--prefix", environment, "--ignore-installed")
+    run(*install, "--no-deps", "--no-index", "--no-compile", wheel, cwd=elsewhere)
     (packages,) = environment.glob("lib/python*/site-packages")
     (distribution,) = importlib.metadata.distributions(path=[str(packages)])
     for needed in requirements(distribution):

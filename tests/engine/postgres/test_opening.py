@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ from agentbus.errors import (
 from agentbus.sync.bus import open_store
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server, at_schema, server_url
+from tests.support.zygote import Popen
 
 
 @pytest.fixture(scope="module")
@@ -261,13 +263,11 @@ async def test_processes_that_open_a_new_bus_at_once_all_succeed(schemas: Any, t
     place = at_schema(server_url(), "crowd")
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     processes = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _OPEN, place, str(number), env=environment, stderr=asyncio.subprocess.PIPE
-        )
+        Popen([sys.executable, "-c", _OPEN, place, str(number)], env=environment, stderr=subprocess.PIPE)
         for number in range(MANY)
     ]
     for process in processes:
-        _, said = await process.communicate()
+        _, said = await asyncio.to_thread(process.communicate)
         assert process.returncode == 0, said.decode()
     async with agentbus.connect(place) as bus:
         assert len([event async for event in bus.events(kind="mailbox_declared")]) == MANY

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +16,7 @@ import pytest
 import agentbus
 from agentbus.sync.bus import open_bus
 from tests.engine.sqlite.mount_namespace import run_mounted
+from tests.support import zygote
 
 LOOKS = (
     "status", "agents list", "agents show a", "messages list", "messages show m-1", "messages dead", "task list",
@@ -26,15 +25,23 @@ LOOKS = (
 )  # fmt: skip
 WRITES = ("send a note 1 --agent a", "register b --type worker", "receive --agent a", "types add new", "wait --agent a")
 _STRANGER = 65534
-_BYPASS = (1, 2, 3)
-"""CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER: what lets root write where it may not."""
-_PR_CAPBSET_DROP = 24
-_SCRIPT = """
-import io, json, sys
+_REFUSED = 77
+_SCRIPT = f"""
+import ctypes, io, json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
 from agentbus.cli.main import main
 
-told = {}
+# Permissions bind root too without CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH and CAP_FOWNER.
+if os.geteuid() == 0:
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    failed = libc.capget(header, sets)
+    for number in range(3):
+        sets[number] &= ~(1 << 1 | 1 << 2 | 1 << 3)
+    if failed or libc.capset(header, sets):
+        sys.exit({_REFUSED})
+
+told = {{}}
 for words in json.loads(sys.argv[2]):
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     with redirect_stdout(out), redirect_stderr(err):
@@ -45,24 +52,14 @@ print(json.dumps(told))
 """
 
 
-def powerless() -> None:
-    """Before exec: root is bound by permissions like everybody else."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    for capability in _BYPASS:
-        if os.geteuid() == 0 and prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
-            os._exit(77)
-
-
 def run(place: Path, *commands: str, **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
+    """Run commands in a process that permissions bind, even if root runs it."""
+    done = zygote.run(
         [sys.executable, "-c", _SCRIPT, str(place), json.dumps(commands)],
         env={**{name: text for name, text in os.environ.items() if not name.startswith("AGENTBUS_")}, **environment},
-        preexec_fn=powerless,
-        capture_output=True,
         timeout=120,
-        check=False,
     )
-    if done.returncode == 77:
+    if done.returncode == _REFUSED:
         pytest.skip("this root cannot give up its power over files")
     assert done.returncode == 0, done.stderr.decode()
     told: dict[str, Any] = json.loads(done.stdout)
@@ -178,8 +175,6 @@ def test_a_private_bus_of_another_user_says_how_it_can_be_read(place: Path) -> N
 
 
 def test_an_old_bus_that_cannot_be_brought_up_to_date_says_so(place: Path) -> None:
-    import sqlite3
-
     raw = sqlite3.connect(place / "bus.db", isolation_level=None)
     raw.execute("PRAGMA user_version = 1")
     raw.close()
