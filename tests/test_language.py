@@ -32,7 +32,7 @@ DEFINITION = re.compile(r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.M
 OPENINGS = ("What", "Whether", "Who", "Which", "How")
 GERUNDS = frozenset({"blocking", "mapping", "receiving", "sending"})
 """Modules whose names are the field's own words."""
-OPENED = re.compile(rf"""["']\s*(?:{'|'.join(OPENINGS)})\b""")
+OPENED = re.compile(rf"""["']\s*(?:{"|".join(OPENINGS)})\b""")
 """A literal that begins with one of the openings: the source of a docstring that does has a match."""
 NO_GERUNDS = frozenset({"string", "ring", "thing"})
 EXCLUDED: frozenset[str] = frozenset()

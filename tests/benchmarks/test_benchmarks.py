@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from benchmarks.run import INTERRUPTED, run
 pytestmark = pytest.mark.slow
 
 
-def test_a_quick_run_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_run_writes_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "QUICK", replace(queue.QUICK, messages=3, quiet=0.05))
     results = tmp_path / "results"
     asked = ["--quick", "--directory", str(tmp_path), "--results", str(results)]
     asked += [word for one in ("queue.one", "queue.idle", "writers.2", "registry.lookup-100")

@@ -13,9 +13,18 @@ from typing import Any
 
 import pytest
 
-import agentbus
+from tests.support import zygote
 
-_SOURCE = str(Path(agentbus.__file__).resolve().parents[1])
+_ENTER = """
+import ctypes, subprocess, sys
+
+if ctypes.CDLL(None).unshare(0x00020000):  # CLONE_NEWNS
+    sys.exit("unshare failed")
+mount, script = sys.argv[2:]
+del sys.argv[2:]
+subprocess.run(["sh", "-e", "-c", f'mount --make-rprivate /\\n{mount}', "sh", sys.argv[1]], check=True)
+exec(compile(script, "<script>", "exec"))
+"""
 
 
 def run_mounted(mount: str, script: str, directory: Path) -> Any:
@@ -23,21 +32,16 @@ def run_mounted(mount: str, script: str, directory: Path) -> Any:
     JSON."""
     if not _possible():
         pytest.skip("mounting needs root or user namespaces, and the unshare command")
+    if os.getuid() == 0:
+        return ran([sys.executable, "-c", _ENTER, str(directory), mount, script])
     command = [*_unshare(), "sh", "-e", "-c", f'{mount}\nexec "$0" -c "$2" "$1"']
     return ran([*command, sys.executable, str(directory), script])
 
 
 def ran(command: list[str]) -> Any:
     """Run a command that uses the bus; what it prints is JSON."""
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": _SOURCE},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    done = zygote.run(command, timeout=60)
+    assert done.returncode == 0, f"{done.stdout.decode()}\n{done.stderr.decode()}"
     return json.loads(done.stdout)
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,10 @@ from agentbus.engine.sqlite.schema_check import check_expressions
 from agentbus.errors import InvalidUrl
 from agentbus.records import Check
 from tests.engine.sqlite.health_helpers import NAMES, busy
+from tests.support import zygote
 from tests.support.clock import FakeClock
+
+OPEN_CHECKS = 5
 
 
 def files(path: Path) -> dict[str, tuple[int, str]]:
@@ -98,12 +100,12 @@ async def test_a_bus_that_is_open_here_keeps_working(tmp_path: Path) -> None:
     await made(tmp_path)
     async with agentbus.connect(tmp_path) as bus:
         a = await bus.register("a", type="worker")
-        for number in range(20):
+        for number in range(OPEN_CHECKS):
             await a.send("a", "note", number)
             assert not [check for check in await agentbus.doctor(tmp_path) if check.status == "error"]
         assert [check.name for check in await agentbus.doctor(tmp_path)] == NAMES
     connection = sqlite3.connect(tmp_path / "bus.db")
-    assert connection.execute("SELECT count(*) FROM messages WHERE status = 'queued'").fetchone() == (20 + 1,)
+    assert connection.execute("SELECT count(*) FROM messages WHERE status = 'queued'").fetchone() == (OPEN_CHECKS + 1,)
     connection.close()
 
 
@@ -116,7 +118,7 @@ async def main():
         os.kill(os.getpid(), 9)
 asyncio.run(main())
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
+    zygote.run([sys.executable, "-c", code, str(tmp_path)], timeout=60)
     assert (tmp_path / "bus.db-wal").stat().st_size
     assert await ill(tmp_path) == {}
     checks = {check.name: check for check in await agentbus.doctor(tmp_path)}

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 import agentbus
+from agentbus.core import cancellation
 from agentbus.errors import LockTimeout
 from tests.api.helpers import count, take, worker
 from tests.engine.sqlite.lock_holder import held_elsewhere
@@ -51,7 +52,8 @@ async def test_a_new_bus_says_it_too(tmp_path: Path) -> None:
         assert refused.value.pid == pid
 
 
-async def test_closing_does_not_wait_for_the_lock_for_long(tmp_path: Path) -> None:
+async def test_closing_does_not_wait_for_the_lock_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation, "SHUTDOWN_TIMEOUT", 0.1)
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(agentbus.connect(tmp_path, lock_timeout=60))
         await worker(bus, "a")
@@ -62,9 +64,10 @@ async def test_closing_does_not_wait_for_the_lock_for_long(tmp_path: Path) -> No
 
 
 async def test_a_bus_closed_while_the_lock_is_held_is_marked_dead_though_its_program_lives(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a server that opens the bus for each job: the next one must get the agent and continue its session."""
+    monkeypatch.setattr(cancellation, "SHUTDOWN_TIMEOUT", 0.1)
     async with AsyncExitStack() as stack:
         bus = await stack.enter_async_context(agentbus.connect(tmp_path))
         session = bus.session("planning", id="p")
