@@ -32,10 +32,11 @@ from agentbus.errors import (
     VersionConflict,
 )
 from tests.support.clock import FakeClock
+from tests.support.examples import examples
 from tests.support.proxy import proxied, socket_and_schema
 
 Statements = list[str]
-TIMES = 10
+TIMES = 10 if examples.full else 4
 
 
 @contextmanager
@@ -75,7 +76,7 @@ async def test_an_idle_process_is_woken_before_the_commit_too(url: str, monkeypa
         receiver = await other.register("receiver", type="worker")
         await warm(sender, "receiver")
         await receiver.receive_many(2, timeout=5)
-        for number in range(20):
+        for number in range(20 if examples.full else 6):
             waiting = asyncio.create_task(receiver.receive(timeout=30))
             await asyncio.sleep(0.01)
             with overheard(monkeypatch) as heard:
@@ -167,7 +168,7 @@ async def test_a_recipient_that_was_deleted_and_came_back_gets_its_own(buses: li
 
 async def test_no_send_that_begins_after_its_recipient_ended_comes_through(buses: list[Bus]) -> None:
     senders = [await bus.register(f"sender-{number}", type="worker") for number, bus in enumerate(buses[1:])]
-    for life in range(20):
+    for life in range(20 if examples.full else 8):
         name = f"receiver-{life}"
         receiver = await buses[0].register(name, type="worker")
         over = False

@@ -47,7 +47,11 @@ class Server:
         if filled != "empty":
             self.run(self._connection.execute(MANY))
         if filled.endswith("analyzed"):
-            self.run(self._connection.execute("ANALYZE"))
+            # Not the tables of other schemas, which tests in this process have left.
+            tables = self.run(
+                self._connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+            )
+            self.run(self._connection.execute(f"ANALYZE {', '.join(row[0] for row in tables)}"))
 
     def run(self, awaitable: Any) -> Any:
         return self._loop.run_until_complete(awaitable)
