@@ -9,6 +9,7 @@ import re
 import shutil
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,9 @@ from tests.support.clock import FakeClock
 
 OPEN_CHECKS = 5
 
+_template: list[tempfile.TemporaryDirectory[str]] = []
+"""The parent directory of the bus that ``made`` copies."""
+
 
 def files(path: Path) -> dict[str, tuple[int, str]]:
     """Everything that is there, but for the shared memory, which is SQLite's scratch paper."""
@@ -38,10 +42,16 @@ def files(path: Path) -> dict[str, tuple[int, str]]:
 
 
 async def made(path: Path) -> str:
-    """A bus with something of every kind, closed; the path of its backup."""
-    async with agentbus.connect(path) as bus:
-        await busy(bus)
-        return (await bus.backup()).path
+    """Make a bus with something of every kind, closed; return the path of its backup."""
+    if not _template:
+        directory = tempfile.TemporaryDirectory(prefix="agentbus-test-")
+        async with agentbus.connect(Path(directory.name) / "bus") as bus:
+            await busy(bus)
+            await bus.backup()
+        _template.append(directory)
+    shutil.copytree(Path(_template[0].name) / "bus", path, dirs_exist_ok=True)
+    (backup,) = (path / "backups").glob("*.db")
+    return str(backup)
 
 
 async def ill(path: Path) -> dict[str, Check]:
