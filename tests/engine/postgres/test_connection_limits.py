@@ -13,22 +13,15 @@ import pytest
 
 import agentbus
 from agentbus.core import cancellation
-from agentbus.engine.postgres import errors
 from agentbus.engine.postgres.connection import Admission, connect, server_queries, terminate
+from agentbus.engine.postgres.errors import CROWDED
 from agentbus.engine.postgres.server import parse
 from agentbus.errors import TooManyConnections
 from tests.support.guarded import run
 from tests.support.postgres import at_schema, server_url
 
-CROWDED = 0.2
-"""Seconds that a refused connection is retried for, instead of one."""
 CUT_OFF = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}'"
 LIMIT = "ALTER ROLE {} CONNECTION LIMIT {}"
-
-
-@pytest.fixture(autouse=True)
-def short_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "CROWDED", CROWDED)
 
 
 @asynccontextmanager
