@@ -36,7 +36,6 @@ _SETTINGS = {
     "shared_buffers": "64MB",
     "max_wal_size": "2GB",
     "jit": "off",
-    "deadlock_timeout": "200ms",
     # What is deleted is swept by whoever clears a schema, at a moment of its own.
     "autovacuum": "off",
     "log_min_messages": "fatal",

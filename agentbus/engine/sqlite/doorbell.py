@@ -152,10 +152,18 @@ def sweep(directory: Path, keep: Container[str | None]) -> None:
     except OSError:
         return
     for bell in found:
-        if str(bell) in keep or not stat.S_ISSOCK(bell.lstat().st_mode):
+        if str(bell) in keep or not _is_socket(bell):
             continue
         if process_info.is_listening(str(bell)) is False:
             _remove(str(bell))
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.lstat().st_mode)
+    except OSError:
+        # Its process, or another sweep, has removed it.
+        return False
 
 
 def _message(channels: Iterable[str]) -> bytes:

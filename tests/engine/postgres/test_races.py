@@ -382,7 +382,7 @@ async def test_a_transaction_that_loses_a_deadlock_is_done_again_as_a_whole(buse
         begun.append(now)
         for id in requests[0]:
             yield Query("message_held", ([id],))
-        yield Query("meta_set", ("twice", str(len(begun))))
+        yield Query("meta_set", ("begun", str(len(begun))))
         return [None]
 
     agent = await buses[0].register("a", type="worker")
@@ -399,8 +399,9 @@ async def test_a_transaction_that_loses_a_deadlock_is_done_again_as_a_whole(buse
             await ask(other, Query("message_held", ([first],)))
             await other.execute("ROLLBACK")
             await writing
-        assert len(begun) == 2
-        assert await observer.fetchval("SELECT value FROM meta WHERE key = 'twice'") == "2"
+        # It may lose more than once: the rows that it frees are not reserved for the other transaction.
+        assert len(begun) >= 2
+        assert await observer.fetchval("SELECT value FROM meta WHERE key = 'begun'") == str(len(begun))
     finally:
         other.terminate()
         observer.terminate()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from pathlib import Path
 
@@ -39,3 +41,21 @@ async def test_a_bus_without_a_doorbell_receives_messages(
             )
             assert message is not None
             await message.ack()
+
+
+def test_a_doorbell_that_disappears_during_a_sweep_is_skipped(tmp_path: Path) -> None:
+    """Processes that open a bus at the same time remove the same leftovers."""
+    for name in ("1-first", "2-second"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as leftover:
+            leftover.bind(str(tmp_path / name))
+
+    class OtherSweep:
+        """Removes a doorbell after it was listed, as another process would."""
+
+        def __contains__(self, bell: object) -> bool:
+            if str(bell).endswith("1-first"):
+                os.unlink(str(bell))
+            return False
+
+    doorbell.sweep(tmp_path, OtherSweep())
+    assert list(tmp_path.iterdir()) == []
