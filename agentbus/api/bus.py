@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from types import TracebackType
 from typing import Any, Literal, Unpack
 
-import anyio
 from msgspec import Struct
 
 from agentbus.api import events
@@ -34,7 +33,7 @@ from agentbus.api.tasks.client import Tasks
 from agentbus.api.types import Vocabulary, definition
 from agentbus.api.watchdog import MAX_BLOCKED
 from agentbus.core.addresses import Address, check_agent
-from agentbus.core.cancellation import Threads, check_callback, finish_shielded, fire_and_forget
+from agentbus.core.cancellation import Threads, check_callback, complete, finish_shielded, fire_and_forget
 from agentbus.core.clock import Clock, SystemClock
 from agentbus.core.files import check_path
 from agentbus.core.threads import running_loop
@@ -141,7 +140,7 @@ class Bus:
             await self._backup_on_open()
             await self.recovery._on_open(self._ask)
         except BaseException:
-            await self._close()
+            await complete(self._close())
             raise
         return self
 
@@ -158,24 +157,24 @@ class Bus:
                 raise
             log.warning("the bus was not closed: %s", misuse)
             return
-        ending = await self._close()
+        # A cancellation must leave no connection and no thread behind.
+        ending = await complete(self._close())
         if isinstance(ending, Exception) and error is None:
             raise ending
 
     async def _close(self) -> BaseException | None:
         """Stop everything; return the exception that had ended the background task, if any."""
         left = not self.engine.process
-        with anyio.CancelScope(shield=True):
-            # While leases are still renewed.
-            await self.threads.finish()
-            ending = await self._heartbeat.stop()
-            if self.engine.process:
-                # If this takes too long, closing the engine writes it: the agents must not seem alive.
-                with suppress(AgentBusError):
-                    left = await finish_shielded(self.engine, self._leave())
-            if not left or not self.engine.process:
-                self.engine.stop_waiting()
-            await self.engine.close(left=left)
+        # While leases are still renewed.
+        await self.threads.finish()
+        ending = await self._heartbeat.stop()
+        if self.engine.process:
+            # If this takes too long, closing the engine writes it: the agents must not seem alive.
+            with suppress(AgentBusError):
+                left = await finish_shielded(self.engine, self._leave())
+        if not left or not self.engine.process:
+            self.engine.stop_waiting()
+        await self.engine.close(left=left)
         return ending
 
     async def _leave(self) -> None:

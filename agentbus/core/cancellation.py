@@ -113,7 +113,15 @@ async def run_to_completion(work: Callable[P, T], *args: P.args, **kwargs: P.kwa
         interruption.set(stop)  # in this call's own context
         return work(*args, **kwargs)
 
-    task = asyncio.ensure_future(anyio.to_thread.run_sync(run))
+    return await complete(anyio.to_thread.run_sync(run), stop)
+
+
+async def complete(work: Coroutine[Any, Any, T], stop: Interruption | None = None) -> T:
+    """Run ``work`` to its end, and raise a cancellation of the caller only then; a cancellation requests a ``stop``.
+
+    An anyio shield does not hold off ``Task.cancel``, by which asyncio cancels on Ctrl-C and in its task groups.
+    """
+    task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -121,9 +129,10 @@ async def run_to_completion(work: Callable[P, T], *args: P.args, **kwargs: P.kwa
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = error
-                stop.requested = True
+                if stop is not None:
+                    stop.requested = True
     if cancelled is not None:
-        task.exception()
+        _consume_exception(task)
         raise cancelled
     return task.result()
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import anyio
 import anyio.to_thread
 
+from agentbus.core.cancellation import complete
 from agentbus.core.clock import Clock, Now
 from agentbus.core.files import file_error
 from agentbus.core.threads import running_loop
@@ -79,28 +79,30 @@ class SQLiteEngine(AsyncEngine[Writer]):
         except BaseException:
             # The thread may hold the lock; it must finish before the lock is closed.
             lock.stop_waiting()
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(connection.join)
+            await complete(anyio.to_thread.run_sync(connection.join))
             lock.close()
             raise
         try:
             runner = TransactionRunner(self._home, connection._conn, lock, self.clock, disk=self._disk)
         except BaseException:
-            with anyio.CancelScope(shield=True):
-                await connection.close()
+            await complete(connection.close())
             lock.close()
             raise
         self._writer = Writer(connection, runner, self.waiters)
-        self._reader = DaemonConnection(lambda: open_reader(self._home, self._lock_timeout))
-        await self._reader
-        # No timeout: the loop's thread must not wait for a lock.
-        self._inline_reader = await connection.run(lambda: open_reader(self._home, 0))
+        # A cancellation must not lose a connection that the thread is about to open.
+        await complete(self._open_readers(connection))
         self._open_doorbell()
         entry = await self._enter(None if self._bell is None else self._bell.path)
         if self._bell is not None:
             # The doorbells of processes that count as live are evidence; they go once those are marked dead.
             doorbell.sweep(self._bell.directory, keep={peer.bell for peer in entry.peers})
         return entry
+
+    async def _open_readers(self, connection: WriterConnection) -> None:
+        self._reader = DaemonConnection(lambda: open_reader(self._home, self._lock_timeout))
+        await self._reader
+        # No timeout: the loop's thread must not wait for a lock.
+        self._inline_reader = await connection.run(lambda: open_reader(self._home, 0))
 
     def _open_doorbell(self) -> None:
         """Open the doorbell; where that is not possible, poll the database's version."""

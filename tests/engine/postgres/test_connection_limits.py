@@ -50,13 +50,15 @@ async def test_a_limit_of_connections_is_said_by_name_and_soon(caplog: pytest.Lo
                 pass
         # A bus that has lost its connections, and is refused others.
         await asyncio.to_thread(run, server_url(), LIMIT.format(role(place), 0), CUT_OFF.format(role(place)))
-        begun = time.monotonic()
-        with pytest.raises(TooManyConnections, match="few") as found:
-            await agent.send("a", "note", 1)
-        # Not lock_timeout, which is 30 s.
-        assert time.monotonic() - begun < 15
-        assert found.value.transient
-        assert "CONNECTION LIMIT" in str(found.value.fix)
+        # The first call may find the connection in the middle of its end, and report that; the second finds none.
+        for _ in range(2):
+            begun = time.monotonic()
+            with pytest.raises(TooManyConnections, match="few") as found:
+                await agent.send("a", "note", 1)
+            # Not lock_timeout, which is 30 s.
+            assert time.monotonic() - begun < 15
+            assert found.value.transient
+            assert "CONNECTION LIMIT" in str(found.value.fix)
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert [text for text in said if "too many connections" in text and f"up to {CROWDED:g} s" in text]
         # The only one that there is goes to what writes, and reads too, whichever was first.
