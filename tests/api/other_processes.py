@@ -13,7 +13,7 @@ from agentbus.operations.processes import EnterRequest, HeartbeatRequest, enter,
 from agentbus.operations.protocol import Actor
 from agentbus.operations.rows import Profile
 
-NOBODY = 2**22 + 1
+ABSENT_PID = 2**22 + 1
 """A pid that no process has: Linux gives out none above 2**22."""
 ELSEWHERE = "another-machine/pid:[1]"
 

@@ -63,7 +63,7 @@ async def test_watchers_receive_a_tombstone_for_each_deleted_entry(engine: Engin
             await eventually(clock, lambda: len(seen) == 8)
             again = await worker(bus, "a")
             for key in ("plain", "deleted"):
-                await again.state.set(key, "anew")
+                await again.state.set(key, "again")
             await eventually(clock, lambda: len(seen) == 10)
     gone = {entry.key: entry for entry in seen[4:8]}
     assert {(key, entry.version, entry.deleted, entry.value) for key, entry in gone.items()} == {
@@ -177,7 +177,7 @@ async def laden(bus: Bus, id: str = "a") -> None:
 
 
 async def cut_off_after(bus: Bus, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delete the agent a, and fail once so many steps are done."""
+    """Delete the agent a, and fail after this number of steps."""
     write = bus.engine.write
     left = iter(range(steps))
 

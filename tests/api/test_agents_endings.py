@@ -149,7 +149,7 @@ async def test_an_ended_agent_is_fenced(bus: Bus) -> None:
 
 
 async def test_a_waiting_receiver_is_woken_when_its_agent_ends(bus: Bus, clock: FakeClock) -> None:
-    """Nobody may wait for ever in a life that is over."""
+    """No call may wait indefinitely in an incarnation that has ended."""
     a = await worker(bus, "a")
     async with running(a.receive()) as waiting:
         await clock.settle()

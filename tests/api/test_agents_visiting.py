@@ -12,7 +12,7 @@ from agentbus.operations.agents import DeclareRequest, declare
 from agentbus.operations.protocol import Actor
 from agentbus.operations.receive import ClaimRequest, claim
 from tests.api.helpers import known, stored, take, worker
-from tests.api.other_processes import ELSEWHERE, NOBODY, resident, stranger, visitor, visits
+from tests.api.other_processes import ABSENT_PID, ELSEWHERE, resident, stranger, visitor, visits
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -117,13 +117,13 @@ async def test_it_fails_by_a_pid_only_if_it_named_one(bus: Bus, clock: FakeClock
 
 
 async def test_an_agent_that_named_a_pid_fails_with_that_process(bus: Bus) -> None:
-    await visitor(bus, "v", process=await stranger(bus, pid=NOBODY, watched=True))
+    await visitor(bus, "v", process=await stranger(bus, pid=ABSENT_PID, watched=True))
     await visitor(bus, "w", process=await stranger(bus, watched=True))
     await bus.sweep()
     assert (await status(bus), await status(bus, "w")) == ("failed", "running")
     evidence = (await known(bus, "v")).evidence
     assert evidence is not None
-    assert (evidence["verdict"], evidence["pid"]) == ("dead", NOBODY)
+    assert (evidence["verdict"], evidence["pid"]) == ("dead", ABSENT_PID)
 
 
 @pytest.mark.parametrize("host", [None, ELSEWHERE])
@@ -153,14 +153,14 @@ async def test_a_process_on_another_host_is_no_evidence_for_its_agent(bus: Bus, 
     record = await known(bus, "v")
     assert record.status == "suspect"
     assert record.evidence is not None
-    assert "alive" not in record.evidence, "nobody saw it"
+    assert "alive" not in record.evidence, "no process observed it"
     clock.stall(301)
     await bus.sweep()
     assert (await known(bus, "v")).status == "failed"
 
 
 async def test_a_watched_process_that_ends_after_its_agent_leaves_no_event(bus: Bus, clock: FakeClock) -> None:
-    await visitor(bus, "v", process=await stranger(bus, pid=NOBODY, watched=True))
+    await visitor(bus, "v", process=await stranger(bus, pid=ABSENT_PID, watched=True))
     await worker(bus, "v", takeover=True)
     sweep = await bus.sweep()
     assert (sweep.findings, sweep.counts["processes_dead"]) == ([], 0)
@@ -189,11 +189,11 @@ async def test_after_a_reboot_its_timeout_starts_again(bus: Bus, engine: Engine)
 
 
 async def test_a_resident_that_becomes_a_visitor_gets_a_timeout_and_keeps_its_data(bus: Bus) -> None:
-    await resident(bus, "v", await stranger(bus, pid=NOBODY))
+    await resident(bus, "v", await stranger(bus, pid=ABSENT_PID))
     await bus.sweep()
     await visitor(bus, "v")
     assert (await known(bus, "v")).patience == 1800
-    await resident(bus, "x", await stranger(bus, pid=NOBODY), patience=77_000)
+    await resident(bus, "x", await stranger(bus, pid=ABSENT_PID), patience=77_000)
     await bus.sweep()
     await visitor(bus, "x")
     assert (await known(bus, "x")).patience == 77

@@ -133,7 +133,7 @@ async def test_an_invalid_id_is_refused(bus: Bus, a: Agent, id: Any) -> None:
         bus.checkpoints.get, bus.checkpoints.delete, bus.checkpoints.verify,
     ]  # fmt: skip
     for call in calls:
-        # Whoever verifies what restore() gave may well have been given None: that has a text of its own.
+        # A caller that verifies the result of restore() may have got None: that has a text of its own.
         nothing = id is None and call == bus.checkpoints.verify
         async with refusing(bus, a, InvalidInput if nothing else OutOfRange):
             await call(id)

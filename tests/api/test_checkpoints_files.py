@@ -23,7 +23,7 @@ from tests.support.cases import each
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with a few files, beside a secret that nobody may read through it."""
+    """A root with a few files, next to a secret that must not be readable through it."""
     (tmp_path / "secret").write_text("secret")
     root = tmp_path / "root"
     (root / "docs").mkdir(parents=True)

@@ -124,7 +124,7 @@ async def test_a_file_swapped_for_a_pipe_does_not_block(
     with pytest.raises(UnsafePath):
         await a.checkpoint("n", 1, files=["plan.md"], root=root)
     rescue.cancel()
-    assert waited == [], "it waited for somebody to write"
+    assert waited == [], "it waited for a writer"
     assert await nothing_saved(bus)
 
 
@@ -165,7 +165,7 @@ async def test_a_file_that_changes_while_it_is_read_is_noticed(
 
 
 async def test_a_cancelled_caller_stops_the_reading(a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that went on for ever would keep the process from ending."""
+    """A thread that never ends would keep the process from exiting."""
     reading, ended = threading.Event(), threading.Event()
     original = files_module._Reader._hash
 

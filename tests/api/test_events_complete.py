@@ -112,7 +112,7 @@ async def test_a_rolled_back_unit_leaves_no_event_and_a_committed_one_only_its_d
 
 
 async def test_the_audit_log_is_in_commit_order(engine: Engine) -> None:
-    """Whoever has read up to an event has missed none before it, however many write."""
+    """A reader that has read up to an event has missed none before it, with any number of writers."""
     async with engine.connect() as one, engine.connect() as two:
         seen: list[int] = []
         writing = asyncio.gather(

@@ -177,7 +177,7 @@ async def test_a_database_is_never_written(bus: Bus, tmp_path: Path, log: bool) 
     after = {file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")}
     assert after == before
     assert report.imported["agent"] == (3 if log else 2), "what is only in the log counts too"
-    assert report.refused == 1, "the message to nobody; the log is no file of its own"
+    assert report.refused == 1, "the message without a recipient; the log is not a separate file"
     writer.close()
 
 

@@ -124,7 +124,7 @@ async def test_the_timeout_of_an_agent_decides_when_it_is_suspect(bus: Bus, cloc
     assert await status(bus, "a") == ["suspect"]
 
 
-# Agents that somebody started
+# Agents that another process started
 
 
 async def test_an_agent_that_was_started_and_never_came_has_failed(bus: Bus, clock: FakeClock) -> None:

@@ -10,7 +10,7 @@ from agentbus.operations.liveness import CheckLiveness, Rules, mark_failed, susp
 from agentbus.operations.sessions import StartSessionRequest, start_session
 from tests.api.helpers import held, known, running, soon, stored, take, take_all, worker
 from tests.api.liveness_helpers import HOUR, status, verdict
-from tests.api.other_processes import ELSEWHERE, NOBODY, beats, resident, stranger
+from tests.api.other_processes import ABSENT_PID, ELSEWHERE, beats, resident, stranger
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -18,7 +18,7 @@ from tests.support.clock import FakeClock
 
 
 async def test_a_dead_process_fails_its_agents_in_one_sweep_and_the_evidence_is_kept(bus: Bus) -> None:
-    process = await stranger(bus, pid=NOBODY, started="77")
+    process = await stranger(bus, pid=ABSENT_PID, started="77")
     await resident(bus, "a", process)
     await worker(bus, "b")
     sweep = await bus.sweep()
@@ -26,7 +26,7 @@ async def test_a_dead_process_fails_its_agents_in_one_sweep_and_the_evidence_is_
     record = await known(bus, "a")
     assert record.error == "its process died"
     assert record.evidence == {
-        "verdict": "dead", "process": process, "pid": NOBODY, "alive": False, "beat_age": 0.0, "call_age": 0.0,
+        "verdict": "dead", "process": process, "pid": ABSENT_PID, "alive": False, "beat_age": 0.0, "call_age": 0.0,
         "progress": 0,
     }  # fmt: skip
     assert (sweep.counts["agents_failed"], sweep.counts["processes_dead"]) == (1, 1)
@@ -70,7 +70,7 @@ async def test_a_reused_pid_is_no_evidence_of_a_live_process(bus: Bus) -> None:
 
 
 async def test_a_pid_of_another_namespace_says_nothing(bus: Bus, clock: FakeClock) -> None:
-    process = await stranger(bus, pid=NOBODY, host=ELSEWHERE)
+    process = await stranger(bus, pid=ABSENT_PID, host=ELSEWHERE)
     a = await resident(bus, "a", process)
     await bus.sweep()
     clock.stall(59)
@@ -85,14 +85,14 @@ async def test_a_pid_of_another_namespace_says_nothing(bus: Bus, clock: FakeCloc
 async def test_a_process_that_cannot_be_seen_is_suspect_when_silent_and_dead_when_silent_for_long(
     bus: Bus, clock: FakeClock
 ) -> None:
-    process = await stranger(bus, pid=NOBODY, host=ELSEWHERE)
+    process = await stranger(bus, pid=ABSENT_PID, host=ELSEWHERE)
     await resident(bus, "a", process)
     clock.stall(61)
     await bus.sweep()
     assert (await status(bus, "a"), await verdict(bus, "a")) == (["suspect"], "unreachable")
     evidence = (await known(bus, "a")).evidence
     assert evidence is not None
-    assert "alive" not in evidence, "nobody could look"
+    assert "alive" not in evidence, "no process could check"
     clock.stall(238)
     await bus.sweep()
     assert await status(bus, "a") == ["suspect"]
@@ -107,7 +107,7 @@ async def test_after_a_pause_of_all_processes_none_fails_before_it_could_send_a_
     bus: Bus, clock: FakeClock
 ) -> None:
     """As when a whole container is frozen, the monitor with it: its first sweep finds all beats an hour old."""
-    process = await stranger(bus, pid=NOBODY, host=ELSEWHERE)
+    process = await stranger(bus, pid=ABSENT_PID, host=ELSEWHERE)
     a = await resident(bus, "a", process)
     clock.stall(HOUR)
     await bus.sweep(fail_stuck_after=100)
@@ -167,7 +167,7 @@ async def test_a_process_marked_dead_is_live_after_a_heartbeat_but_its_agents_st
         b = await worker(other, "b")
         clock.stall(100)
         await bus.engine.write(suspect, CheckLiveness(Rules(60_000, 300_000), stalled=(other.engine.process,)))
-        assert await status(bus, "b") == ["suspect"], "whoever lives in it is looked after again"
+        assert await status(bus, "b") == ["suspect"], "its agents are checked again"
         await b.send("b", "note")
 
 

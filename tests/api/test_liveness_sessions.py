@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentbus import Bus
 from tests.api.helpers import held, worker
 from tests.api.liveness_helpers import status
-from tests.api.other_processes import NOBODY, resident, stranger
+from tests.api.other_processes import ABSENT_PID, resident, stranger
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 
@@ -58,7 +58,7 @@ async def test_a_session_stays_active_while_an_agent_of_it_is_being_started(bus:
 
 
 async def test_a_session_without_running_agents_is_interrupted_by_the_sweep(bus: Bus, engine: Engine) -> None:
-    """Its owner is gone, and its agent went to another session: nobody ended who could have been asked about it."""
+    """Its owner is gone, and its agent went to another session: no agent ended that would have caused a check of it."""
     async with engine.connect() as owner:
         block = owner.session("planning", id="s")
         await block.__aenter__()
@@ -74,7 +74,7 @@ async def test_a_session_without_running_agents_is_interrupted_by_the_sweep(bus:
 
 async def test_a_paused_session_is_not_interrupted_by_the_sweep(bus: Bus) -> None:
     async with bus.session("planning", id="s") as session:
-        await resident(bus, "a", await stranger(bus, pid=NOBODY), session="s")
+        await resident(bus, "a", await stranger(bus, pid=ABSENT_PID), session="s")
         await session.pause()
         await bus.sweep()
         assert await status(bus, "a") == ["failed"]

@@ -27,7 +27,7 @@ async def warnings(sweeper: Sweeper, kind: str) -> list[Finding]:
     return [finding for finding in (await sweeper.sweep()).findings if finding.kind == kind]
 
 
-# Mailboxes that nobody claims from
+# Mailboxes that no agent claims from
 
 
 async def test_messages_not_received_in_time_expire(bus: Bus, clock: FakeClock) -> None:
@@ -134,7 +134,7 @@ async def test_a_host_with_only_silent_processes_is_reported_once_as_a_host(bus:
     clock.stall(61)
     assert len(await warnings(sweeps, "host_silent")) == 1, "again, after it was back"
     clock.stall(600)
-    assert await warnings(sweeps, "host_silent") == [], "its processes are struck off one by one; that is no news of it"
+    assert await warnings(sweeps, "host_silent") == [], "its processes are marked dead one by one"
 
 
 async def test_a_pool_with_work_and_no_live_member_is_reported_once_until_it_changes(bus: Bus) -> None:

@@ -185,7 +185,7 @@ async def test_a_renewal_that_finds_the_lease_lost_cancels_the_block(bus: Bus, c
     with pytest.raises(LeaseLost) as lost:
         async with message as unit:
             unit.send("b", "note", "must not be sent")
-            # The process hangs for so long that another takes the message, then goes on.
+            # The process hangs for so long that another takes the message, then continues.
             clock.stall(31)
             fresh = await take(b)
             clock.advance(0)

@@ -75,7 +75,7 @@ class Model:
         return taken
 
     def end_life(self, holder: str) -> None:
-        """What somebody held who crashed, or was taken over, goes back as if its lease had run out."""
+        """Messages held by an agent that crashed or was taken over return as if their leases had ended."""
         for entry in self.entries:
             if entry.status == "leased" and entry.holder == holder:
                 entry.status = "dead" if entry.attempts >= entry.max_attempts else "queued"
@@ -221,7 +221,7 @@ async def _claim(
 async def _settle(message: Message, entry: Entry, lease: int, how: str, model: Model, clock: FakeClock) -> None:
     now = clock.now()
     if entry.status == "leased" and entry.until <= now.awake:
-        return  # run out, but nobody looked yet: either answer will do
+        return  # ended, but not yet noticed: either answer is right
     ours = entry.status == "leased" and entry.lease == lease
     try:
         match how:

@@ -22,7 +22,7 @@ from agentbus.operations.liveness import Rules
 from agentbus.operations.processes import EnterRequest, enter
 from agentbus.records import Finding
 from tests.api.helpers import eventually, known, running, soon, stored, take, take_all, worker
-from tests.api.other_processes import NOBODY, resident, stranger
+from tests.api.other_processes import ABSENT_PID, resident, stranger
 from tests.conftest import Engine
 from tests.support.cases import each
 from tests.support.clock import FakeClock
@@ -32,7 +32,7 @@ RULES = Rules(60_000, 300_000)
 
 async def dies(bus: Bus, *agents: str, **options: str) -> None:
     """Register agents of a process that does not exist."""
-    process = await stranger(bus, pid=NOBODY, started="1")
+    process = await stranger(bus, pid=ABSENT_PID, started="1")
     for agent in agents:
         await resident(bus, agent, process, **options)
 
@@ -87,7 +87,7 @@ async def test_it_also_reports_findings_of_others_and_failures_of_agents(
         await swept(monitor, clock)
     texts = [finding.text for finding in found]
     assert texts[0] == "a failed: its process died"
-    assert texts[1].endswith(f" (pid {NOBODY}) died")
+    assert texts[1].endswith(f" (pid {ABSENT_PID}) died")
     assert texts[2] == "b failed: no tests"
 
 
@@ -353,7 +353,7 @@ async def test_the_doorbells_of_dead_processes_are_removed(bus: Bus, monkeypatch
     removed: list[str | None] = []
     monkeypatch.setattr(bus.engine, "remove_bells", removed.extend)
     host = process_info.host_key()
-    await bus.engine.write(enter, EnterRequest(host, NOBODY, "1", "/tmp/no-such-bell"))
+    await bus.engine.write(enter, EnterRequest(host, ABSENT_PID, "1", "/tmp/no-such-bell"))
     await stranger(bus)
     await bus.sweep()
     assert removed == ["/tmp/no-such-bell"]

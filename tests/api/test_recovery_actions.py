@@ -108,7 +108,7 @@ async def test_a_resumed_session_is_interrupted_again_only_by_what_happens_after
     assert (await held(bus, "s")).status == "interrupted"
 
 
-# What a life goes on from
+# What an incarnation resumes from
 
 
 async def test_only_an_incarnation_after_an_incomplete_one_is_restored(bus: Bus) -> None:

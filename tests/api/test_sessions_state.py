@@ -154,7 +154,7 @@ async def test_watchers_of_a_session_receive_its_state_only(engine: Engine, cloc
 
         async with running(watch()):
             await session.state.set("phase/1", "design")
-            await bus.state("s").set("phase/1", "of somebody else")
+            await bus.state("s").set("phase/1", "of another scope")
             await session.state.set("note", "not asked for")
             await eventually(clock, lambda: len(seen) == 1)
             agent = await worker(bus, "a", session="s")

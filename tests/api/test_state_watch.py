@@ -25,7 +25,7 @@ async def next_of(changes: Changes) -> StateEntry:
 
 
 async def told(changes: Changes, count: int) -> list[tuple[str, Any]]:
-    """So many changes, as (key, value); a tombstone has ``...`` for its value."""
+    """Return N changes, as (key, value); a tombstone has ``...`` for its value."""
     entries = [await next_of(changes) for _ in range(count)]
     return [(entry.key, ... if entry.deleted else entry.value) for entry in entries]
 

@@ -102,9 +102,9 @@ async def test_agents_cannot_decide(bus: Bus) -> None:
             await bus.tasks.reject(task.id, "plan", by=by)
         with pytest.raises(NotAnOperator):
             await bus.tasks.auto(task.id, True, by=by)
-    for nobody in ("", None):
+    for missing in ("", None):
         with pytest.raises(InvalidInput):
-            await bus.tasks.approve(task.id, "plan", by=nobody)  # type: ignore[arg-type]
+            await bus.tasks.approve(task.id, "plan", by=missing)  # type: ignore[arg-type]
     assert (await task_of(bus, task.id)).status == "waiting"
 
 
@@ -254,7 +254,7 @@ async def test_other_branches_continue_while_one_waits(bus: Bus, clock: FakeCloc
         await soon(calls.begun["slow"].wait())
         await clock.settle()
         assert (await task_of(bus, task.id)).status == "running"
-        # Decided while another branch is busy: the task is not let go, and goes on in place.
+        # Decided while another branch is busy: the task is not released, and continues in place.
         await bus.tasks.approve(task.id, by="ada")
         await eventually(clock, lambda: calls.made == ["slow", "after"])
         gate.set()

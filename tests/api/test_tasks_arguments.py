@@ -12,7 +12,7 @@ from agentbus.errors import InvalidInput, PayloadTooLarge, WorkflowChanged, Wron
 from agentbus.operations.protocol import Actor
 from agentbus.operations.task_signatures import AnnounceRequest, announce_workflows
 from tests.api.helpers import soon
-from tests.api.other_processes import NOBODY, resident, stranger
+from tests.api.other_processes import ABSENT_PID, resident, stranger
 from tests.api.task_workers import Calls, comes_to, statuses, task_of, work_off, working
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -78,7 +78,7 @@ async def test_the_announcement_of_a_given_agent_ends_with_its_work(bus: Bus, cl
 
 
 async def test_a_worker_that_was_killed_refuses_nothing(bus: Bus) -> None:
-    process = await stranger(bus, pid=NOBODY, started="77")
+    process = await stranger(bus, pid=ABSENT_PID, started="77")
     life = await resident(bus, "w-1", process)
     signature = '[{"name":"request"}]'
     actor = Actor("w-1", life.epoch)

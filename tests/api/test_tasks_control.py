@@ -52,7 +52,7 @@ class Stage:
         self.workflow = stage
 
     async def at(self, bus: Bus, clock: FakeClock, state: str) -> str:
-        """A task in this state; a running one is in its second step, and its worker goes on."""
+        """A task in this state; a running one is in its second step, and its worker continues."""
         self.broken = state == "failed"
         self.asks = state == "waiting"
         task = (await bus.tasks.start(self.workflow)).id

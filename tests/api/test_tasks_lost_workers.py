@@ -15,7 +15,7 @@ from agentbus.errors import InvalidInput, TaskFailed
 from agentbus.operations.protocol import Actor
 from agentbus.operations.tasks import ClaimTasksRequest, claim_tasks
 from tests.api.helpers import soon
-from tests.api.other_processes import NOBODY, resident, stranger
+from tests.api.other_processes import ABSENT_PID, resident, stranger
 from tests.api.task_workers import Calls, comes_to, statuses, step_of, task_of, work_off, working
 from tests.conftest import Engine
 from tests.support.cases import each
@@ -127,7 +127,7 @@ async def test_a_worker_that_leaves_in_order_and_a_reboot_do_not_count(
 
 async def claimed_by_the_dead(bus: Bus, workflow: str, lease: int) -> list[str]:
     """A worker, in a process that is not there any more, has claimed a task."""
-    process = await stranger(bus, pid=NOBODY, started="77")
+    process = await stranger(bus, pid=ABSENT_PID, started="77")
     life = await resident(bus, "w-1", process)
     request = ClaimTasksRequest(Actor("w-1", life.epoch), (workflow,), 1, lease)
     return [one.id for one in (await bus.engine.write(claim_tasks, request)).tasks]

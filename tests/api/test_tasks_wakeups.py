@@ -32,12 +32,12 @@ async def test_control_is_seen_within_a_second_without_a_notification(engine: En
         async with working(bus, long):
             await soon(begun.wait())
             await clock.settle()
-            # Nobody knows any more whom to ring.
+            # No process knows the listeners any more.
             assert await engine.tamper("DELETE FROM listeners")
             async with engine.connect() as other:
                 await other.tasks.stop(task.id)
                 await clock.pass_time(0.5)
-                assert gone == [], "somebody has rung"
+                assert gone == [], "a doorbell rang"
                 await clock.pass_time(0.5)
                 await eventually(clock, lambda: bool(gone))
         assert (await task_of(bus, task.id)).status == "stopped"
@@ -74,4 +74,4 @@ async def _is_asked(bus: Bus, clock: FakeClock, task: str) -> None:
         await clock.settle()
         if await bus.tasks.approvals(task):
             return
-    raise AssertionError("nobody is asked")
+    raise AssertionError("no person is asked")

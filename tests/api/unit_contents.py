@@ -146,7 +146,7 @@ Way = Callable[[World, Message], AbstractAsyncContextManager[Unit]]
 
 
 async def lose_the_lease(world: World, message: Message, unit: Unit) -> None:
-    # No timer fires meanwhile, as in a process that hangs: nobody renews it.
+    # No timer fires meanwhile, as in a process that hangs: it is not renewed.
     world.clock.stall(31)
     assert (await take(world.rival)).message_id == message.message_id
 

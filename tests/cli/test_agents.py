@@ -70,7 +70,7 @@ def test_every_call_shows_life_also_one_that_only_looks_or_fails(shell: Shell) -
         shell.run(*words, agent=me)
         calls.append(shell.json("agents", "show", "w1")["last_call"])
     assert calls == sorted(set(calls))
-    # Somebody else, or nobody, shows no life of it.
+    # A call of another agent, or of none, is no activity of it.
     before = shell.json("agents", "show", "w1")["last_call"]
     shell.run("agents", "list", agent="w1#7")
     assert shell.json("agents", "show", "w1")["last_call"] == before

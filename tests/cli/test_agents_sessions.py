@@ -32,7 +32,7 @@ def test_an_agent_joins_a_session_in_the_same_life(shell: Shell) -> None:
         bus.register("f", type="worker", session="t").fail("crashed")
     assert shell.json("session", "join", "t", agent=me) == {"id": "t", "agent": me, "left": None}
     with open_bus(shell.directory / ".agentbus") as bus:
-        # It goes on, because somebody is in it; and is cut off again when that one leaves.
+        # It continues, because an agent is in it, and is interrupted again when that agent leaves.
         assert [one.status for one in bus.do(bus.sessions.list()).items if one.id == "t"] == ["active"]
         assert bus.agent(me).join("s") == "t"
         assert {one.id: one.status for one in bus.do(bus.sessions.list()).items} == {"s": "paused", "t": "interrupted"}

@@ -12,7 +12,7 @@ from tests.cli.conftest import Shell
 
 @pytest.fixture
 def agent(shell: Shell) -> Shell:
-    """``a`` in the session ``s``, and somebody else."""
+    """``a`` in the session ``s``, and another agent."""
     with open_bus(shell.directory / ".agentbus") as bus:
         bus.begin("planning", id="s")
     shell.register("a", session="s")

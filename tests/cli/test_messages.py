@@ -222,12 +222,12 @@ def test_only_the_holder_of_a_message_replies(shell: Shell) -> None:
     for name in ("a", "b", "c"):
         shell.register(name)
     shell.say("send", "b", "coordination_request", "1", agent="a")
-    # Nobody has it yet.
+    # No agent has it yet.
     assert shell.refused("reply", "m-1", "note", "1", agent="c", code=1)["code"] == "lease_lost"
     (taken,) = shell.json("receive", agent="b")
     assert shell.refused("reply", taken["lease"], "note", "1", agent="c", code=1)["code"] == "lease_lost"
     shell.say("nack", taken["lease"], "--delay", "0", agent="b")
-    # What was given back is nobody's.
+    # A released message has no holder.
     assert shell.refused("reply", taken["lease"], "note", "1", agent="b", code=1)["code"] == "lease_lost"
     shell.say("receive", "--ack", agent="b")
     assert shell.say("reply", "m-1", "note", "1", agent="b")

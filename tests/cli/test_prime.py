@@ -84,7 +84,7 @@ def test_the_hooks_are_settings_that_work(shell: Shell) -> None:
         return done.stdout.decode()
 
     for event in hooks:
-        run(event)  # also for somebody who is no agent
+        run(event)  # also for a caller that is no agent
     shell.environment |= {"AGENTBUS_AGENT": "claude-1", "AGENT_SHELL": str(os.getpid())}
     assert run("SessionStart").startswith("claude-1#1\n# Working on the agentbus")
     assert run("SessionStart").startswith("# Working on the agentbus")  # it lives
@@ -110,7 +110,7 @@ def test_prime_can_be_played_literally_on_a_new_bus(shell: Shell) -> None:
     for line in lines:
         line = line.replace("receive --wait 60", "receive --max 4").replace("--timeout 120", "--timeout 0.01")
         line = re.sub(r"m-7#1", lambda _: next(messages), line.split("  #")[0].split(" # ")[0])
-        # Nobody answers the request, and nothing else may fail.
+        # The request gets no reply, and nothing else may fail.
         expected = 4 if line.startswith("agentbus request") else 0
         script.append(f"{line} >>out; code=$?; test $code = {expected} || echo {shlex.quote(line)} $code")
         if "register" in line:

@@ -11,7 +11,7 @@ from tests.cli.conftest import Shell
 
 
 def team(shell: Shell) -> None:
-    """A session of which one agent failed and one lives in a process that is gone; and somebody at work elsewhere."""
+    """A session of which one agent failed and one lives in a process that is gone; and an agent at work elsewhere."""
     gone = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with open_bus(shell.directory / ".agentbus") as bus:
         bus.begin("planning", id="s")

@@ -1,4 +1,4 @@
-"""Tables fit the terminal, and cut nothing in two that somebody may want to copy."""
+"""Tables fit the terminal, and do not wrap what a user may want to copy."""
 
 from __future__ import annotations
 

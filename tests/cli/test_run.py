@@ -35,7 +35,7 @@ def test_a_command_that_ends_well_has_completed(shell: Shell) -> None:
     found = record(shell, "a")
     assert (found.status, found.kind, found.epoch) == ("completed", "resident", 1)
     run = recorded(shell, "a")
-    assert (run["exit_code"], run["signal"], run["command"]) == (0, None, "sh"), "its arguments are nobody's business"
+    assert (run["exit_code"], run["signal"], run["command"]) == (0, None, "sh"), "its arguments are not recorded"
     assert sorted(run["output"].splitlines()) == ["err", "in"]
     assert run["started"] <= run["ended"]
     assert gone(run["pid"])
@@ -109,7 +109,7 @@ def test_what_cannot_be_started(shell: Shell) -> None:
         outcome = shell.run("run", "--quiet", "--agent", "a", "--restart", "5", "--", command)
         assert (outcome.code, outcome.out) == (code, "")
         assert outcome.err.startswith(f"agentbus: {command}: {reason}\n")
-    # Only of the last could nobody know before.
+    # Only the last could not be known before.
     found = record(shell, "a")
     assert (found.epoch, found.status, found.error) == (
         1,
@@ -202,7 +202,7 @@ def test_a_run_that_is_stopped_stands_still_with_its_command(shell: Shell) -> No
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)
         assert _state(command) == "T"
         process.send_signal(signal.SIGCONT)
-        eventually(lambda: _state(command) != "T", "the command goes on")
+        eventually(lambda: _state(command) != "T", "the command continues")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 143
 
@@ -295,7 +295,7 @@ def test_a_restart_is_a_new_life(shell: Shell) -> None:
     found = record(shell, "a")
     assert (found.status, found.epoch) == ("completed", 3)
     assert recorded(shell, "a")["restarts"] == 2
-    # Nobody is told of a failure that was mended.
+    # A failure that was followed by a success is not reported.
     assert shell.run("receive", agent="boss").code == 4
     assert shell.json("receive", agent="other")[0]["payload"] == 1
 

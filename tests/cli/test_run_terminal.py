@@ -64,7 +64,7 @@ def test_a_key_stops_the_command_and_the_run_with_it(shell: Shell, terminals: li
 
 
 def test_a_run_that_comes_to_the_foreground_hears_the_keys(shell: Shell, terminals: list[Terminal]) -> None:
-    """Nobody tells it that it does."""
+    """It is not notified of that."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("it takes a shell with job control")

@@ -1,4 +1,4 @@
-"""Sessions on the command line: begun by a command and owned by nobody, cut off with their agents, recovered."""
+"""Sessions on the command line: started by a command without an owner, interrupted with their agents, recovered."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_session_outlives_its_command_and_is_resumed_when_started_again(shell:
 
 
 def test_a_session_is_interrupted_when_the_process_of_its_last_agent_is_gone(shell: Shell) -> None:
-    """Nobody watches: the next who asks finds out."""
+    """No monitor runs: the next command detects it."""
     begin(shell, "p-1")
     living = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     shell.register("planner", session="p-1", pid=living.pid)

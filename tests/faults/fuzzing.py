@@ -54,7 +54,7 @@ def nested(depth: int, chance: random.Random) -> Any:
 
 
 def written(chance: random.Random) -> str:
-    """What somebody types for JSON: right, nearly right, or anything."""
+    """Text that a person may type as JSON: valid, nearly valid, or anything."""
     kind = chance.randrange(4)
     if kind == 0:
         return text(chance)

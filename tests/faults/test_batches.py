@@ -117,7 +117,7 @@ async def test_a_call_that_fails_after_writing_does_not_affect_its_batch(
         first = await waiting
         assert first is not None
         await first.ack()
-        # The bus goes on, and its ids are still its own.
+        # The bus continues, and its ids are still its own.
         assert (await sender.send("receiver", "note", "after")).duplicate is False
     found = Counter(row[0] for row in rows(tmp_path, "SELECT message_id FROM messages WHERE message_id IS NOT NULL"))
     ids = [receipt.id for (receipt,) in results]
@@ -194,7 +194,7 @@ async def test_a_damaged_table_raises_and_never_hangs(tmp_path: Path) -> None:
         sender = await bus.register("sender", type="worker")
         with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None)) as connection:
             connection.execute("DROP TABLE listeners")
-        # Whether it can still be sent is another question; whoever sends hears of the outcome.
+        # It may not be possible to send it; the sender learns the outcome.
         done, _ = await asyncio.wait([asyncio.ensure_future(sender.send("sender", "note", 1))], timeout=30)
         assert done, "the caller hangs"
         (sent,) = done

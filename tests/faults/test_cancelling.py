@@ -152,7 +152,7 @@ async def test_a_receive_cancelled_during_its_delivery_releases_the_message_at_o
         assert value(tmp_path, "SELECT lease FROM messages") == 1, "nothing was claimed; this test proves nothing"
 
         message = await receiver.receive(timeout=30)
-        assert message is not None, "nobody has it, and nobody can get it"
+        assert message is not None, "no agent has it, and none can get it"
         assert message.attempts == 1
         await message.ack()
 

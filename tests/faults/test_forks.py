@@ -109,7 +109,7 @@ def test_a_surviving_child_does_not_keep_the_lock_of_its_dead_parent(short: Path
 async def test_a_send_of_a_child_on_its_own_bus_is_stored_or_refused(short: Path, team: Team) -> None:
     """SQLite in the child believes to hold the locks that the parent's connections had, and takes none itself."""
     bus = short / "bus"
-    worker = team.start("worker_fork", bus, "opened anew")
+    worker = team.start("worker_fork", bus, "reopened")
     answer = worker.line()
     if answer.startswith("refused"):
         print(f"the child is {answer}")
@@ -119,7 +119,7 @@ async def test_a_send_of_a_child_on_its_own_bus_is_stored_or_refused(short: Path
     for name in ("first", "second", "third"):
         worker.tell(name)
         acknowledged.append(worker.expect("sent"))
-        # Opens and closes; if nobody else holds a lock, the log is folded up and removed.
+        # Open and close it: if no other process holds a lock, the log is checkpointed and removed.
         async with agentbus.connect(bus):
             pass
     worker.tell("end")

@@ -17,7 +17,7 @@ from agentbus.operations.protocol import Actor
 from agentbus.operations.receive import ClaimRequest, claim
 from agentbus.records import Finding
 from tests.api.helpers import known
-from tests.api.other_processes import NOBODY, resident, stranger
+from tests.api.other_processes import ABSENT_PID, resident, stranger
 from tests.faults.rows import integrity, lock_held, no_process_writes, rows
 from tests.support.figures import Figure, Scale
 from tests.support.processes import Team
@@ -140,7 +140,7 @@ async def test_a_monitor_killed_in_the_middle_of_a_sweep_leaves_nothing_half_don
             names += batch
             # Only now does its process die: the watcher finds all agents at once.
             with lock_held(path), closing(sqlite3.connect(path / "bus.db", isolation_level=None)) as connection:
-                connection.execute("UPDATE processes SET pid = ? WHERE id = ?", (NOBODY, process))
+                connection.execute("UPDATE processes SET pid = ? WHERE id = ?", (ABSENT_PID, process))
                 if round == 0:
                     watcher.kill()  # certainly before its commit
             if round == 1:

@@ -78,6 +78,6 @@ async def test_point_reads_continue_while_another_process_holds_the_lock(short: 
         await writing
         assert await a.state.get("k") == 2
         holder.finish()
-    print(f"2,000 looks in {took:.3f} s while another process held the lock, in {free:.3f} s while nobody did")
-    # However busy the machine is: nobody waits for the lock, which is held until all have looked.
+    print(f"2,000 looks in {took:.3f} s while another process held the lock, in {free:.3f} s while none did")
+    # However busy the machine is: no read waits for the lock, which is held until all have finished.
     assert took < 10 * free

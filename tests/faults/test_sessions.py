@@ -113,7 +113,7 @@ def test_ctrl_c_interrupts_the_session_and_its_agent_is_stopped(
     owner.signal(number)
     owner.wait()
     if number is signal.SIGTERM:
-        # Nobody handles that one: it is a sudden death like any other, and found by the next who comes.
+        # That signal has no handler: it is a sudden death like any other, and the next process detects it.
         ask(bus, lambda bus: bus.stats())
     assert rows(bus, "SELECT status FROM sessions") == [("interrupted",)]
     assert rows(bus, "SELECT status FROM agents") == [("stopped" if number is signal.SIGINT else "failed",)]

@@ -25,7 +25,7 @@ async def test_a_stalled_loop_loses_its_lease_and_writes_nothing(tmp_path: Path,
             stalling.tell("go on")
 
         async with bus.agent("other", type="worker", pools=["jobs"]) as other:
-            # It learns from its claim when that lease runs out; nobody rings for it.
+            # It learns from its claim when that lease ends; no doorbell rings for it.
             message = await other.receive(timeout=20)
             assert message is not None
             assert message.message_id == "job"
@@ -51,7 +51,7 @@ async def test_a_stalled_loop_loses_its_lease_and_writes_nothing(tmp_path: Path,
 
 
 async def test_a_stall_shorter_than_the_lease_keeps_it(tmp_path: Path, team: Team) -> None:
-    """The other side of the coin: nobody loses a lease that still runs."""
+    """Conversely, a lease that has not ended is not lost."""
     async with (
         agentbus.connect(tmp_path, beat_every=3600) as bus,
         bus.agent("driver", type="worker") as driver,

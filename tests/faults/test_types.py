@@ -24,7 +24,7 @@ async def test_a_struct_goes_to_another_process_and_back(short: Path, team: Team
         reply = await asker.request("echo", Plan(1), timeout=20)
         assert (reply.type, reply.payload) == ("plan", Plan(2))
         assert reply.raw == ({"files": 2, "owner": "echo"} if knows == "plan" else {"files": 2})
-        # Whoever defined it, its schema holds here too.
+        # Its schema holds here too, although another process defined it.
         with pytest.raises(InvalidPayload):
             await asker.send("echo", "plan", {"files": "twelve"})
 

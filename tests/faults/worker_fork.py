@@ -34,7 +34,7 @@ def child(*uses: Any) -> NoReturn:
 
 
 async def inherited(path: str) -> None:
-    """The child uses the parent's bus; the parent goes on."""
+    """The child uses the parent's bus; the parent continues."""
     async with (
         agentbus.connect(path, beat_every=3600) as bus,
         bus.agent("parent", type="worker", pools=["jobs"]) as agent,
@@ -117,7 +117,7 @@ def holding_the_lock(path: str, how: str) -> NoReturn:
 def main(path: str, what: str) -> None:
     if what == "inherited":
         asyncio.run(inherited(path))
-    elif what == "opened anew":
+    elif what == "reopened":
         asyncio.run(opened_again(path))
     else:
         holding_the_lock(path, what)

@@ -12,7 +12,7 @@ from tests.support.processes import say
 LIVES = 3
 TASKS = 4
 LOG_PAGES = 60
-"""Instead of a thousand: the log is moved into the database, and begun anew, again and again."""
+"""Instead of 1,000: the log is checkpointed and restarted often."""
 
 
 async def send(agent: Agent, life: int, task: int, rounds: int) -> None:

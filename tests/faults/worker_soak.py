@@ -36,7 +36,7 @@ class Soaker:
         os.write(self._log, json.dumps([kind, *facts]).encode() + b"\n")
 
     def own(self) -> str:
-        """A name that nobody has had."""
+        """A name that was not used before."""
         self._number += 1
         return f"{self.name}.{self._number}"
 

@@ -102,7 +102,7 @@ def test_two_endings_of_one_incarnation_run_individually() -> None:
 def test_a_waiting_receiver_is_woken_when_its_agent_ends() -> None:
     played = finished(EndRequest(A, "stopped"), answers=(HOLDS_NOTHING, GIVES_UP))
     assert mailbox_channel(10) in played.woken
-    # And nobody need be rung for its mailboxes any more.
+    # And no process listens to its mailboxes any more.
     assert played.written("listener_remove") == [([mailbox_channel(10), mailbox_channel(11)],)]
 
 

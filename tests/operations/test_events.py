@@ -37,7 +37,7 @@ def kinds(node: ast.expr, module: ast.Module) -> Iterator[str]:
             for found in ast.walk(module)
             if isinstance(found, ast.Assign) and any(ast.unparse(target) == node.id for target in found.targets)
         ]
-        assert values, f"nobody knows what {node.id} stands for"
+        assert values, f"unknown value of {node.id}"
         for value in values:
             yield from kinds(value, module)
     else:

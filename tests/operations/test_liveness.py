@@ -17,7 +17,7 @@ RULES = Rules(suspect_after=10_000, fail_after=30_000)
 STRICT = Rules(10_000, 30_000, fail_stuck_after=20_000)
 LIFE: Answer = ("agent_standing", [standing("a")])
 FAILING: tuple[Answer, ...] = (("message_held_by", []), LIFE, ("agent_parents", []))
-NOBODY: tuple[Answer, ...] = (("agent_overdue", []), ("agent_absent", []))
+NO_AGENTS: tuple[Answer, ...] = (("agent_overdue", []), ("agent_absent", []))
 
 
 def beat(age: int, process: int = 3, *, silent: int | None = 10_000) -> Row:
@@ -36,7 +36,7 @@ def test_a_process_that_is_gone_takes_its_agents_with_it() -> None:
     played = play(
         mark_failed.run([CheckLiveness(RULES, gone=(3,))], NOW),
         ("process_end", [ended(3)]), ("agent_of_processes", [silence("a")]), *FAILING, ("counter_take", [(1,)]),
-        *NOBODY,
+        *NO_AGENTS,
     )  # fmt: skip
     (outcome,) = played.outcomes
     assert (outcome.processes, outcome.agents, outcome.more) == ([3], ["a"], False)
@@ -44,7 +44,7 @@ def test_a_process_that_is_gone_takes_its_agents_with_it() -> None:
 
 
 def test_with_nothing_gone_no_process_is_touched() -> None:
-    played = play(mark_failed.run([CheckLiveness(RULES)], NOW), *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(RULES)], NOW), *NO_AGENTS)
     assert played.statements == []
     assert [name for name, _ in played.asked] == ["agent_overdue", "agent_absent"]
 
@@ -69,7 +69,7 @@ def test_an_unobservable_process_is_not_marked_dead_before_two_heartbeats(silent
     """Since it was found silent, that is: the clock may have jumped."""
     request = CheckLiveness(RULES, unseen=(4,))
     beats: Answer = ("process_beats", [beat(3_600_000, 4, silent=silent)])
-    assert play(mark_failed.run([request], NOW), beats, *NOBODY).statements == []
+    assert play(mark_failed.run([request], NOW), beats, *NO_AGENTS).statements == []
 
 
 def test_a_process_that_sent_a_heartbeat_meanwhile_is_not_judged() -> None:
@@ -77,7 +77,7 @@ def test_a_process_that_sent_a_heartbeat_meanwhile_is_not_judged() -> None:
     beats: Answer = ("process_beats", [beat(10_000), beat(0, 4)])
     played = play(suspect.run([request], NOW), beats, ("agent_silent", []), ("agent_overdue", []))
     assert (played.outcomes[0].agents, played.statements) == ([], [])
-    assert play(mark_failed.run([request], NOW), beats, ("agent_silent", []), *NOBODY).statements == []
+    assert play(mark_failed.run([request], NOW), beats, ("agent_silent", []), *NO_AGENTS).statements == []
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_an_unobservable_process_is_dead_once_none_of_its_agents_is_running(
         answers.append(("agent_of_status", [silence("a", 4)] if running else []))
     if struck:
         answers += [("process_end", [ended(4)]), ("agent_of_processes", []), ("counter_take", [(1,)])]
-    played = play(mark_failed.run([CheckLiveness(RULES, unseen=(4,))], NOW), *answers, *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(RULES, unseen=(4,))], NOW), *answers, *NO_AGENTS)
     assert played.outcomes[0].processes == ([4] if struck else [])
 
 
@@ -101,7 +101,7 @@ def test_what_is_there_but_silent_fails_its_agents_only_if_asked_for_and_never_a
     if rules is STRICT:
         suspects = [silence("a"), silence("busy", busy_until=NOW.awake + 1)]
         answers += [("agent_of_status", suspects), *FAILING, ("agent_silent", [])]
-    played = play(mark_failed.run([CheckLiveness(rules, stalled=(3,))], NOW), *answers, *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(rules, stalled=(3,))], NOW), *answers, *NO_AGENTS)
     assert played.outcomes[0].agents == (["a"] if rules is STRICT else [])
     assert played.written("process_end") == [], "the process itself is not dead"
 
@@ -111,7 +111,7 @@ def test_what_is_there_but_silent_fails_its_agents_only_if_asked_for_and_never_a
 ])  # fmt: skip
 def test_a_visiting_agent_with_a_process_that_is_there_is_only_stuck(rules: Rules, parameters: tuple[int, int]) -> None:
     answers: list[Answer] = [] if rules is RULES else [("agent_silent", [])]
-    played = play(mark_failed.run([CheckLiveness(rules)], NOW), *answers, *NOBODY)
+    played = play(mark_failed.run([CheckLiveness(rules)], NOW), *answers, *NO_AGENTS)
     assert played.parameters("agent_overdue") == ("suspect", NOW.awake, *parameters, 500, "")
 
 
@@ -128,7 +128,7 @@ def test_judging_goes_in_bounded_steps() -> None:
 def test_sessions_without_live_agents_are_interrupted() -> None:
     request = CheckLiveness(RULES, sessions=("s", "t"))
     causes: Answer = ("session_causes", [("s", 8, "dead", None, None, 0, 0)])
-    played = play(mark_failed.run([request], NOW), *NOBODY, ("session_interrupt", [("s",)]), causes)
+    played = play(mark_failed.run([request], NOW), *NO_AGENTS, ("session_interrupt", [("s",)]), causes)
     assert played.outcomes[0].sessions == ["s"]
     assert played.written("session_interrupt")[0][3] == ["s", "t"]
 
@@ -171,7 +171,7 @@ def test_a_survey_of_a_quiet_bus_finds_nothing_and_names_the_other_processes() -
     played = play(
         survey(SurveyRequest(3, STRICT, 100), NOW),
         ("process_others", [other]), ("agent_silent", []), ("agent_overdue", []), ("agent_silent", []),
-        *NOBODY, ("session_troubles", []), ("message_has_lapsed", []), ("mailbox_expiring", []),
+        *NO_AGENTS, ("session_troubles", []), ("message_has_lapsed", []), ("mailbox_expiring", []),
         ("mailbox_unattended", []), ("mailbox_deep", []),
     )  # fmt: skip
     found = played.outcomes

@@ -81,7 +81,7 @@ def test_awake_time_of_the_last_boot_means_nothing_after_a_reboot() -> None:
 
 
 def test_a_reboot_frees_the_leases_that_no_process_held() -> None:
-    # Those of visiting agents: no process can be struck off for them.
+    # Those of visiting agents: no process can be marked dead for them.
     rows = (held(1, attempts=1), held(2, attempts=5, max_attempts=5))
     played = rebooted(("process_of_other_boots", []), leased=rows)
     assert played.ids("message_release") == [1]

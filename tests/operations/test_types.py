@@ -114,7 +114,7 @@ def sent(request: SendRequest, schema: str | None, *answers: Answer) -> Played[A
 
 
 def test_what_was_checked_against_this_very_schema_is_sent() -> None:
-    # Of course nobody says so of a payload that does not fit; here it shows that nobody looked.
+    # A wrong claim: the payload does not fit. It shows that the payload is not checked again.
     played = sent(SendRequest(A, drafts(12, "twelve", fits=WHOLE)), WHOLE, ("counter_take", [(2,)]))
     assert played.outcomes == [[Receipt(1, "m-1"), Receipt(2, "m-2")]]
 

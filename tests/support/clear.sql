@@ -9,7 +9,7 @@ BEGIN
     PERFORM set_config('session_replication_role', 'replica', true);
     EXECUTE $sql$ SELECT EXISTS (SELECT 1 FROM processes WHERE status = 'live') $sql$ INTO held;
     IF held THEN
-        -- As long as somebody has a bus open there, a beat could write into the next test's.
+        -- While a process has the bus open, its heartbeat could write into the bus of the next test.
         RETURN false;
     END IF;
     SELECT sum(pg_relation_size(oid)) INTO bytes FROM pg_class

@@ -36,7 +36,7 @@ class FakeTimer:
         self.cancelled = True
 
     def fire(self) -> None:
-        with suppress(RuntimeError):  # its loop is closed: nobody waits for it any more
+        with suppress(RuntimeError):  # its loop is closed: no task waits for it
             self._loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
@@ -88,12 +88,12 @@ class FakeClock:
             self._awake += round(seconds * 1000)
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets the wall clock, forward or back."""
+        """Set the wall clock, forward or back."""
         with self._lock:
             self._wall += round(seconds * 1000)
 
     def sleep_machine(self, seconds: float) -> None:
-        """The machine is suspended: the wall clock goes on, awake time stands still."""
+        """The machine is suspended: the wall clock advances, awake time does not."""
         self.jump(seconds)
 
     def attach(self, bus: agentbus.Bus) -> None:
@@ -172,7 +172,7 @@ async def quiet(engine: PostgresEngine) -> None:
         await asyncio.sleep(0.0005)
     bell = engine._bell
     if bell is not None and bell._connection is not None:
-        # Whoever notifies itself has got all notifications that were sent before.
+        # A connection that receives its own notification has received all earlier ones.
         with suppress(Exception):
             await bell._connection.execute(f"NOTIFY {bell.name}, 'nothing'")
 

@@ -1,7 +1,7 @@
 """How large the fault tests are, and what they found: a pytest plugin.
 
 ``make test`` runs each of them small, ``--full`` in the size that the table of ``tests/faults/README.md`` promises,
-``--long`` ten times as long with seeds that nobody tried before. What a test marked ``fault(row)`` tells the fixture
+``--long`` ten times as long with new seeds. What a test marked ``fault(row)`` reports to the fixture
 ``figure`` is printed with it, gathered at the end of the run, and written into that table by ``--figures FILE``: also
 that of tests that failed, which is marked.
 """

@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 def run(url: str, *statements: str) -> list[Any]:
-    """Run statements on a server, as somebody who has nothing to do with the bus."""
+    """Run statements on a server, as a client that does not use the bus."""
 
     async def work() -> list[Any]:
         connection = await asyncpg.connect(url)

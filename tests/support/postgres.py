@@ -36,7 +36,7 @@ _SETTINGS = {
     "shared_buffers": "64MB",
     "max_wal_size": "2GB",
     "jit": "off",
-    # What is deleted is swept by whoever clears a schema, at a moment of its own.
+    # Clearing a schema removes its dead rows, at a known moment.
     "autovacuum": "off",
     "log_min_messages": "fatal",
     "log_statement": "none",
@@ -72,7 +72,7 @@ class Server:
         self._bin = _reachable(binaries(), self.directory) if os.getuid() == 0 else binaries()
         if os.getuid() == 0:
             shutil.chown(self.directory, self._user)
-            os.chmod(self.directory, 0o755)  # noqa: S103 - whoever runs the tests connects to the socket in it
+            os.chmod(self.directory, 0o755)  # noqa: S103 - the user of the tests connects to the socket in it
         atexit.register(self.remove)
         self._make()
         self.start()
@@ -242,7 +242,7 @@ class Schemas:
         return name
 
     def give_back(self, name: str) -> None:
-        """Clear a schema for the next test, or leave it to somebody who still has it open."""
+        """Clear a schema for the next test, or leave it if a process still has it open."""
         if self._loop.run_until_complete(self._clear(name)):
             self._free.append(name)
 

@@ -29,7 +29,7 @@ class Proxy:
         self.cuts = 0
         self.port = 0
         self.refuses = False
-        """It lets nobody in any more."""
+        """Accept no further connection."""
         self.answers: list[bytes] = []
         """What the client never heard."""
         self._closing = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A server that only wants passwords: it asks each client for one in clear text, and lets nobody in."""
+"""A server that collects passwords: it asks each client for one in clear text, and accepts none."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Point(msgspec.Struct):
 
 
 def nested(depth: int, kind: str = "list") -> Any:
-    """So many lists, dicts, or both in turn, inside each other."""
+    """Return N lists, dicts, or both in turn, nested."""
     value: Any = 1
     for level in range(depth):
         as_list = kind == "list" or (kind == "mixed" and level % 2)

@@ -14,7 +14,7 @@ from tests.support.postgres import Schemas, at_schema
 
 @pytest.fixture
 def url(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bus that nobody has used yet."""
+    """A bus that has not been used yet."""
     with tempfile.TemporaryDirectory(prefix="agentbus-test-") as directory:
         monkeypatch.setenv("XDG_STATE_HOME", directory)
         name = schemas.take()

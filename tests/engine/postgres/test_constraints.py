@@ -1,4 +1,4 @@
-"""Formats hold on a server too, whoever writes."""
+"""Formats hold on a server too, for every writer."""
 
 from __future__ import annotations
 

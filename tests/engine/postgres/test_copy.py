@@ -24,7 +24,7 @@ from tests.support.postgres import Schemas, at_schema
 NO_TABLE = {"sequences"}
 OF_THE_SERVER = {"migrations"}
 NOT_KEPT = {"participants": {"id"}}
-"""Columns that only number rows for whoever reads them all."""
+"""Columns that only number rows, for readers of the whole table."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ async def test_without_the_right_to_make_a_schema_nothing_is_copied(url: str, tm
 
 
 async def test_a_row_that_a_server_does_not_take_is_named(url: str, tmp_path: Path) -> None:
-    """Somebody wrote a NUL with the sqlite3 shell: a server has no such text."""
+    """A NUL was written with the sqlite3 shell: a server has no such text."""
 
     def copy() -> None:
         with open_bus(tmp_path / "bus", create=True) as bus:

@@ -200,7 +200,7 @@ async def test_a_statement_that_takes_too_long_is_a_named_error(url: str) -> Non
         finally:
             await transaction.rollback()
             await connection.close()
-        # Nothing was written, and the bus goes on.
+        # Nothing was written, and the bus continues.
         await bus.declare(agentbus.pool("q"))
         assert [event.subject async for event in holder.events()] == ["pool:q"]
 

@@ -16,7 +16,7 @@ from agentbus.engine.postgres.server import parse
 async def test_connections_that_are_not_needed_any_more_are_given_back(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server has only so many, and many processes may have had much to ask once."""
+    """A server has a limited number, and many processes may have needed several once."""
     monkeypatch.setattr(readers, "IDLE", 0.2)
     name = parse(url).schema
     other = await connect(parse(url), {"application_name": "other"})

@@ -56,7 +56,7 @@ def overheard(monkeypatch: pytest.MonkeyPatch) -> Iterator[Statements]:
 
 
 async def warm(agent: Agent, to: Any) -> None:
-    """Whoever has sent before remembers what it was told."""
+    """A process that has sent before caches what it looked up."""
     await agent.send(to, "note", "before")
     await agent.send(to, "note", "before")
 
@@ -163,7 +163,7 @@ async def test_a_recipient_that_was_deleted_and_came_back_gets_its_own(buses: li
         await receiver.complete()
         await other.agents.delete("receiver")
         with pytest.raises(UnknownRecipient):
-            await sender.send("receiver", "note", "to nobody")
+            await sender.send("receiver", "note", "to no agent")
 
 
 async def test_no_send_that_begins_after_its_recipient_ended_comes_through(buses: list[Bus]) -> None:

@@ -1,4 +1,4 @@
-"""The URL of a bus on a server: what is taken, what is refused, and that nobody is shown the password."""
+"""The URL of a bus on a server: what is accepted, what is refused, and that the password is never shown."""
 
 from __future__ import annotations
 

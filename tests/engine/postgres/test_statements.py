@@ -82,7 +82,7 @@ class Server:
 
 @pytest.fixture(scope="module", params=["empty", "many messages", "many messages, analyzed"])
 def server(request: pytest.FixtureRequest, schemas: Schemas) -> Iterator[Server]:
-    """The planner's choice must not depend on how much is there, nor on whether somebody ran ANALYZE."""
+    """The planner's choice must not depend on how much is there, nor on whether ANALYZE was run."""
     name = schemas.take()
     found = Server(at_schema(schemas.url, name), request.param)
     yield found

@@ -17,7 +17,7 @@ async def test_a_row_that_the_tables_refuse_does_not_hold_up_the_others(bus: Bus
     connection = sqlite3.connect(bus.engine.directory / "bus.db", isolation_level=None)
     connection.execute(
         "CREATE TRIGGER no_bad_agents BEFORE INSERT ON agents WHEN NEW.id = 'bad'"
-        " BEGIN SELECT RAISE(ABORT, 'nobody is called that'); END"
+        " BEGIN SELECT RAISE(ABORT, 'no agent has this name'); END"
     )
     connection.close()
     write(tmp_path / "agent_state.json", [agent("a"), agent("bad"), agent("b")])
@@ -25,7 +25,7 @@ async def test_a_row_that_the_tables_refuse_does_not_hold_up_the_others(bus: Bus
     report = await bus.import_path(tmp_path)
     assert report.imported == {"agent": 3}
     assert [(problem.file, problem.line) for problem in report.problems] == [("agent_state.json", 2)]
-    assert "nobody is called that" in report.problems[0].reason
+    assert "no agent has this name" in report.problems[0].reason
     assert await bus.agents.get("bad") is None
 
 
