@@ -71,6 +71,12 @@ class Queries(dict[str, str]):
         return sql
 
 
+@cache
+def queries(dialect: str) -> Queries:
+    """Return the queries of an engine, which all buses of a process share."""
+    return Queries(dialect)
+
+
 def parse(sql: str) -> dict[str, str]:
     """Return the queries of a text by name. A name that occurs twice is an error."""
     return {name: _statement(body) for name, body in _split(sql).items()}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine import process_safety
-from agentbus.engine.queries import Queries
 from agentbus.engine.sqlite import paths
 from agentbus.engine.sqlite.connection import open_writer, run_read, translate_error
 from agentbus.engine.sqlite.lock import FileLock
@@ -44,7 +43,6 @@ class BlockingSQLite:
         self.clock = clock
         self._owner = process_safety.Owner()
         self._home = home
-        self._queries = Queries("sqlite")
         self._lock = lock = FileLock(home.lock, lock_timeout)
         connection: sqlite3.Connection | None = None
         self._runner: TransactionRunner | None = None
@@ -82,7 +80,7 @@ class BlockingSQLite:
         self._check()
         op = question(request, self.clock.now())
         try:
-            return run_read(op, self._connection, self._queries)
+            return run_read(op, self._connection)
         except sqlite3.Error as error:
             raise translate_error(error, self._home) from error
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentbus.core.codec import plain
 from agentbus.engine import process_safety
-from agentbus.engine.queries import load, named
+from agentbus.engine.queries import named, queries
 from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.paths import Home, check_database
@@ -93,15 +93,14 @@ def open_untouched(home: Home, busy: float) -> sqlite3.Connection:
     return _connect(home, busy, f"?mode=ro{'' if logged else '&immutable=1'}")
 
 
-def run_read(op: Op[T], connection: sqlite3.Connection, queries: Mapping[str, str] | None = None) -> T:
+def run_read(op: Op[T], connection: sqlite3.Connection) -> T:
     """Run a read-only operation and return its result."""
-    if queries is None:
-        queries = load("sqlite")
+    sql = queries("sqlite")
     try:
         step = next(op)
         while True:
             query = cast("Query", step)
-            step = op.send(connection.execute(queries[query.name], bind(query)).fetchall())
+            step = op.send(connection.execute(sql[query.name], bind(query)).fetchall())
     except StopIteration as stop:
         return cast("T", stop.value)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine import process_safety
-from agentbus.engine.queries import Queries, widened
+from agentbus.engine.queries import queries, widened
 from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.connection import bind, identity, translate_error
 from agentbus.engine.sqlite.doorbell import Ringer
@@ -45,7 +45,7 @@ class TransactionRunner:
         self.lock_wait_ms = lock.lock_wait_ms
         self._clock = clock
         self._disk = disk
-        self._queries = Queries("sqlite")
+        self._queries = queries("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous: bool | None = True
         self._checkpoints: bool | None = True
