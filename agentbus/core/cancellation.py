@@ -117,7 +117,7 @@ async def run_to_completion(work: Callable[P, T], *args: P.args, **kwargs: P.kwa
 
 
 async def complete(work: Coroutine[Any, Any, T], stop: Interruption | None = None) -> T:
-    """Run ``work`` to its end, and raise a cancellation of the caller only then; a cancellation requests a ``stop``.
+    """Run ``work`` to its end, and raise a cancellation of the caller only then. It also sets ``stop.requested``.
 
     An anyio shield does not hold off ``Task.cancel``, by which asyncio cancels on Ctrl-C and in its task groups.
     """
@@ -132,8 +132,7 @@ async def complete(work: Coroutine[Any, Any, T], stop: Interruption | None = Non
                 if stop is not None:
                     stop.requested = True
     if cancelled is not None:
-        _consume_exception(task)
-        raise cancelled
+        raise cancelled from (None if task.cancelled() else task.exception())
     return task.result()
 
 

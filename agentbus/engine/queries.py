@@ -84,13 +84,13 @@ def parse(sql: str) -> dict[str, str]:
 
 def _split(sql: str) -> dict[str, str]:
     """Return the queries of a text by name, each with its comments."""
-    queries: dict[str, str] = {}
+    found: dict[str, str] = {}
     for part in f"\n{sql}".split("\n-- name: ")[1:]:
         name, _, body = part.partition("\n")
-        if name in queries:
+        if name in found:
             raise ValueError(f"the query {name} is defined twice")
-        queries[name] = body
-    return queries
+        found[name] = body
+    return found
 
 
 def read_all(dialect: str) -> None:
@@ -116,8 +116,8 @@ def named(file: str) -> dict[str, str]:
 @cache
 def load(dialect: str) -> dict[str, str]:
     """Return every named query of an engine."""
-    queries = {**parse(text("common")), **parse(text(dialect))}
-    return {name: _translate(sql, dialect) for name, sql in queries.items()}
+    written = {**parse(text("common")), **parse(text(dialect))}
+    return {name: _translate(sql, dialect) for name, sql in written.items()}
 
 
 @cache

@@ -298,9 +298,12 @@ class StoredAgent(AgentRow, frozen=True):
     replies: int
 
 
+_NAMED_PROFILE_COLUMNS = 4
+"""The first fields of ``Profile``, which the queries name because they have defaults."""
 MESSAGE_JSON: dict[str, Any] = {"headers": dict[str, str]}
+"""The types of the columns of a message that are JSON, besides the payload."""
 AGENT_JSON: dict[str, Any] = {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]}
-"""The types of the columns that are JSON, besides payloads."""
+"""The types of the columns of an agent that are JSON."""
 AGENT_DURATIONS = ("estimate", "patience")
 """Columns in milliseconds that a record has in seconds."""
 ADDED = frozenset({"due", "headers", "reply_to"})
@@ -348,7 +351,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "message": MessageRow.__struct_fields__,
     "stored_message": StoredMessage.__struct_fields__,
     "held": Held.__struct_fields__,
-    "profile": Profile.__struct_fields__[4:],
+    "profile": Profile.__struct_fields__[_NAMED_PROFILE_COLUMNS:],
     "agent": AgentRow.__struct_fields__,
     "stored_agent": StoredAgent.__struct_fields__,
     "held_task": tuple(_HELD_TASK.split()),

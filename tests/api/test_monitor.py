@@ -376,7 +376,7 @@ async def test_racing_monitors_check_every_agent_once(bus: Bus, engine: Engine, 
             await boss.ack(reports)
     for kind in ("agent_failed", "agent_suspected"):
         events = [event.subject async for event in bus.events(kind=kind)]
-        assert len(events) == len(set(events)), "no agent was judged twice"
+        assert len(events) == len(set(events)), "no agent was marked failed twice"
 
 
 async def test_a_sweep_interrupted_at_any_moment_leaves_nothing_half_done(bus: Bus, clock: FakeClock) -> None:

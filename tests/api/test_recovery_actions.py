@@ -123,7 +123,7 @@ async def test_only_an_incarnation_after_an_incomplete_one_is_restored(bus: Bus)
     after = await worker(bus, "a")
     assert after.restored == again.restored
     await after.join("pool")
-    assert after.restored == again.restored, "joining a pool begins no life"
+    assert after.restored == again.restored, "joining a pool starts no incarnation"
     await after.stop()
     await bus.expect("a", type="worker")
     assert (await worker(bus, "a")).restored == again.restored, "it was announced that it comes back"

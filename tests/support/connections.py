@@ -49,7 +49,8 @@ class Connections:
         for task in left:
             task.cancel()
         if left:
-            self._loop.run_until_complete(asyncio.wait(left, timeout=30))
+            _, pending = self._loop.run_until_complete(asyncio.wait(left, timeout=30))
+            assert not pending, f"tasks that ignore their cancellation: {pending}"
 
     async def close(self) -> None:
         while self._idle:
@@ -70,7 +71,7 @@ class Connections:
         _kept[connection] = _Kept(self, key)
         return connection
 
-    async def give_back(self, connection: Connection) -> bool:
+    async def release(self, connection: Connection) -> bool:
         """Reset a connection and keep it; return False if it must be closed."""
         if connection in self._idle:
             return True
@@ -115,7 +116,7 @@ class ReusableConnection(_Base):
     __slots__ = ()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        if self.is_closed() or not await _kept[self].owner.give_back(self):
+        if self.is_closed() or not await _kept[self].owner.release(self):
             await super().close(timeout=timeout)
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:

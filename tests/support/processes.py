@@ -217,7 +217,7 @@ async def listeners() -> asyncio.StreamReader:
 
 
 def crowd(count: int, task: Callable[[int, Callable[[], None]], Any]) -> list[Any]:
-    """Fork N processes; return what each one answers, as JSON, or its traceback as {"error": …}.
+    """Fork ``count`` processes; return what each one answers, as JSON, or its traceback as {"error": …}.
 
     ``task`` gets its number and a gate: calling that waits until every process has called it.
     """

@@ -51,7 +51,7 @@ COMMAND = str(Path(sys.executable).with_name("agentbus"))
 _CAN_FORK = sys.platform == "linux"
 _PR_SET_CHILD_SUBREAPER = 36
 _STARTUP = (b"LANG", b"LC_", b"PYTHON")
-"""How the variables begin that an interpreter reads when it starts."""
+"""Prefixes of the variables that an interpreter reads when it starts."""
 _FIRST = "import sys; sys.path[0] = {root!r}; from tests.support.zygote import serve; serve({control}, {listener})"
 _SHIM = """#!{python} -IS
 import _signal, _socket, marshal, posix, struct, sys
@@ -143,6 +143,8 @@ def _options(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 _servers: dict[tuple[int, frozenset[tuple[bytes, bytes]]], _Server] = {}
 _starting = threading.Lock()
+_forking = threading.Lock()
+"""Whether orphans become children of this process is a setting of the whole process."""
 
 
 def _server(environment: Mapping[bytes, bytes]) -> _Server:
@@ -167,7 +169,6 @@ class _Server:
             shim = self.directory / name
             shim.write_text(_SHIM.format(python=sys.executable, command=command, address=address, options=options))
             shim.chmod(0o755)
-        self._lock = threading.Lock()
         self._socket, control = socket.socketpair()
         with control, socket.socket(socket.AF_UNIX) as listener:
             listener.bind(address)
@@ -185,7 +186,7 @@ class _Server:
 
     def fork(self, request: Request, streams: list[int]) -> int:
         """Return the pid of a new child of this process."""
-        with self._lock:
+        with _forking:
             prctl = ctypes.CDLL(None).prctl
             # The new process is an orphan, and becomes a child of this one while this is set.
             prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -218,7 +219,11 @@ def _receive(sender: socket.socket) -> tuple[Request, list[int]] | None:
     (left,) = struct.unpack("!I", header)
     content = b""
     while len(content) < left:
-        content += sender.recv(left - len(content))
+        part = sender.recv(left - len(content))
+        if not part:
+            _close(streams)
+            return None
+        content += part
     return marshal.loads(content), streams  # noqa: S302 - from a process of the same test
 
 

@@ -238,7 +238,7 @@ class Ringer:
         try:
             sender = self._socket
         except OSError:
-            # No descriptor is left.
+            # Usually no descriptor is left: ring again later.
             return False
         try:
             sender.sendto(_message(channels), bell)
@@ -250,5 +250,6 @@ class Ringer:
         return True
 
     def close(self) -> None:
+        self._missed.clear()
         if "_socket" in self.__dict__:
             self._socket.close()

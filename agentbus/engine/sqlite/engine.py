@@ -79,14 +79,18 @@ class SQLiteEngine(AsyncEngine[Writer]):
         except BaseException:
             # The thread may hold the lock; it must finish before the lock is closed.
             lock.stop_waiting()
-            await complete(anyio.to_thread.run_sync(connection.join))
-            lock.close()
+            try:
+                await complete(anyio.to_thread.run_sync(connection.join))
+            finally:
+                lock.close()
             raise
         try:
             runner = TransactionRunner(self._home, connection._conn, lock, self.clock, disk=self._disk)
         except BaseException:
-            await complete(connection.close())
-            lock.close()
+            try:
+                await complete(connection.close())
+            finally:
+                lock.close()
             raise
         self._writer = Writer(connection, runner, self.waiters)
         # A cancellation must not lose a connection that the thread is about to open.
