@@ -217,7 +217,8 @@ def emit(result: Result, *, json: bool) -> None:
         print_lines(result.lines())
         sys.stdout.flush()
     else:
-        _write("".join(f"{line}\n" for line in result.lines()).encode())
+        # The name of a file that is not UTF-8 is printed as it is.
+        _write("".join(f"{line}\n" for line in result.lines()).encode(errors="surrogateescape"))
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import COMMAND, TIMEOUT, Shell
+from tests.support import zygote
 
 
 @pytest.fixture
@@ -38,6 +40,14 @@ def test_invalid_json_says_where(agent: Shell, given: str, where: str) -> None:
     assert (plain.code, plain.out) == (2, "")
     assert plain.err.startswith("agentbus: standard input is not JSON")
     assert agent.say("messages") == ""
+
+
+def test_a_directory_whose_name_is_not_utf_8_is_printed_as_it_is(nowhere: Shell) -> None:
+    nowhere.directory = Path(os.fsdecode(os.fsencode(nowhere.directory) + b"/d\xff"))
+    nowhere.directory.mkdir()
+    done = zygote.run([COMMAND, "init"], cwd=nowhere.directory, env=nowhere.environment, timeout=TIMEOUT)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert os.fsencode(nowhere.directory) in done.stdout
 
 
 def test_input_must_be_utf_8(agent: Shell) -> None:

@@ -64,7 +64,8 @@ def test_headers_are_given_by_name(pair: Shell) -> None:
     (message,) = pair.json("receive", agent="b")
     assert message["headers"] == {"trace": "a=b", "empty": ""}
     assert pair.json("messages", "show", message["message_id"])["headers"] == message["headers"]
-    assert pair.run("send", "b", "note", "1", "--header", "trace", agent="a").code == 2
+    for wrong in (("--header", "trace"), ("--header", "a=1", "--header", "a=2")):
+        assert pair.run("send", "b", "note", "1", *wrong, agent="a").code == 2
 
 
 def test_a_message_is_given_back_or_rejected(pair: Shell) -> None:

@@ -33,7 +33,10 @@ def _options(given: Any) -> dict[str, Any]:
     names = ("priority", "delay", "ttl", "session", "max_attempts")
     found = {name: value for name in names if (value := getattr(given, name)) is not None}
     if given.header:
-        found["headers"] = dict(_header(text) for text in given.header)
+        headers = [_header(text) for text in given.header]
+        found["headers"] = dict(headers)
+        if len(found["headers"]) < len(headers):
+            raise Usage(reason="a header is given twice", advice="give each name once")
     return found if given.id is None else {**found, "message_id": given.id}
 
 
