@@ -72,7 +72,7 @@ def test_ctrl_c_ends_all_processes(nowhere: Shell) -> None:
         pids = [int(pid) for pid in re.findall(r" (\d+)(?:,|$)", process.stdout.readline().decode().rstrip())]
         assert len(pids) == 4
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(90) == 130
         assert b"Traceback" not in process.stderr.read()
     assert all(process_info.is_gone(pid, "", None) for pid in pids)
     assert list(nowhere.directory.iterdir()) == []
@@ -93,7 +93,7 @@ def test_kill_nine_leaves_no_process(nowhere: Shell) -> None:
         eventually(lambda: all(process_info.is_gone(pid, "", None) for pid in teams[0]), "its team is gone")
         assert not any(process_info.is_gone(pid, "", None) for pid in teams[1])
         processes[1].terminate()
-        assert processes[1].wait(30) == 143
+        assert processes[1].wait(90) == 143
         assert all(process_info.is_gone(pid, "", None) for pid in teams[1])
     finally:
         for process in processes:

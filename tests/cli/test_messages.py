@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -208,9 +208,11 @@ def test_waiting_is_asleep_on_a_bell_and_leaves_nothing_behind(pair: Shell) -> N
 
 def test_what_was_taken_and_not_printed_goes_back(pair: Shell) -> None:
     pair.say("send", "b", "note", "1", agent="a")
-    process = pair.start("receive", "--ack", agent="b", stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    process.stdout.close()
+    # Closed before the command starts: it may write at once.
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = pair.start("receive", "--ack", agent="b", stdout=writing)
+    os.close(writing)
     assert process.wait(30) == 141
     assert process.stderr is not None
     assert process.stderr.read() == b""

@@ -76,7 +76,7 @@ async def test_retention_killed_at_any_moment_loses_nothing(
     path = short / "bus"
     rng = random.Random(20_261_116)
     # A portion is written to the archive, synced and removed in one transaction.
-    messages, portion = scale((1_000, 10), (10_000, 500))
+    messages, portion = scale((1_000, 50), (10_000, 500))
     await finished(path, messages)
     before = everything(path)
     killed = 0
