@@ -360,35 +360,6 @@ def test_sql_is_in_the_named_queries_and_the_schemas() -> None:
     assert found == []
 
 
-# Used by other modules of the package, not by its users.
-INTERNAL = {
-    "Agent.checker",
-    "Agent.commit",
-    "Agent.composer",
-    "Agent.draft",
-    "Agent.draft_checkpoint",
-    "Agent.draft_document",
-    "Agent.renewer",
-    "Agent.threads",
-    "Agent.write",
-    "Message.actor",
-    "Message.is_lost",
-    "Message.lose",
-    "Message.release",
-    "Message.renewing",
-    "Message.start",
-    "Message.reply_draft",
-    "Message.title",
-    "Participants.enrol",
-    "Unit.close",
-    "Unit.commit",
-    "Unit.empty",
-    "Unit.open",
-    "Unit.prepare",
-    "Unit.prepared",
-}
-
-
 WORKED_WITH = (
     Agent,
     Bus,
@@ -432,7 +403,7 @@ def public() -> Iterator[tuple[str, object]]:
 def test_every_public_name_has_an_example() -> None:
     names = dict(public())
     missing = [name for name, value in names.items() if ">>>" not in (inspect.getdoc(value) or "")]
-    assert sorted(set(missing) - INTERNAL) == []
+    assert sorted(set(missing)) == []
 
 
 def test_an_error_about_a_wrong_state_has_its_fix() -> None:

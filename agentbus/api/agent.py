@@ -99,16 +99,16 @@ class Agent:
         """True once it has completed, failed or stopped."""
 
         # Internal to the package.
-        self.engine = bus.engine
-        self.actor = Actor(registration.agent, registration.epoch)
+        self._engine = bus._engine
+        self._actor = Actor(registration.agent, registration.epoch)
         """Names this incarnation in requests."""
-        self.vocabulary = bus.vocabulary
-        self.max_snapshot = bus.max_snapshot
-        self.active = True
+        self._vocabulary = bus._vocabulary
+        self._max_snapshot = bus._max_snapshot
+        self._active = True
         """True if it has done something since the last heartbeat of the process."""
-        self.waiting = 0
+        self._waiting = 0
         """The number of its calls that wait for a message; waiting counts as activity."""
-        self.mailboxes: Mailboxes
+        self._mailboxes: Mailboxes
         """The mailboxes that it reads."""
         self.replies: int
         """The mailbox that replies to its requests go to."""
@@ -151,10 +151,10 @@ class Agent:
                     check_options(message, ("to", "type", "payload", *OPTIONS))
                     if not {"to", "type"} <= message.keys():
                         raise TypeError("it has no 'to' or no 'type'")
-                    drafts.append(self.draft(**message))
+                    drafts.append(self._draft(**message))
                 elif isinstance(message, tuple | list) and 2 <= len(message) <= 3:
                     to, type, payload = (*message, None) if len(message) == 2 else message
-                    drafts.append(draft(to, type, payload, self.vocabulary, session=self.session))
+                    drafts.append(draft(to, type, payload, self._vocabulary, session=self.session))
                 else:
                     raise TypeError(f"it is {shown(message, repr):.80}")
             except AgentBusError as error:
@@ -226,10 +226,10 @@ class Agent:
             check_range(most, "most", 1, MAX_BATCH),
             timeout=timeout,
             duration=check_seconds(lease, "lease"),
-            done=tuple(message.lease for message in done),
+            done=tuple(message._lease for message in done),
         )
         for message in done:
-            message.settled = True
+            message._settled = True
         return messages
 
     async def pending(self) -> bool:
@@ -238,7 +238,7 @@ class Agent:
         >>> await agent.pending()                                                     # doctest: +SKIP
         True
         """
-        return bool(await self.engine.read_inline(pending, self.mailboxes.all))
+        return bool(await self._engine.read_inline(pending, self._mailboxes.all))
 
     def inbox(self, *, prefetch: int = 1, lease: float = LEASE) -> AsyncIterator[Message]:
         """Iterate over messages as they arrive, without end.
@@ -283,9 +283,9 @@ class Agent:
         """
         done = list(messages)
         if done:
-            await self.write(ack, AckRequest(self.actor, tuple(message.lease for message in done)))
+            await self._write(ack, AckRequest(self._actor, tuple(message._lease for message in done)))
             for message in done:
-                message.settled = True
+                message._settled = True
 
     def unit(self) -> Unit:
         """Return a block whose sends, acknowledgements, state, checkpoints, documents and progress are one commit.
@@ -318,9 +318,9 @@ class Agent:
 
         >>> await agent.checkpoint("after_planning", {"step": 1}, files=["plan.md"])  # doctest: +SKIP
         """
-        draft = self.draft_checkpoint(name, snapshot, **options)
-        self.active = True
-        return await draft.save(self.engine)
+        draft = self._draft_checkpoint(name, snapshot, **options)
+        self._active = True
+        return await draft.save(self._engine)
 
     @property
     def restored(self) -> CheckpointSummary | None:
@@ -339,7 +339,7 @@ class Agent:
         >>> last = await agent.restore("after_planning")                              # doctest: +SKIP
         >>> step = last.snapshot["step"] if last else 0                               # doctest: +SKIP
         """
-        self.active = True
+        self._active = True
         if id is None:
             return await self._bus.checkpoints.latest(self.id, name)
         if name is not None:
@@ -403,14 +403,14 @@ class Agent:
         """
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
-        await self.write(progress, ProgressRequest(self.actor, percent, note))
+        await self._write(progress, ProgressRequest(self._actor, percent, note))
 
     async def busy(self, seconds: float) -> None:
         """Announce that the agent will be silent for this long, and should not be suspected; 0 revokes it.
 
         >>> await agent.busy(600)                                                     # doctest: +SKIP
         """
-        await self.write(busy, BusyRequest(self.actor, check_seconds(seconds, "seconds", zero=True)))
+        await self._write(busy, BusyRequest(self._actor, check_seconds(seconds, "seconds", zero=True)))
 
     async def complete(self) -> None:
         """Mark the agent completed: the work is done.
@@ -436,18 +436,18 @@ class Agent:
     # Internal to the package
 
     @property
-    def threads(self) -> Threads:
-        return self._bus.threads
+    def _threads(self) -> Threads:
+        return self._bus._threads
 
     @property
-    def checker(self) -> PayloadChecker:
-        return self._bus.checker
+    def _checker(self) -> PayloadChecker:
+        return self._bus._checker
 
     @property
-    def renewer(self) -> Renewer:
+    def _renewer(self) -> Renewer:
         return self._bus.renewer
 
-    def write(
+    def _write(
         self,
         operation: Operation[R, T],
         request: R,
@@ -455,33 +455,33 @@ class Agent:
         durable: bool | None = None,
         on_abandoned: Callable[[T], None] | None = None,
     ) -> Awaitable[T]:
-        self.active = True
-        return self.engine.write(operation, request, durable=durable, on_abandoned=on_abandoned)
+        self._active = True
+        return self._engine.write(operation, request, durable=durable, on_abandoned=on_abandoned)
 
-    def draft(
+    def _draft(
         self, to: str | Address, type: str | msgspec.Struct, payload: Any = None, **options: Unpack[SendOptions]
     ) -> Draft:
         return draft_from(self, to, type, payload, options)
 
-    def commit(self, parts: tuple[Part, ...]) -> Awaitable[list[Any]]:
+    def _commit(self, parts: tuple[Part, ...]) -> Awaitable[list[Any]]:
         return sending.commit(self, parts)
 
-    def composer(self, scope: str) -> StateChangeBuilder:
+    def _composer(self, scope: str) -> StateChangeBuilder:
         """Return a builder of state changes whose author is this agent."""
-        return StateChangeBuilder(scope, self._bus.max_payload, self.actor)
+        return StateChangeBuilder(scope, self._bus._max_payload, self._actor)
 
-    def draft_checkpoint(
+    def _draft_checkpoint(
         self, name: str, snapshot: Any, **options: Unpack[checkpoints.CheckpointOptions]
     ) -> checkpoints.Draft:
         owner = Owner("agent", self.id)
         return checkpoints.draft(
-            owner, name, snapshot, self.max_snapshot, actor=self.actor, session=self.session, **options
+            owner, name, snapshot, self._max_snapshot, actor=self._actor, session=self.session, **options
         )
 
-    def draft_document(self, name: str, value: Any, keep: int) -> documents.Draft:
+    def _draft_document(self, name: str, value: Any, keep: int) -> documents.Draft:
         """Return a draft of a document of the agent's session."""
         session = require_session(self, None)
-        return documents.draft(session, name, value, self.max_snapshot, author=self.id, keep=keep, actor=self.actor)
+        return documents.draft(session, name, value, self._max_snapshot, author=self.id, keep=keep, actor=self._actor)
 
     async def _receive(
         self,
@@ -497,8 +497,8 @@ class Agent:
                 return Message(self, row, counted=counted, duration=duration, renew_at=renewal_time(claimed, duration))
             except (DamagedPayload, msgspec.DecodeError) as damage:
                 log.warning("%s: message %s: %s", self.id, row.id, damage)
-                request = RejectRequest(self.actor, (row.delivered,), str(damage))
-                fire_and_forget(self.write(reject, request))
+                request = RejectRequest(self._actor, (row.delivered,), str(damage))
+                fire_and_forget(self._write(reject, request))
                 return None
 
         return await receiving.receive(
@@ -510,13 +510,13 @@ class Agent:
         """Release the messages of a claim whose caller was cancelled."""
         leases = tuple(row.delivered for row in found.rows)
         if leases:
-            request = ReleaseRequest(self.actor, leases, restore=tuple(row.attempts for row in found.rows))
+            request = ReleaseRequest(self._actor, leases, restore=tuple(row.attempts for row in found.rows))
             with suppress(AgentBusError):
-                fire_and_forget(self.engine.write(release, request))
+                fire_and_forget(self._engine.write(release, request))
 
     def _read_reply(self, row: MessageRow) -> Message:
         reply = Message(self, row, counted=False, duration=0, renew_at=0)
-        reply.settled = True
+        reply._settled = True
         return reply
 
     async def _inbox(self, prefetch: int, duration: int) -> AsyncIterator[Message]:
@@ -527,38 +527,38 @@ class Agent:
                     reserved = await self._receive(prefetch, timeout=None, duration=duration, counted=prefetch == 1)
                     # The acknowledgement of one message starts the next in the same commit.
                     for message, following in pairwise(reserved):
-                        message.following = following
+                        message._following = following
                     reserved.reverse()
-                if not reserved[-1].started:
+                if not reserved[-1]._started:
                     with suppress(LeaseLost):
                         following = reserved[-1]
-                        await self.write(begin, BeginRequest(self.actor, (following.lease,), following.before + 1))
-                        following.start()
+                        await self._write(begin, BeginRequest(self._actor, (following._lease,), following._before + 1))
+                        following._start()
                 message = reserved.pop()
-                if message.started:
+                if message._started:
                     yield message
         finally:
             if reserved:
-                with shielded(self.engine), suppress(AgentFenced, Misuse, LockTimeout):
+                with shielded(self._engine), suppress(AgentFenced, Misuse, LockTimeout):
                     for message in reserved:
                         # Each by itself: one lost lease must not keep the others from being released.
                         with suppress(LeaseLost):
-                            await message.release()
+                            await message._release()
 
     async def _change_membership(
         self, *, pools: tuple[str, ...] = (), topics: tuple[str, ...] = (), leave: bool = False
     ) -> None:
-        request = MembershipRequest(self.actor, self.engine.process, pools, topics, leave)
-        self._use(await self.write(change_membership, request))
+        request = MembershipRequest(self._actor, self._engine.process, pools, topics, leave)
+        self._use(await self._write(change_membership, request))
 
     def _use(self, registration: Registration) -> None:
         """Read the mailboxes of this registration from now on."""
-        self.replies = registration.replies
-        self.mailboxes = Mailboxes.of(registration)
+        self._replies = registration.replies
+        self._mailboxes = Mailboxes.of(registration)
         # Calls that wait must listen to the new mailboxes.
-        self.engine.waiters.ring_all(mailbox_channel(registration.mailbox))
+        self._engine.waiters.ring_all(mailbox_channel(registration.mailbox))
 
     async def _end(self, status: str, error: str | None, *, on_purpose: bool = False) -> None:
-        await self.write(finish, EndRequest(self.actor, status, error, on_purpose))
+        await self._write(finish, EndRequest(self._actor, status, error, on_purpose))
         self.ended = True
         self._bus._forget(self)

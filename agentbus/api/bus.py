@@ -90,7 +90,7 @@ class Bus:
     ...         message = await worker.receive(timeout=5)
     """
 
-    renewer: Renewer
+    _renewer: Renewer
 
     def __init__(
         self,
@@ -103,20 +103,20 @@ class Bus:
         ask: Ask | None = None,
     ) -> None:
         # Internal to the package.
-        self.engine = engine
+        self._engine = engine
         engine.beat_every = beat_every
-        self.beat_every = beat_every
+        self._beat_every = beat_every
         """Seconds between two heartbeats."""
-        self.max_payload = max_payload
-        self.max_snapshot = max_snapshot
-        self.vocabulary = Vocabulary(max_payload)
-        self.checker = PayloadChecker(self.vocabulary)
-        self.listening = Listening(engine)
-        self.threads = Threads()
+        self._max_payload = max_payload
+        self._max_snapshot = max_snapshot
+        self._vocabulary = Vocabulary(max_payload)
+        self._checker = PayloadChecker(self._vocabulary)
+        self._listening = Listening(engine)
+        self._threads = Threads()
         """The threads on which functions of the caller run."""
         self._ask = ask
         self._heartbeat = Heartbeat(engine, beat_every, max_blocked)
-        self.watchdog = self._heartbeat.watchdog
+        self._watchdog = self._heartbeat.watchdog
         self._opened = False
 
         self.agents = Agents(engine, max_payload)
@@ -134,8 +134,8 @@ class Bus:
         running_loop()
         self._opened = True
         try:
-            entry = await self.engine.open()
-            await evict_dead_processes(self.engine, entry.peers)
+            entry = await self._engine.open()
+            await evict_dead_processes(self._engine, entry.peers)
             self.renewer = await self._heartbeat.start()
             await self._backup_on_open()
             await self.recovery._on_open(self._ask)
@@ -150,7 +150,7 @@ class Bus:
         if not self._opened:
             return
         try:
-            self.engine.check()
+            self._engine.check()
         except Misuse as misuse:
             # Only the process and the event loop that opened the bus can close it.
             if error is None:
@@ -164,21 +164,21 @@ class Bus:
 
     async def _close(self) -> BaseException | None:
         """Stop everything; return the exception that had ended the background task, if any."""
-        left = not self.engine.process
+        left = not self._engine.process
         # While leases are still renewed.
-        await self.threads.finish()
+        await self._threads.finish()
         ending = await self._heartbeat.stop()
-        if self.engine.process:
+        if self._engine.process:
             # If this takes too long, closing the engine writes it: the agents must not seem alive.
             with suppress(AgentBusError):
-                left = await finish_shielded(self.engine, self._leave())
-        if not left or not self.engine.process:
-            self.engine.stop_waiting()
-        await self.engine.close(left=left)
+                left = await finish_shielded(self._engine, self._leave())
+        if not left or not self._engine.process:
+            self._engine.stop_waiting()
+        await self._engine.close(left=left)
         return ending
 
     async def _leave(self) -> None:
-        await self.engine.write(leave, LeaveRequest((self.engine.process,), False, "the bus was closed"))
+        await self._engine.write(leave, LeaveRequest((self._engine.process,), False, "the bus was closed"))
 
     # Sessions
 
@@ -221,7 +221,7 @@ class Bus:
             if not agent.ended:
                 await agent.complete()
         except BaseException as error:
-            await finish_shielded(self.engine, _end_after(agent, error))
+            await finish_shielded(self._engine, _end_after(agent, error))
             raise
         finally:
             self._forget(agent)
@@ -238,7 +238,7 @@ class Bus:
 
         >>> worker = await bus.register("worker-1", type="worker", capabilities=["python"])   # doctest: +SKIP
         """
-        request = registration(self.max_payload, id, type, self.engine.process, options)
+        request = registration(self._max_payload, id, type, self._engine.process, options)
         agent = Agent(self, await self._register(request))
         self._heartbeat.agents.add(agent)
         return agent
@@ -261,7 +261,7 @@ class Bus:
             check_agent(id),
             check_name(type, "agent type"),
             None,
-            profile(self.max_payload, {**about}, "session"),
+            profile(self._max_payload, {**about}, "session"),
             session=name_or_none(session, "session"),
             within=None if within is None else check_seconds(within, "within"),
         )
@@ -275,7 +275,7 @@ class Bus:
         for address in addresses:
             if not isinstance(address, Address) or address.kind == "agent":
                 raise InvalidInput(reason=f"{address!r} is not a pool or a topic; agents are announced with expect()")
-        await self.engine.write(
+        await self._engine.write(
             declare,
             DeclareRequest(
                 tuple(address.name for address in addresses if address.kind == "pool"),
@@ -302,9 +302,9 @@ class Bus:
         >>> await bus.define(Plan)                                                    # doctest: +SKIP
         """
         check_choice(kind, "kind", ("agent", "message"))
-        request = definition(what, kind, check_text(description, "description"), schema, self.vocabulary)
-        await self.engine.write(define, request)
-        self.vocabulary.remember([request])
+        request = definition(what, kind, check_text(description, "description"), schema, self._vocabulary)
+        await self._engine.write(define, request)
+        self._vocabulary.remember([request])
 
     async def types(self, kind: Literal["agent", "message"] | None = None) -> list[TypeRecord]:
         """Return the built-in types and those that were defined.
@@ -314,7 +314,7 @@ class Bus:
         """
         if kind is not None:
             check_choice(kind, "kind", ("agent", "message"))
-        return await self.engine.read(list_types, kind)
+        return await self._engine.read(list_types, kind)
 
     def state(self, scope: str) -> State:
         """Return the entries of any scope: the id of an agent, or another name. Entries written here have no author.
@@ -334,8 +334,8 @@ class Bus:
         >>> (await bus.stats()).messages                                              # doctest: +SKIP
         {'acked': 120, 'queued': 3}
         """
-        counts = await self.engine.read(count, check_range(deepest, "deepest", 1, 1000))
-        database, log_size = await self.engine.sizes()
+        counts = await self._engine.read(count, check_range(deepest, "deepest", 1, 1000))
+        database, log_size = await self._engine.sizes()
         return Stats(counts.messages, counts.agents, counts.queues, counts.oldest_waiting, database, log_size)
 
     def events(
@@ -355,7 +355,7 @@ class Bus:
         >>> async for event in bus.events(after=last, follow=True):                   # doctest: +SKIP
         ...     print(event.id, event.kind, event.subject, event.actor, event.facts)
         """
-        return events.events(self.engine, self.listening, after, follow, kind, subject, limit)
+        return events.events(self._engine, self._listening, after, follow, kind, subject, limit)
 
     # Maintenance
 
@@ -382,10 +382,10 @@ class Bus:
         sweeper = self._sweeper(suspect_after, fail_after, fail_stuck_after, deep_queue)
         if on_finding is not None:
             check_callback(on_finding, "on_finding", "finding")
-        job = PeriodicJob("retention", _RETENTION_CHECK_INTERVAL, lambda: apply_when_due(self.engine))
+        job = PeriodicJob("retention", _RETENTION_CHECK_INTERVAL, lambda: apply_when_due(self._engine))
         return Monitor(
-            self.engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, jobs=(job,),
-            threads=self.threads,
+            self._engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, jobs=(job,),
+            threads=self._threads,
         )  # fmt: skip
 
     async def sweep(
@@ -410,16 +410,16 @@ class Bus:
         self, suspect_after: float, fail_after: float, fail_stuck_after: float | None, deep_queue: int
     ) -> Sweeper:
         least = check_seconds(suspect_after, "suspect_after")
-        if least < 2000 * self.beat_every:
+        if least < 2000 * self._beat_every:
             # Otherwise every agent would be suspect between two heartbeats.
-            allowed = f"at least twice the heartbeat interval, which is {self.beat_every:g} s"
+            allowed = f"at least twice the heartbeat interval, which is {self._beat_every:g} s"
             raise OutOfRange(what="suspect_after", value=suspect_after, allowed=allowed)
         rules = Rules(
             least,
             _later(fail_after, "fail_after", least),
             None if fail_stuck_after is None else _later(fail_stuck_after, "fail_stuck_after", least),
         )
-        return Sweeper(self.engine, rules, Thresholds(queue=check_range(deep_queue, "deep_queue", 1, _MAX_QUEUE)))
+        return Sweeper(self._engine, rules, Thresholds(queue=check_range(deep_queue, "deep_queue", 1, _MAX_QUEUE)))
 
     async def import_path(
         self, path: str | os.PathLike[str], *, progress: importer.Progress | None = None
@@ -435,8 +435,8 @@ class Bus:
         >>> report.imported, report.problems                                          # doctest: +SKIP
         ({'agent': 12, 'state': 3}, [ImportProblem(file='x.json', line=0, reason='it is empty', taken=False)])
         """
-        limits = Limits(self.max_payload, self.max_snapshot)
-        return await importer.import_path(self.engine, path, limits, progress)
+        limits = Limits(self._max_payload, self._max_snapshot)
+        return await importer.import_path(self._engine, path, limits, progress)
 
     async def export(
         self,
@@ -454,7 +454,7 @@ class Bus:
         >>> (await bus.export("planning-001.jsonl.gz", session="planning-001")).exported   # doctest: +SKIP
         {'session': 1, 'agent': 3, 'document': 2, 'checkpoint': 9, 'message': 14, 'event': 12}
         """
-        return await export(self.engine, path, session, progress)
+        return await export(self._engine, path, session, progress)
 
     async def import_archive(self, path: str | os.PathLike[str]) -> ImportReport:
         """Restore the rows of an archive of ``bus.retention`` that the bus does not have. Restoring is idempotent.
@@ -466,8 +466,8 @@ class Bus:
 
         >>> await bus.import_archive(".agentbus/archive/20260101T000000.000Z-1a2b3c4d.jsonl.gz")   # doctest: +SKIP
         """
-        limits = Limits(self.max_payload, self.max_snapshot)
-        return await importer.import_archive(self.engine, path, limits)
+        limits = Limits(self._max_payload, self._max_snapshot)
+        return await importer.import_archive(self._engine, path, limits)
 
     async def backup(
         self,
@@ -490,7 +490,7 @@ class Bus:
         '/home/me/project/.agentbus/backups/bus-20260101T000000.000Z-1a2b3c4d.db'
         """
         check_range(keep, "keep", 1, 1_000_000)
-        return await self.engine.backup(None if path is None else check_path(path), keep, progress)
+        return await self._engine.backup(None if path is None else check_path(path), keep, progress)
 
     async def doctor(self, *, outgrown: Mapping[str, float] | None = None) -> list[Check]:
         """Check the bus for problems: the database, its contents, the disk, the clock. Changes nothing and blocks no
@@ -503,7 +503,7 @@ class Bus:
         >>> for check in await bus.doctor():                                          # doctest: +SKIP
         ...     print(check.status, check.name, check.text, check.fix or "")
         """
-        return await run_checks(self.engine, capacity_limits(outgrown))
+        return await run_checks(self._engine, capacity_limits(outgrown))
 
     async def _backup_on_open(self) -> None:
         """Make a backup if the environment asks for one. An error is logged: the bus can be used without it."""
@@ -522,7 +522,7 @@ class Bus:
         self._heartbeat.agents.discard(agent)
 
     async def _register(self, request: RegisterRequest) -> Registration:
-        registered = await register_agent(self.engine, request, self._stop_orphan if request.alive else None)
+        registered = await register_agent(self._engine, request, self._stop_orphan if request.alive else None)
         if registered.left is not None:
             session, status = registered.left
             log.warning("%s left session %s, which is %s and no longer has this agent", request.agent, session, status)
@@ -533,7 +533,7 @@ class Bus:
         actor = Actor(registered.agent, registered.epoch)
         request = EndRequest(actor, "stopped", "cancelled while registering")
         with suppress(AgentBusError):
-            fire_and_forget(self.engine.write(finish, request))
+            fire_and_forget(self._engine.write(finish, request))
 
 
 def _later(value: float, what: str, least: int) -> int:

@@ -359,7 +359,7 @@ class _Repeater:
     async def run(self, seconds: float) -> None:
         from agentbus.core.cancellation import await_user_code, log_failure
 
-        timer = self._agent.engine.waiters.listen(())
+        timer = self._agent._engine.waiters.listen(())
         while not self.over:
             await timer.wait(seconds)
             try:
@@ -384,11 +384,11 @@ class _Repeater:
         return await value if inspect.isawaitable(value) else value
 
     async def _save(self, value: Any) -> None:
-        draft = self._agent.draft_checkpoint(self._name, value, keep=self._keep)
+        draft = self._agent._draft_checkpoint(self._name, value, keep=self._keep)
         if draft.snapshot.encoded == self._last:
             return
-        self._agent.active = True
+        self._agent._active = True
         # Unknown until this one is saved: the next one must not be skipped.
         self._last = None
-        await draft.save(self._agent.engine)
+        await draft.save(self._agent._engine)
         self._last = draft.snapshot.encoded

@@ -44,8 +44,8 @@ class Renewer:
 
     def add(self, message: Message) -> None:
         self._held.add(message)
-        self._set_timer(message.renew_at)
-        self._watchdog.cover(message.duration)
+        self._set_timer(message._renew_at)
+        self._watchdog.cover(message._duration)
 
     def discard(self, message: Message) -> None:
         self._held.discard(message)
@@ -53,8 +53,8 @@ class Renewer:
     def reschedule(self, message: Message) -> None:
         """Note that the lease of a message was extended; it may end earlier than before."""
         if message in self._held:
-            self._set_timer(message.renew_at)
-            self._watchdog.cover(message.duration)
+            self._set_timer(message._renew_at)
+            self._watchdog.cover(message._duration)
 
     def held(self) -> list[Message]:
         """Return the messages whose block is open. May be called from another thread."""
@@ -97,32 +97,32 @@ class Renewer:
 
     def _renew_due(self) -> None:
         now = self._engine.clock.now().awake
-        for message in [message for message in self._held if message.renew_at <= now]:
+        for message in [message for message in self._held if message._renew_at <= now]:
             # Not due again while this renewal runs.
-            message.renew_at = now + message.duration
+            message._renew_at = now + message._duration
             # One request each: a lost lease must not fail the others. The writer commits them together.
             task = asyncio.create_task(self._renew_one(message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         if self._held:
-            self._set_timer(min(message.renew_at for message in self._held))
+            self._set_timer(min(message._renew_at for message in self._held))
 
     async def _renew_one(self, message: Message) -> None:
         before = self._engine.clock.now().awake
         try:
-            await self._engine.write(*message.renewing())
+            await self._engine.write(*message._renewing())
         except (LeaseLost, AgentFenced) as error:
             if message in self._held:
                 self._held.discard(message)
-                message.lose(error)
+                message._lose(error)
         except Exception as error:
             # The task must survive any error: this lease and the others are still to be renewed.
             log.warning("the lease on %s could not be renewed, trying again: %s", message.message_id, error)
-            message.renew_at = self._engine.clock.now().awake + max(100, message.duration // 10)
+            message._renew_at = self._engine.clock.now().awake + max(100, message._duration // 10)
         else:
-            message.renew_at = renewal_time(before, message.duration)
+            message._renew_at = renewal_time(before, message._duration)
         if message in self._held:
-            self._set_timer(message.renew_at)
+            self._set_timer(message._renew_at)
 
 
 def renewal_time(taken: int, duration: int) -> int:
@@ -203,16 +203,16 @@ class Heartbeat:
         """Report the agents that were active since the last heartbeat. Return True if this process was marked dead."""
         engine = self._engine
         awake = engine.clock.now().awake
-        active = [agent for agent in self.agents if agent.active]
-        calls = tuple((agent.id, agent.epoch, awake) for agent in self.agents if agent.active or agent.waiting)
+        active = [agent for agent in self.agents if agent._active]
+        calls = tuple((agent.id, agent.epoch, awake) for agent in self.agents if agent._active or agent._waiting)
         for agent in active:
-            agent.active = False
+            agent._active = False
         try:
             return await engine.write(heartbeat, HeartbeatRequest(engine.process, calls, engine.lock_wait_ms()))
         except BaseException:
             # Not reported: the next heartbeat must.
             for agent in active:
-                agent.active = True
+                agent._active = True
             raise
 
     async def _wake_missed(self) -> None:

@@ -73,33 +73,33 @@ class Message:
 
     __slots__ = (
         "_agent",
+        "_before",
+        "_deferred",
+        "_duration",
+        "_expires",
+        "_following",
+        "_lease",
         "_loss",
+        "_mailbox",
         "_payload",
         "_payload_type",
+        "_renew_at",
+        "_reply_to",
+        "_settled",
+        "_started",
         "_task",
         "_text",
         "_unit",
         "attempts",
-        "before",
         "correlation",
         "created",
-        "deferred",
-        "duration",
-        "expires",
-        "following",
         "headers",
         "id",
-        "lease",
-        "mailbox",
         "message_id",
         "priority",
         "recipient",
-        "renew_at",
-        "reply_to",
         "sender",
         "session",
-        "settled",
-        "started",
         "type",
     )
 
@@ -108,35 +108,35 @@ class Message:
         self.id = row.id
         self.message_id = row.public_id
         self.sender = row.sender
-        self.mailbox = row.mailbox
-        self.recipient = agent.mailboxes.addresses.get(row.mailbox, agent.id)
+        self._mailbox = row.mailbox
+        self.recipient = agent._mailboxes.addresses.get(row.mailbox, agent.id)
         self.type = row.type
         self._text = row.payload
         self.headers = row.decode_headers()
         self.priority = row.priority
         self.session = row.session
         self.correlation = row.correlation
-        self.reply_to = row.reply_to
+        self._reply_to = row.reply_to
         self.created = row.created
-        self.expires = row.expires
-        self._payload_type: PayloadType | None = agent.vocabulary.payload_types.get(self.type)
+        self._expires = row.expires
+        self._payload_type: PayloadType | None = agent._vocabulary.payload_types.get(self.type)
         # A payload that does not match its Struct must still be received and settled, so a Struct is decoded on access.
         self._payload: Any = decode(self._text) if self._payload_type is None else _NOT_DECODED
         self.attempts = row.attempts + counted
 
         # Internal to the package.
-        self.before = row.attempts
+        self._before = row.attempts
         """The attempts before this delivery."""
-        self.lease: Lease = row.delivered
-        self.duration = duration
+        self._lease: Lease = row.delivered
+        self._duration = duration
         """Milliseconds of the lease; 0 if it has none, as the reply to a request."""
-        self.renew_at = renew_at
-        self.started = counted
+        self._renew_at = renew_at
+        self._started = counted
         """False while it is only reserved by a prefetch."""
-        self.settled = False
-        self.deferred = False
+        self._settled = False
+        self._deferred = False
         """True if ``serve`` acknowledges it with its next claim."""
-        self.following: Message | None = None
+        self._following: Message | None = None
         """The next reserved message, which starts when this one is acknowledged."""
         self._agent = agent
         self._unit: Unit | None = None
@@ -181,24 +181,24 @@ class Message:
         return decode_as(self._text, as_, f"the payload of {self.message_id}")
 
     @property
-    def actor(self) -> Actor:
-        return self._agent.actor
+    def _actor(self) -> Actor:
+        return self._agent._actor
 
     async def ack(self) -> None:
         """Acknowledge it: it will not be delivered again.
 
         >>> await message.ack()                                                       # doctest: +SKIP
         """
-        if self.duration == 0:
+        if self._duration == 0:
             return  # the reply to a request is settled when it is taken
-        following = self.following
+        following = self._following
         begin = None
-        if following is not None and not following.started:
-            begin = Beginning(following.lease, following.before + 1)
-        started = await self._agent.write(ack, AckRequest(self._agent.actor, (self.lease,), begin))
-        self.settled = True
+        if following is not None and not following._started:
+            begin = Beginning(following._lease, following._before + 1)
+        started = await self._agent._write(ack, AckRequest(self._agent._actor, (self._lease,), begin))
+        self._settled = True
         if begin is not None and following is not None and started:
-            following.start()
+            following._start()
 
     async def nack(self, delay: float | None = None, error: str | None = None) -> None:
         """Release it, to be retried after ``delay`` seconds (default: exponential backoff).
@@ -207,79 +207,79 @@ class Message:
 
         >>> await message.nack(delay=5, error="the model was overloaded")             # doctest: +SKIP
         """
-        request = nack_request(self._agent.actor, (self.lease,), self.attempts, delay, error)
-        await self._agent.write(release, request)
-        self.settled = True
+        request = nack_request(self._agent._actor, (self._lease,), self.attempts, delay, error)
+        await self._agent._write(release, request)
+        self._settled = True
 
     async def reject(self, error: str) -> None:
         """Make it a dead letter at once, without a retry.
 
         >>> await message.reject("the payload names a file that never existed")       # doctest: +SKIP
         """
-        await self._agent.write(reject, RejectRequest(self.actor, (self.lease,), check_text(error, "error")))
-        self.settled = True
+        await self._agent._write(reject, RejectRequest(self._actor, (self._lease,), check_text(error, "error")))
+        self._settled = True
 
     async def extend(self, seconds: float) -> None:
         """Extend the lease to this many seconds from now.
 
         >>> await message.extend(120)                                                 # doctest: +SKIP
         """
-        self.duration = check_seconds(seconds, "lease")
-        now = self._agent.engine.clock.now().awake
-        await self._agent.write(*self.renewing())
-        self.renew_at = renewal_time(now, self.duration)
-        self._agent.renewer.reschedule(self)
+        self._duration = check_seconds(seconds, "lease")
+        now = self._agent._engine.clock.now().awake
+        await self._agent._write(*self._renewing())
+        self._renew_at = renewal_time(now, self._duration)
+        self._agent._renewer.reschedule(self)
 
     async def reply(self, type: str | msgspec.Struct, payload: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Reply to the sender. This does not settle the message; ``unit.reply`` does both in one commit.
 
         >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
         """
-        (receipt,) = await send_drafts(self._agent, self.reply_draft(type, payload, options))
+        (receipt,) = await send_drafts(self._agent, self._reply_draft(type, payload, options))
         return receipt
 
-    def reply_draft(self, type: str | msgspec.Struct, payload: Any, options: SendOptions) -> Draft:
-        context = ReplyContext(self.message_id, self.session, self.correlation, self.reply_to, self.expires)
+    def _reply_draft(self, type: str | msgspec.Struct, payload: Any, options: SendOptions) -> Draft:
+        context = ReplyContext(self.message_id, self.session, self.correlation, self._reply_to, self._expires)
         return context.draft(self._agent, self.sender, type, payload, options)
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Note that a reserved message is delivered: the attempt counts."""
-        self.started = True
-        self.attempts = self.before + 1
+        self._started = True
+        self.attempts = self._before + 1
 
-    async def release(self) -> None:
+    async def _release(self) -> None:
         """Release it without counting the attempt."""
-        await self._agent.write(release, ReleaseRequest(self.actor, (self.lease,), restore=(self.before,)))
+        await self._agent._write(release, ReleaseRequest(self._actor, (self._lease,), restore=(self._before,)))
 
-    def renewing(self) -> tuple[Operation[ExtendRequest, None], ExtendRequest]:
+    def _renewing(self) -> tuple[Operation[ExtendRequest, None], ExtendRequest]:
         """Return the operation that renews the lease, and its request."""
-        return extend, ExtendRequest(self.actor, (self.lease,), self.duration)
+        return extend, ExtendRequest(self._actor, (self._lease,), self._duration)
 
-    def title(self, task: asyncio.Task[Any] | None) -> str | None:
+    def _title(self, task: asyncio.Task[Any] | None) -> str | None:
         """Return its name for the log; None if a task is given that does not work in its block."""
-        return f"message {self.message_id} of {self.actor.agent}" if task is None or task is self._task else None
+        return f"message {self.message_id} of {self._actor.agent}" if task is None or task is self._task else None
 
-    def is_lost(self) -> bool:
+    def _is_lost(self) -> bool:
         """Return True if its lease was lost while its block was open."""
         return self._loss is not None
 
-    def lose(self, error: AgentBusError) -> None:
+    def _lose(self, error: AgentBusError) -> None:
         """End the block, which then raises ``error``: the lease is lost."""
         self._loss = error
         if self._task is not None:
             self._task.cancel()
 
     async def __aenter__(self) -> Unit:
-        if self.settled:
+        if self._settled:
             raise LeaseLost(message_id=self.message_id, status="settled", holder="no agent")
         if self._task is not None:
             raise Misuse(reason=f"the block of {self.message_id} is open already")
         # Renewal would start on the event loop of the caller.
-        self._agent.engine.check()
+        self._agent._engine.check()
         # Not a cancel scope: another task may leave the block than entered it (a generator that is closed).
         self._task = asyncio.current_task()
-        self._unit = Unit(self._agent, self.session).open()
-        self._agent.renewer.add(self)
+        self._unit = Unit(self._agent, self.session)._begin()
+        self._agent._renewer.add(self)
         return self._unit
 
     async def __aexit__(
@@ -287,12 +287,12 @@ class Message:
     ) -> None:
         unit, self._unit = self._unit, None
         assert unit is not None  # noqa: S101 - set on entering
-        unit.close()
+        unit._end()
         problem = None
-        if error is None and not unit.prepared:
+        if error is None and not unit._prepared:
             # While the lease is still renewed: hashing large files takes time.
-            error = problem = await _problem_of(unit.prepare())
-        self._agent.renewer.discard(self)
+            error = problem = await _problem_of(unit._prepare())
+        self._agent._renewer.discard(self)
         task, self._task = self._task, None
         assert task is not None  # noqa: S101
         if self._loss is not None:
@@ -300,9 +300,9 @@ class Message:
             if error is None or (isinstance(error, asyncio.CancelledError) and not others):
                 raise self._loss
         elif error is not None:
-            if not self.settled:
+            if not self._settled:
                 await self._release_after(error)
-        elif not (self.deferred and unit.empty):  # then serve() acknowledges it with its next claim
+        elif not (self._deferred and unit._empty):  # then serve() acknowledges it with its next claim
             await self._finish(unit)
         if problem is not None:
             raise problem
@@ -310,28 +310,28 @@ class Message:
     async def _finish(self, unit: Unit) -> None:
         """Commit the acknowledgement with everything in the unit; if that is refused, release the message."""
         try:
-            if self.settled:
-                await unit.commit()
-            elif unit.empty:
+            if self._settled:
+                await unit._commit()
+            elif unit._empty:
                 await self.ack()
             else:
-                await unit.commit(self)
+                await unit._commit(self)
         except (LeaseLost, AgentFenced, Misuse):
             raise
         except BaseException as refusal:
-            if not self.settled:
+            if not self._settled:
                 await self._release_after(refusal)
             raise
 
     async def _release_after(self, error: BaseException) -> None:
         """Release it. After an exception the attempt counts; after a cancellation or an interrupt it does not."""
-        with shielded(self._agent.engine):
+        with shielded(self._agent._engine):
             try:
                 if isinstance(error, Exception) or is_foreign_cancellation(error):
                     await self.nack(error=error_text(unwrap_exit(error)))
                 else:
-                    await self.release()
-                    self.settled = True
+                    await self._release()
+                    self._settled = True
             except LeaseLost:
                 log.debug("the lease on %s was lost before it was released", self.message_id)
             except AgentBusError as problem:
@@ -381,15 +381,15 @@ async def serve(agent: Agent, handler: Handler, duration: int) -> None:
                 if not error.transient:
                     raise
                 log.warning("%s, trying again: %s", agent.id, error)
-                await agent.engine.waiters.listen(()).wait(_RETRY_AFTER)
+                await agent._engine.waiters.listen(()).wait(_RETRY_AFTER)
                 continue
             done = ()
-            message.deferred = True
+            message._deferred = True
             try:
                 async with message as unit:
                     if on_loop is None:
-                        await call(agent.threads, f"the handler of {message.message_id}", handler, message, unit,
-                                   is_abandoned=message.is_lost)  # fmt: skip
+                        await call(agent._threads, f"the handler of {message.message_id}", handler, message, unit,
+                                   is_abandoned=message._is_lost)  # fmt: skip
                     else:
                         await await_user_code(on_loop(message, unit))
             except (Exception, asyncio.CancelledError) as error:
@@ -398,9 +398,9 @@ async def serve(agent: Agent, handler: Handler, duration: int) -> None:
                     raise
                 log_failure(log, error, "%s: the handler failed on %s", agent.id, message.message_id)
             else:
-                done = () if message.settled else (message.lease,)
+                done = () if message._settled else (message._lease,)
     finally:
         # The handler has finished with it. If the claim was committed, this acknowledgement is too late, and harmless.
         if done:
-            with shielded(agent.engine), suppress(LeaseLost, AgentFenced, Misuse, LockTimeout):
-                await agent.write(ack, AckRequest(agent.actor, done))
+            with shielded(agent._engine), suppress(LeaseLost, AgentFenced, Misuse, LockTimeout):
+                await agent._write(ack, AckRequest(agent._actor, done))

@@ -37,7 +37,7 @@ class Source(Protocol):
     """An open bus, asynchronous or synchronous."""
 
     @property
-    def engine(self) -> Engine: ...
+    def _engine(self) -> Engine: ...
     @property
     def agents(self) -> Agents: ...
     @property
@@ -131,8 +131,8 @@ class Overview(msgspec.Struct, frozen=True):
 
 async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits) -> Overview:
     """Return the overview of a bus. ``home`` is its directory, or None for a bus on a server."""
-    counts = await bus.engine.read(count, MAX_NAMED)
-    database_bytes, log_bytes = await bus.engine.sizes()
+    counts = await bus._engine.read(count, MAX_NAMED)
+    database_bytes, log_bytes = await bus._engine.sizes()
     sessions = (await bus.sessions.list(status=_UNFINISHED_SESSIONS, limit=MAX_NAMED)).items
     tasks: list[TaskRecord] = []
     for status in _UNFINISHED_TASKS:
@@ -159,14 +159,14 @@ async def open_questions(bus: Source) -> list[Question]:
     ]
     steps = [
         Question(task, "step", key, since, None, f"agentbus task settle {task} {key} --result JSON")
-        for task, key, since in await bus.engine.read(unsettled_steps, _MAX_QUESTIONS)
+        for task, key, since in await bus._engine.read(unsettled_steps, _MAX_QUESTIONS)
     ]
     return [*approvals, *steps]
 
 
 async def _unfinished_agents(bus: Source) -> list[AgentOverview]:
     agents = (await bus.agents.list(status="incomplete", limit=MAX_NAMED)).items
-    seen = await bus.engine.read(last_seen, agents)
+    seen = await bus._engine.read(last_seen, agents)
     return [
         AgentOverview(
             one.id, one.type, one.status, one.progress, one.note, one.session, one.updated, seen[one.id].at
@@ -182,7 +182,7 @@ def _session(one: SessionRecord) -> SessionOverview:
 async def _capacity(bus: Source, home: str | None, size: int, bounds: CapacityLimits) -> Capacity:
     if home is None:
         return Capacity([], None)
-    why = capacity_warnings(await bus.engine.read(read_writer_load, None), size, bounds)
+    why = capacity_warnings(await bus._engine.read(read_writer_load, None), size, bounds)
     return Capacity(why, migration_advice(home) if why else None)
 
 

@@ -52,15 +52,15 @@ class Receiver(Protocol):
     """The attributes of an agent that receiving needs."""
 
     @property
-    def actor(self) -> Actor: ...
+    def _actor(self) -> Actor: ...
     @property
-    def engine(self) -> Engine: ...
+    def _engine(self) -> Engine: ...
     @property
-    def mailboxes(self) -> Mailboxes: ...
+    def _mailboxes(self) -> Mailboxes: ...
 
-    waiting: int
+    _waiting: int
 
-    def write(
+    def _write(
         self, operation: Operation[R, T], request: R, *, on_abandoned: Callable[[T], None] | None = None
     ) -> Awaitable[T]: ...
 
@@ -81,24 +81,24 @@ async def receive(
     ``read`` makes a message of a row and the time of its claim; None if the row is damaged. ``done`` is acknowledged
     with the first claim. ``on_abandoned`` gets a claim whose caller was cancelled.
     """
-    clock = agent.engine.clock
+    clock = agent._engine.clock
     deadline = None
     if timeout is not None:
         deadline = clock.now().awake + check_seconds(timeout, "timeout", zero=True)
     # Listen, then claim: a message that arrives in between wakes the waiter.
-    waiter = agent.engine.waiters.listen(agent.mailboxes.channels)
+    waiter = agent._engine.waiters.listen(agent._mailboxes.channels)
     contests = CONTESTS
-    agent.waiting += 1
+    agent._waiting += 1
     try:
         while True:
-            mailboxes = agent.mailboxes
+            mailboxes = agent._mailboxes
             if waiter.channels is not mailboxes.channels:
                 waiter.close()
-                waiter = agent.engine.waiters.listen(mailboxes.channels)
+                waiter = agent._engine.waiters.listen(mailboxes.channels)
             claimed = clock.now().awake
-            request = ClaimRequest(agent.actor, done, mailboxes.own, mailboxes.pools, max_messages, duration, counted)
+            request = ClaimRequest(agent._actor, done, mailboxes.own, mailboxes.pools, max_messages, duration, counted)
             try:
-                found: Claim = await agent.write(claim, request, on_abandoned=on_abandoned)
+                found: Claim = await agent._write(claim, request, on_abandoned=on_abandoned)
             except BaseException:
                 # The wake-up is not used: pass it to another waiter.
                 waiter.rung = True
@@ -127,7 +127,7 @@ async def receive(
             soonest = min((wait for wait in waits if wait is not None), default=None)
             await waiter.wait(None if soonest is None else max(0.001, soonest / 1000))
     finally:
-        agent.waiting -= 1
+        agent._waiting -= 1
         waiter.close()
 
 

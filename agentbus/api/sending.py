@@ -101,21 +101,21 @@ class Sender(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def actor(self) -> Actor: ...
+    def _actor(self) -> Actor: ...
     @property
     def session(self) -> str | None: ...
     @property
-    def engine(self) -> Engine: ...
+    def _engine(self) -> Engine: ...
     @property
-    def vocabulary(self) -> Vocabulary: ...
+    def _vocabulary(self) -> Vocabulary: ...
     @property
-    def checker(self) -> PayloadChecker: ...
+    def _checker(self) -> PayloadChecker: ...
     @property
-    def replies(self) -> int: ...
+    def _replies(self) -> int: ...
 
-    waiting: int
+    _waiting: int
 
-    def write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> Awaitable[T]: ...
+    def _write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> Awaitable[T]: ...
 
 
 class _Reply(Protocol):
@@ -174,19 +174,19 @@ def draft_from(
         check_options(options, OPTIONS)
     if options.get("session") is None:
         options["session"] = agent.session
-    return draft(to, type, payload, agent.vocabulary, **options)
+    return draft(to, type, payload, agent._vocabulary, **options)
 
 
 async def send_drafts(agent: Sender, *drafts: Draft) -> list[Receipt]:
     """Commit these messages together."""
-    request = SendRequest(agent.actor, drafts)
-    if not must_check(agent.vocabulary, drafts):
+    request = SendRequest(agent._actor, drafts)
+    if not must_check(agent._vocabulary, drafts):
         try:
-            return await agent.write(send, request)
+            return await agent._write(send, request)
         except Unchecked as unchecked:
-            agent.vocabulary.learn(unchecked.schemas)
+            agent._vocabulary.learn(unchecked.schemas)
         except (UnknownRecipient, UnknownType) as error:
-            raise await with_suggestions(agent.engine, error) from None
+            raise await with_suggestions(agent._engine, error) from None
     return cast("list[Receipt]", (await commit(agent, (Part(send, request),)))[-1])
 
 
@@ -205,13 +205,13 @@ async def commit(agent: Sender, parts: tuple[Part, ...]) -> list[Any]:
     index = next((index for index, part in enumerate(parts) if part.operation is send), None)
     if index is None:
         return await _write_all(agent, parts)
-    vocabulary = agent.vocabulary
+    vocabulary = agent._vocabulary
     drafts = parts[index].request.drafts
     type = ""
     for _ in range(_MAX_ROUNDS):
-        drafts, problems = await agent.checker.check(drafts)
+        drafts, problems = await agent._checker.check(drafts)
         definitions = vocabulary.undefined(drafts, agent.id)
-        sending = (*(Part(define, one) for one in definitions), Part(send, SendRequest(agent.actor, drafts)))
+        sending = (*(Part(define, one) for one in definitions), Part(send, SendRequest(agent._actor, drafts)))
         try:
             results = await _write_all(agent, (*parts[:index], *sending, *parts[index + 1 :]))
         except Unchecked as unchecked:
@@ -230,11 +230,11 @@ async def _write_all(agent: Sender, parts: tuple[Part, ...]) -> list[Any]:
     try:
         if len(parts) == 1:
             # One operation is atomic by itself.
-            return [await agent.write(parts[0].operation, parts[0].request)]
+            return [await agent._write(parts[0].operation, parts[0].request)]
         request = UnitRequest(parts)
-        return await agent.write(unit, request, durable=request.durable)
+        return await agent._write(unit, request, durable=request.durable)
     except (UnknownRecipient, UnknownType) as error:
-        raise await with_suggestions(agent.engine, error) from None
+        raise await with_suggestions(agent._engine, error) from None
 
 
 async def with_suggestions(engine: Engine, error: UnknownRecipient | UnknownType) -> UnknownRecipient | UnknownType:
@@ -262,12 +262,12 @@ async def request(
     correlation = options.get("correlation") or new_correlation(options.get("message_id"))
     options["correlation"] = correlation
     options.setdefault("ttl", timeout)
-    replies = agent.replies
+    replies = agent._replies
     question = msgspec.structs.replace(draft_from(agent, to, type, payload, options), reply_to=replies)
-    waiter = agent.engine.waiters.listen((reply_channel(replies, correlation),))
-    agent.waiting += 1
+    waiter = agent._engine.waiters.listen((reply_channel(replies, correlation),))
+    agent._waiting += 1
     try:
-        clock = agent.engine.clock
+        clock = agent._engine.clock
         deadline = clock.now().awake + duration
         (receipt,) = await send_drafts(agent, question)
         if not receipt.delivered:
@@ -278,14 +278,14 @@ async def request(
             left = deadline - clock.now().awake
             if not skip_wait and left > 0:
                 await waiter.wait(left / 1000)
-            row = await agent.write(take_reply, ReplyRequest(agent.actor, replies, correlation, receipt.duplicate))
+            row = await agent._write(take_reply, ReplyRequest(agent._actor, replies, correlation, receipt.duplicate))
             if row is not None:
                 break
             if left <= 0:
                 raise RequestTimedOut(recipient=str(to), type=question.type, timeout=timeout)
             skip_wait = False
     finally:
-        agent.waiting -= 1
+        agent._waiting -= 1
         waiter.close()
     reply = read(row)
     if reply.sender == BUS:
@@ -307,7 +307,7 @@ class ReplyContext(msgspec.Struct, frozen=True):
         defaults: SendOptions = {"session": self.session, "correlation": self.correlation or self.message_id}
         if self.reply_to is not None and self.expires is not None:
             # The requester does not wait for the reply beyond the expiry of the request.
-            defaults["ttl"] = max(1, self.expires - agent.engine.clock.now().wall) / 1000
+            defaults["ttl"] = max(1, self.expires - agent._engine.clock.now().wall) / 1000
         reply = draft_from(agent, to, type, payload, {**defaults, **options})
         return msgspec.structs.replace(reply, to=reply.to if self.reply_to is None else self.reply_to, reply=True)
 

@@ -148,9 +148,9 @@ class Participants:
 
         >>> await meeting.refresh()                                                   # doctest: +SKIP
         """
-        await self.enrol(())
+        await self._enrol(())
 
-    async def enrol(self, members: Iterable[str]) -> None:
+    async def _enrol(self, members: Iterable[str]) -> None:
         """Record new members, and read which have finished."""
         names = check_names(members, "member")
         check_range(len(names), "the number of members", 0, MAX_BATCH)
@@ -200,7 +200,7 @@ class Session:
         self.continued = continued
         self.ended = False
         self._bus = bus
-        self._engine = bus.engine
+        self._engine = bus._engine
         self._owner = owner
 
     def __repr__(self) -> str:
@@ -304,7 +304,7 @@ class Session:
 
         >>> await session.document("planning_output", keep=3).save({"phases": 3})     # doctest: +SKIP
         """
-        return Document(self._engine, self._bus.max_snapshot, self.id, name, default=default, keep=keep)
+        return Document(self._engine, self._bus._max_snapshot, self.id, name, default=default, keep=keep)
 
     async def checkpoint(
         self,
@@ -333,7 +333,7 @@ class Session:
         # Imported late: most sessions make no composite checkpoint.
         from agentbus.api.session_snapshots import Composites
 
-        return Composites(self._engine, self.id, self._bus.max_snapshot)
+        return Composites(self._engine, self.id, self._bus._max_snapshot)
 
     async def checkpoint_all(self, name: str, *, notes: str = "", keep: int | None = None) -> CheckpointSummary:
         """Save the whole session in one composite checkpoint: its documents, its state and that of its agents, and its
@@ -415,8 +415,8 @@ class Session:
         >>> for member in meeting.remaining:                                          # doctest: +SKIP
         ...     await meeting.finish(member, await ask(member))
         """
-        meeting = Participants(self._engine, self._bus.max_payload, self.id, name)
-        await meeting.enrol(members)
+        meeting = Participants(self._engine, self._bus._max_payload, self.id, name)
+        await meeting._enrol(members)
         return meeting
 
     async def meetings(self) -> Sequence[MeetingRecord]:
@@ -443,7 +443,7 @@ class Session:
         """
         request = FinishRequest(
             self.id, name_or_none(meeting, "meeting"), check_name(member, "member"),
-            encode(result, self._bus.max_payload),
+            encode(result, self._bus._max_payload),
         )  # fmt: skip
         first, _, where = await self._engine.write(finish_member, request)
         members = (await self._engine.read(list_meetings, self.id)).get(where, [])
@@ -489,7 +489,7 @@ async def open_session(
     metadata: dict[str, Any] | None,
 ) -> AsyncIterator[Session]:
     """Start or resume a session for the length of a block, and end it with the block."""
-    request = session_request(operation, bus.engine.process, milestone, id, expects, metadata, bus.max_payload)
+    request = session_request(operation, bus._engine.process, milestone, id, expects, metadata, bus._max_payload)
     session = await _start(bus, request)
     try:
         yield session
@@ -499,7 +499,7 @@ async def open_session(
         if not session.ended:
             from agentbus.core.cancellation import finish_shielded
 
-            await finish_shielded(bus.engine, _end_after(session, error))
+            await finish_shielded(bus._engine, _end_after(session, error))
         raise
 
 
@@ -510,14 +510,14 @@ async def _start(bus: Bus, request: StartSessionRequest) -> Session:
         with suppress(AgentBusError):
             from agentbus.core.cancellation import fire_and_forget
 
-            fire_and_forget(bus.engine.write(change_session, leaving))
+            fire_and_forget(bus._engine.write(change_session, leaving))
 
     try:
-        begun = await bus.engine.write(start_session, request, on_abandoned=interrupt_orphan)
+        begun = await bus._engine.write(start_session, request, on_abandoned=interrupt_orphan)
     except SessionExists as exists:
-        if exists.process is None or not await evict_dead_processes(bus.engine, [PeerProcess(**exists.process)]):
+        if exists.process is None or not await evict_dead_processes(bus._engine, [PeerProcess(**exists.process)]):
             raise
-        begun = await bus.engine.write(start_session, request, on_abandoned=interrupt_orphan)
+        begun = await bus._engine.write(start_session, request, on_abandoned=interrupt_orphan)
     return Session(
         bus, begun.session, begun.operation, begun.milestone,
         owner=request.process, continued=begun.continued,

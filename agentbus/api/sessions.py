@@ -34,7 +34,7 @@ class Sessions:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._engine = bus.engine
+        self._engine = bus._engine
 
     async def open(self, session: str) -> Session:
         """Open an existing session without owning it: nothing ends it when this program leaves.

@@ -66,9 +66,9 @@ class State:
     def __init__(self, bus: Bus, scope: str, agent: Agent | None = None) -> None:
         self.scope = scope
         self._bus = bus
-        self._engine = bus.engine
+        self._engine = bus._engine
         self._agent = agent
-        self._builder = StateChangeBuilder(scope, bus.max_payload, None) if agent is None else agent.composer(scope)
+        self._builder = StateChangeBuilder(scope, bus._max_payload, None) if agent is None else agent._composer(scope)
 
     def __repr__(self) -> str:
         return f"<State of {self.scope}>"
@@ -173,13 +173,13 @@ class State:
 
     def _change(self, request: ChangeRequest) -> Awaitable[Changed]:
         if self._agent is not None:
-            self._agent.active = True
+            self._agent._active = True
         return self._engine.write(change_state, request)
 
     async def _watch(self, prefix: str, after: int | None) -> AsyncGenerator[StateEntry, None]:
         engine = self._engine
         # Subscribe before reading, so that no change falls in between.
-        async with self._bus.listening.to(state_channel(self.scope)) as waiter:
+        async with self._bus._listening.to(state_channel(self.scope)) as waiter:
             await self._expire()
             last = await engine.read_inline(last_change, None)
             if after is not None and after > last:

@@ -72,7 +72,7 @@ class Unit:
         >>> unit.reply(message, "coordination_response", {"ready": True})             # doctest: +SKIP
         """
         self._check()
-        self._drafts.append(message.reply_draft(type, payload, options))
+        self._drafts.append(message._reply_draft(type, payload, options))
 
     def ack(self, *messages: Message) -> None:
         """Acknowledge messages in the same commit.
@@ -89,7 +89,7 @@ class Unit:
         """
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
-        self._add(Part(progress, ProgressRequest(self._agent.actor, percent, note)))
+        self._add(Part(progress, ProgressRequest(self._agent._actor, percent, note)))
 
     @property
     def state(self) -> UnitState:
@@ -104,14 +104,14 @@ class Unit:
 
         >>> unit.state_of("builds").increment("count")                                # doctest: +SKIP
         """
-        return UnitState(self._agent.composer(check_scope(scope)), self._add)
+        return UnitState(self._agent._composer(check_scope(scope)), self._add)
 
     def document(self, name: str, value: Any, *, keep: int = KEEP_VERSIONS) -> None:
         """Save a new version of a document of the agent's session; the agent is its author.
 
         >>> unit.document("planning_output", {"phases": ["design", "build"]})         # doctest: +SKIP
         """
-        self._add(self._agent.draft_document(name, value, keep))
+        self._add(self._agent._draft_document(name, value, keep))
 
     def checkpoint(self, name: str, snapshot: Any, **options: Unpack[CheckpointOptions]) -> None:
         """Save a checkpoint of the agent in the same commit, as ``Agent.checkpoint`` does. Its files are hashed at the
@@ -119,55 +119,55 @@ class Unit:
 
         >>> unit.checkpoint("after_design", {"step": 2}, files=["design.md"])         # doctest: +SKIP
         """
-        self._add(self._agent.draft_checkpoint(name, snapshot, **options))
+        self._add(self._agent._draft_checkpoint(name, snapshot, **options))
 
     @property
-    def empty(self) -> bool:
+    def _empty(self) -> bool:
         return not (self._done or self._drafts or self._others)
 
     @property
-    def prepared(self) -> bool:
+    def _prepared(self) -> bool:
         """True if nothing is left to be hashed or checked before the commit."""
-        if must_check(self._agent.vocabulary, self._drafts):
+        if must_check(self._agent._vocabulary, self._drafts):
             return False
         return all(isinstance(part, Part) for part in self._others)
 
-    async def prepare(self) -> list[Part]:
+    async def _prepare(self) -> list[Part]:
         """Do the work that needs no database: hash files and large values, check payloads. It is done only once."""
-        if must_check(self._agent.vocabulary, self._drafts):
-            drafts, _ = await self._agent.checker.check(self._drafts)
+        if must_check(self._agent._vocabulary, self._drafts):
+            drafts, _ = await self._agent._checker.check(self._drafts)
             self._drafts = list(drafts)
         parts: list[Part] = []
         for index, part in enumerate(self._others):
-            finished = part if isinstance(part, Part) else await part.part(self._agent.engine)
+            finished = part if isinstance(part, Part) else await part.part(self._agent._engine)
             self._others[index] = finished
             parts.append(finished)
         return parts
 
-    async def commit(self, *messages: Message, first: Part | None = None) -> None:
+    async def _commit(self, *messages: Message, first: Part | None = None) -> None:
         """Commit the collected calls and the acknowledgement of ``messages``, after ``first``."""
-        others = await self.prepare()
-        actor = self._agent.actor
+        others = await self._prepare()
+        actor = self._agent._actor
         done, drafts = [*self._done, *messages], self._drafts
         parts: list[Part] = [] if first is None else [first]
         if done:
             # Before the sends: a lost lease is found before anything is written.
-            parts.append(Part(ack, AckRequest(actor, tuple(message.lease for message in done))))
+            parts.append(Part(ack, AckRequest(actor, tuple(message._lease for message in done))))
         if drafts:
             parts.append(Part(send, SendRequest(actor, tuple(drafts))))
         parts += others
         if parts:
-            await self._agent.commit(tuple(parts))
+            await self._agent._commit(tuple(parts))
         # Only after the commit: one that failed can be retried.
         self._done, self._drafts, self._others = [], [], []
         for message in done:
-            message.settled = True
+            message._settled = True
 
-    def open(self) -> Unit:
+    def _begin(self) -> Unit:
         self._open = True
         return self
 
-    def close(self) -> None:
+    def _end(self) -> None:
         self._open = False
 
     def _add(self, part: Part | DeferredPart) -> None:
@@ -181,11 +181,11 @@ class Unit:
             )
 
     async def __aenter__(self) -> Unit:
-        return self.open()
+        return self._begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._end()
         if error is None:
-            await self.commit()
+            await self._commit()

@@ -48,13 +48,13 @@ class Leased(Protocol):
     """A message or task that is held under a lease of ``duration`` milliseconds. Read by the watchdog's thread."""
 
     @property
-    def duration(self) -> int: ...
+    def _duration(self) -> int: ...
 
-    def renewing(self) -> tuple[Operation[Any, Any], Any]:
+    def _renewing(self) -> tuple[Operation[Any, Any], Any]:
         """Return the operation that renews the lease, and its request. If the lease is lost, the operation raises
         LeaseLost or returns a true value."""
 
-    def title(self, task: asyncio.Task[Any] | None) -> str | None:
+    def _title(self, task: asyncio.Task[Any] | None) -> str | None:
         """Return its name if this task works on it; with None, the name in any case."""
 
 
@@ -141,7 +141,7 @@ class Watchdog:
                     self._disconnect()
                     self._event.wait()
                     continue
-                self._covered = min(lease.duration for lease in held)
+                self._covered = min(lease._duration for lease in held)
                 pause = max(_MIN_PAUSE, self._covered / 1000 / _PINGS)
                 try:
                     self._ping(held, pause)
@@ -181,23 +181,23 @@ class Watchdog:
     def _renew(self, held: list[Leased], blocked: float) -> None:
         block = self._block
         block.blocker = block.blocker or self._blocker(held)
-        block.lease = min(block.lease, *(lease.duration for lease in held))
+        block.lease = min(block.lease, *(lease._duration for lease in held))
         block.report(blocked)
         kept: list[Leased] = []
         for lease in held:
-            if blocked * 1000 <= self._max_blocked * lease.duration:
+            if blocked * 1000 <= self._max_blocked * lease._duration:
                 kept.append(lease)
             elif block.abandon(lease):
-                log.error("the lease on %s is abandoned: the event loop is blocked", lease.title(None))
+                log.error("the lease on %s is abandoned: the event loop is blocked", lease._title(None))
         now = time.monotonic()
-        if not kept or now - block.renewed < min(lease.duration for lease in kept) / 3000:
+        if not kept or now - block.renewed < min(lease._duration for lease in kept) / 3000:
             return
         for lease in kept:
             if lease in block.lost:
                 continue
             # The loop finds out about a lost lease itself, once it runs again.
             try:
-                lost = self._connect().write(*lease.renewing())
+                lost = self._connect().write(*lease._renewing())
             except (LeaseLost, AgentFenced):
                 lost = True
             if lost:
@@ -211,7 +211,7 @@ class Watchdog:
         """Send the heartbeat: a process whose leases are renewed must not be marked dead. It counts waiting workers and
         receivers as active, as the loop would."""
         awake = self._engine.clock.now().awake
-        calls = tuple((agent.id, agent.epoch, awake) for agent in tuple(self._agents) if agent.waiting)
+        calls = tuple((agent.id, agent.epoch, awake) for agent in tuple(self._agents) if agent._waiting)
         if self._connect().write(heartbeat, HeartbeatRequest(self._engine.process, calls)):
             log.warning("this process was silent for too long and was marked dead; its agents have failed")
             # Calls that wait for a message must raise AgentFenced.
@@ -236,8 +236,8 @@ class Watchdog:
         if self._loop is not None:
             with suppress(RuntimeError):
                 task = asyncio.current_task(self._loop)
-        names = [] if task is None else [name for lease in held if (name := lease.title(task)) is not None]
-        shown = ", ".join(names or sorted({str(lease.title(None)) for lease in held})[:10])
+        names = [] if task is None else [name for lease in held if (name := lease._title(task)) is not None]
+        shown = ", ".join(names or sorted({str(lease._title(None)) for lease in held})[:10])
         return f"{shown} ({_location(sys._current_frames().get(self._loop_thread))})"
 
 

@@ -47,11 +47,11 @@ class BlockingAgent:
         self.registration = registration
 
         # As ``Agent`` has them, for the functions that both share.
-        self.actor = Actor(registration.agent, epoch)
-        self.engine = cast("Engine", SyncEngine(bus.store, self.call, self.heartbeat))
-        self.replies = registration.replies
-        self.waiting = 0
-        self.active = True
+        self._actor = Actor(registration.agent, epoch)
+        self._engine = cast("Engine", SyncEngine(bus.store, self.call, self.heartbeat))
+        self._replies = registration.replies
+        self._waiting = 0
+        self._active = True
         self._has_called = has_called
         """True once a commit has recorded its visit."""
 
@@ -84,7 +84,7 @@ class BlockingAgent:
                 self.heartbeat()
 
     def _visit(self) -> VisitRequest:
-        return VisitRequest(self.actor, self.bus.lease)
+        return VisitRequest(self._actor, self.bus.lease)
 
     # Sending
 
@@ -159,7 +159,7 @@ class BlockingAgent:
                 if settled.facts["status"] != "acked":
                     raise
                 before.append(message)
-        self.call(ack, AckRequest(self.actor, leases(held)))
+        self.call(ack, AckRequest(self._actor, leases(held)))
         return before
 
     def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
@@ -170,14 +170,14 @@ class BlockingAgent:
 
         held = self.held(*messages)
         attempts = max((one.attempts for one in held), default=1)
-        self.call(release, nack_request(self.actor, leases(held), attempts, delay, error))
+        self.call(release, nack_request(self._actor, leases(held), attempts, delay, error))
 
     def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry."""
         from agentbus.operations.receive import RejectRequest, reject
         from agentbus.sync.receiving import leases
 
-        self.call(reject, RejectRequest(self.actor, leases(self.held(*messages)), check_text(error, "error")))
+        self.call(reject, RejectRequest(self._actor, leases(self.held(*messages)), check_text(error, "error")))
 
     def extend(self, *messages: str, seconds: float) -> None:
         """Extend leases to this many seconds from now."""
@@ -185,7 +185,7 @@ class BlockingAgent:
         from agentbus.sync.receiving import leases
 
         duration = check_seconds(seconds, "lease")
-        self.call(extend, ExtendRequest(self.actor, leases(self.held(*messages)), duration))
+        self.call(extend, ExtendRequest(self._actor, leases(self.held(*messages)), duration))
 
     def reply(
         self, message: str, type: str, payload: Any = None, *, ack: bool = True, **options: Unpack[SendOptions]
@@ -200,9 +200,9 @@ class BlockingAgent:
         held, sender, context = reply_context(self, message)
         given = cast("SendOptions", {name: value for name, value in options.items() if value is not None})
         draft = context.draft(self, sender, type, payload, given)
-        parts: tuple[Part, ...] = (Part(send, SendRequest(self.actor, (draft,))),)
+        parts: tuple[Part, ...] = (Part(send, SendRequest(self._actor, (draft,))),)
         if ack and held.status == "leased":
-            parts = (Part(acknowledge, AckRequest(self.actor, ((held.id, held.lease),))), *parts)
+            parts = (Part(acknowledge, AckRequest(self._actor, ((held.id, held.lease),))), *parts)
         receipts: list[Receipt] = run(commit(self, parts))[-1]
         return receipts[0]
 
@@ -226,8 +226,10 @@ class BlockingAgent:
         from agentbus.operations.checkpoints import Owner
 
         owner = Owner("agent", self.id)
-        checked = draft(owner, name, snapshot, self.bus.max_snapshot, actor=self.actor, session=self.session, **options)
-        return run(checked.save(self.engine))
+        checked = draft(
+            owner, name, snapshot, self.bus._max_snapshot, actor=self._actor, session=self.session, **options
+        )
+        return run(checked.save(self._engine))
 
     def document(self, name: str, value: Any, *, keep: int, session: str | None = None) -> Saved:
         """Save a new version of a document of its session, or of another; it is the author."""
@@ -236,7 +238,7 @@ class BlockingAgent:
         from agentbus.operations.documents import save_document
 
         session = require_session(self, session)
-        checked = draft(session, name, value, self.bus.max_snapshot, author=self.id, keep=keep, actor=self.actor)
+        checked = draft(session, name, value, self.bus._max_snapshot, author=self.id, keep=keep, actor=self._actor)
         return self.call(save_document, run(checked.prepare()))
 
     # Progress and end
@@ -247,7 +249,7 @@ class BlockingAgent:
 
         percent = check_range(percent, "progress", 0, 100)
         note = None if note is None else check_text(note, "note")
-        self.call(progress, ProgressRequest(self.actor, percent, note))
+        self.call(progress, ProgressRequest(self._actor, percent, note))
 
     def busy(self, seconds: float) -> None:
         """Announce that the agent will be silent for this long, and should not be suspected; 0 revokes it. Its leases
@@ -256,8 +258,8 @@ class BlockingAgent:
 
         duration = check_seconds(seconds, "seconds", zero=True)
         parts = (
-            Part(visit, VisitRequest(self.actor, max(duration, self.bus.lease))),
-            Part(busy, BusyRequest(self.actor, duration)),
+            Part(visit, VisitRequest(self._actor, max(duration, self.bus.lease))),
+            Part(busy, BusyRequest(self._actor, duration)),
         )
         self.bus.store.write(unit, UnitRequest(parts))
         self._has_called = True
@@ -266,7 +268,7 @@ class BlockingAgent:
         """Take part in a session from now on, in the same incarnation; return the open session that it left."""
         from agentbus.operations.sessions import JoinRequest, join_session
 
-        left = self.call(join_session, JoinRequest(self.actor, check_name(session, "session")))
+        left = self.call(join_session, JoinRequest(self._actor, check_name(session, "session")))
         self.session = session
         return left
 
@@ -285,11 +287,11 @@ class BlockingAgent:
     def _end(self, status: str, error: str | None) -> None:
         from agentbus.operations.agents import EndRequest, finish
 
-        self.call(finish, EndRequest(self.actor, status, error))
+        self.call(finish, EndRequest(self._actor, status, error))
 
     # As ``Agent`` has them, for the functions that both share
 
-    async def write(
+    async def _write(
         self,
         operation: Operation[R, T],
         request: R,
@@ -300,32 +302,32 @@ class BlockingAgent:
         return self.call(operation, request, durable=durable)
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        return self.bus.vocabulary
+    def _vocabulary(self) -> Vocabulary:
+        return self.bus._vocabulary
 
     @property
-    def checker(self) -> PayloadChecker:
-        return self.bus.checker
+    def _checker(self) -> PayloadChecker:
+        return self.bus._checker
 
     @property
-    def max_payload(self) -> int:
-        return self.bus.max_payload
+    def _max_payload(self) -> int:
+        return self.bus._max_payload
 
     @cached_property
-    def mailboxes(self) -> Mailboxes:
+    def _mailboxes(self) -> Mailboxes:
         from agentbus.api.receiving import Mailboxes
 
         return Mailboxes.of(self.registration)
 
     @property
-    def listening(self) -> BlockingWaiters:
-        return cast("BlockingWaiters", self.engine.waiters)
+    def _listening(self) -> BlockingWaiters:
+        return cast("BlockingWaiters", self._engine.waiters)
 
-    def composer(self, scope: str) -> StateChangeBuilder:
+    def _composer(self, scope: str) -> StateChangeBuilder:
         """Return a builder of state changes whose author is this agent."""
         from agentbus.api.state import StateChangeBuilder
 
-        return StateChangeBuilder(scope, self.max_payload, self.actor)
+        return StateChangeBuilder(scope, self._max_payload, self._actor)
 
 
 def split_identity(name: str, what: str = "agent") -> tuple[str, int | None]:

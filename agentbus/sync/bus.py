@@ -150,10 +150,10 @@ class BlockingBus:
         lease: float = VISITOR_LEASE,
     ) -> None:
         self.store = store
-        self.max_payload = check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
-        self.max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
+        self._max_payload = check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
+        self._max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
         self.lease = check_seconds(lease, "lease")
-        self.engine = cast("Engine", SyncEngine(store))
+        self._engine = cast("Engine", SyncEngine(store))
         if store.read_only:
             from agentbus.operations.processes import require_complete_copy
 
@@ -217,12 +217,12 @@ class BlockingBus:
         from agentbus.api.agents import register_agent, registration
         from agentbus.sync.agent import BlockingAgent
 
-        request = registration(self.max_payload, id, type, None, options, kind="visiting")
+        request = registration(self._max_payload, id, type, None, options, kind="visiting")
         if pid is None:
-            found = run(register_agent(self.engine, request))
+            found = run(register_agent(self._engine, request))
         else:
             with self._watched_process(pid) as process:
-                found = run(register_agent(self.engine, replace(request, process=process)))
+                found = run(register_agent(self._engine, replace(request, process=process)))
         return BlockingAgent(self, found, found.epoch, has_called=True)
 
     @contextmanager
@@ -248,7 +248,7 @@ class BlockingBus:
     def agents(self) -> Agents:
         from agentbus.api.agents import Agents
 
-        return Agents(self.engine, self.max_payload)
+        return Agents(self._engine, self._max_payload)
 
     # Messages
 
@@ -256,19 +256,19 @@ class BlockingBus:
     def messages(self) -> Messages:
         from agentbus.api.messages import Messages
 
-        return Messages(self.engine)
+        return Messages(self._engine)
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> Vocabulary:
         from agentbus.api.types import Vocabulary
 
-        return Vocabulary(self.max_payload)
+        return Vocabulary(self._max_payload)
 
     @cached_property
-    def checker(self) -> PayloadChecker:
+    def _checker(self) -> PayloadChecker:
         from agentbus.api.sending import PayloadChecker
 
-        return PayloadChecker(self.vocabulary)
+        return PayloadChecker(self._vocabulary)
 
     def define(
         self,
@@ -284,7 +284,7 @@ class BlockingBus:
         from agentbus.operations.types import define
 
         check_choice(kind, "kind", ("agent", "message"))
-        self.write(define, definition(what, kind, check_text(description, "description"), schema, self.vocabulary))
+        self.write(define, definition(what, kind, check_text(description, "description"), schema, self._vocabulary))
 
     def types(self, kind: Literal["agent", "message"] | None = None) -> list[TypeRecord]:
         """Return the built-in types and those that were defined."""
@@ -304,8 +304,8 @@ class BlockingBus:
         return State(cast("Bus", self), check_scope(scope))
 
     @property
-    def listening(self) -> BlockingWaiters:
-        return cast("BlockingWaiters", self.engine.waiters)
+    def _listening(self) -> BlockingWaiters:
+        return cast("BlockingWaiters", self._engine.waiters)
 
     @cached_property
     def sessions(self) -> Sessions:
@@ -323,7 +323,7 @@ class BlockingBus:
     def checkpoints(self) -> Checkpoints:
         from agentbus.api.checkpoints import Checkpoints
 
-        return Checkpoints(self.engine, self.max_snapshot)
+        return Checkpoints(self._engine, self._max_snapshot)
 
     def begin(
         self,
@@ -340,14 +340,14 @@ class BlockingBus:
         from agentbus.api.session import session_request
         from agentbus.operations.sessions import start_session
 
-        request = session_request(operation, None, milestone, id, expects, metadata, self.max_payload)
+        request = session_request(operation, None, milestone, id, expects, metadata, self._max_payload)
         self.mark_dead_processes()
         if member is None:
             return self.write(start_session, request)
         from agentbus.operations.protocol import Part, UnitRequest, unit
         from agentbus.operations.sessions import JoinRequest, join_session
 
-        joining = Part(join_session, JoinRequest(member.actor, request.session))
+        joining = Part(join_session, JoinRequest(member._actor, request.session))
         begun: StartedSession = member.call(unit, UnitRequest((Part(start_session, request), joining)))[0]
         member.session = begun.session
         return begun
@@ -361,7 +361,7 @@ class BlockingBus:
     def recovery(self) -> Recovery:
         from agentbus.api.recovery import Recovery
 
-        return Recovery(self.engine, self.max_payload, self.max_snapshot)
+        return Recovery(self._engine, self._max_payload, self._max_snapshot)
 
     def events(
         self,
@@ -375,8 +375,8 @@ class BlockingBus:
         """Iterate over the audit log; the arguments are those of ``Bus.events``."""
         from agentbus.api.events import events
 
-        listening = cast("Any", self.listening)
-        return each(events(self.engine, listening, after, follow, kind, subject, limit))
+        listening = cast("Any", self._listening)
+        return each(events(self._engine, listening, after, follow, kind, subject, limit))
 
     def stats(self, *, deepest: int = 20) -> Stats:
         """Return counts by status, the deepest queues, and sizes."""

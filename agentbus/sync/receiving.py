@@ -55,19 +55,19 @@ def received(agent: BlockingAgent, max_messages: int, timeout: float, duration: 
     def read(row: MessageRow, claimed: int) -> Delivery | None:
         rows.append(row)
         try:
-            return delivery(row, agent.mailboxes.addresses[row.mailbox])
+            return delivery(row, agent._mailboxes.addresses[row.mailbox])
         except (DamagedPayload, msgspec.DecodeError) as damage:
             with suppress(AgentBusError):
-                agent.call(reject, RejectRequest(agent.actor, (row.delivered,), str(damage)))
+                agent.call(reject, RejectRequest(agent._actor, (row.delivered,), str(damage)))
             return None
 
     try:
-        with agent.listening.signals_blocked():
+        with agent._listening.signals_blocked():
             messages = run(receive(agent, max_messages, read, timeout=timeout, duration=duration))
         yield messages
     except BaseException:
         for row in rows:
-            request = ReleaseRequest(agent.actor, (row.delivered,), restore=(row.attempts,))
+            request = ReleaseRequest(agent._actor, (row.delivered,), restore=(row.attempts,))
             with suppress(AgentBusError):
                 agent.call(release, request)
         raise
@@ -76,8 +76,8 @@ def received(agent: BlockingAgent, max_messages: int, timeout: float, duration: 
 def peek(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
     """Return the messages that a claim would get now. An agent that is fenced gets the same error as from a claim."""
     agent.heartbeat()
-    rows = agent.bus.read(ready_rows, (agent.mailboxes.all, max_messages))
-    return [delivery(row, agent.mailboxes.addresses[row.mailbox], leased=False) for row in rows]
+    rows = agent.bus.read(ready_rows, (agent._mailboxes.all, max_messages))
+    return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
 
 
 def in_hand(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
@@ -98,12 +98,12 @@ def wait(agent: BlockingAgent, timeout: float | None) -> bool:
     """Wait until ``receive`` would find a message; return False after ``timeout`` seconds without one."""
     from agentbus.operations.lookups import pending
 
-    mailboxes = agent.mailboxes
+    mailboxes = agent._mailboxes
     duration = None if timeout is None else check_seconds(timeout, "timeout", zero=True)
     clock = agent.bus.store.clock
     deadline = None if duration is None else clock.now().awake + duration
     agent.heartbeat()
-    waiter = agent.listening.listen(mailboxes.channels)
+    waiter = agent._listening.listen(mailboxes.channels)
     try:
         while not agent.bus.read(pending, mailboxes.all):
             next_wall, next_awake = agent.bus.read(horizon, mailboxes.all)

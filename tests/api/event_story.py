@@ -72,7 +72,7 @@ class Story:
         await self.a.progress(50, SECRET)
 
     async def _session(self) -> None:
-        me = self.bus.engine.process
+        me = self.bus._engine.process
         with suppress(ZeroDivisionError):
             async with self.bus.session("planning", id="s", milestone="m", metadata={"x": SECRET}) as session:
                 self.now("session_started", "session:s", operation="planning", milestone="m", process=me)
@@ -104,7 +104,7 @@ class Story:
         self.now("session_completed", "session:s2", before="active")
 
     async def _recovery(self) -> None:
-        me = self.bus.engine.process
+        me = self.bus._engine.process
         with suppress(KeyboardInterrupt):
             async with self.bus.session("execution", id="s3") as session:
                 self.now("session_started", "session:s3", operation="execution", milestone=None, process=me)

@@ -32,7 +32,7 @@ async def stranger(
     number = os.getpid() if pid is None else pid
     since = process_info.start_time(number) if started is None else started
     place = process_info.host_key() if host is None else host
-    entry = await bus.engine.write(enter, EnterRequest(place, number, since, None, watched, every * 1000))
+    entry = await bus._engine.write(enter, EnterRequest(place, number, since, None, watched, every * 1000))
     return entry.process
 
 
@@ -40,23 +40,23 @@ async def resident(bus: Bus, id: str, process: int, **options: Any) -> Registrat
     """An agent that lives in another process."""
     profile = Profile(**{name: options.pop(name) for name in ("parent", "patience") if name in options})
     request = RegisterRequest(id, "worker", process, profile, **options)
-    return await bus.engine.write(register, request)
+    return await bus._engine.write(register, request)
 
 
 async def visitor(bus: Bus, id: str, *, patience: int | None = None, process: int | None = None) -> Actor:
     """A visiting agent. Its patience is in seconds."""
     profile = Profile(patience=None if patience is None else patience * 1000)
-    registration = await bus.engine.write(register, RegisterRequest(id, "worker", process, profile, "visiting"))
+    registration = await bus._engine.write(register, RegisterRequest(id, "worker", process, profile, "visiting"))
     return Actor(id, registration.epoch)
 
 
 async def beats(bus: Bus, process: int, *active: Registration) -> None:
     """Another process beats; these of its agents did something since its last beat."""
-    awake = bus.engine.clock.now().awake
+    awake = bus._engine.clock.now().awake
     calls = tuple((life.agent, life.epoch, awake) for life in active)
-    await bus.engine.write(heartbeat, HeartbeatRequest(process, calls))
+    await bus._engine.write(heartbeat, HeartbeatRequest(process, calls))
 
 
 async def visits(bus: Bus, visitor: Actor, *, lease: int = 60) -> None:
     """A visiting agent calls."""
-    await bus.engine.write(visit, VisitRequest(visitor, lease * 1000))
+    await bus._engine.write(visit, VisitRequest(visitor, lease * 1000))

@@ -178,7 +178,7 @@ async def laden(bus: Bus, id: str = "a") -> None:
 
 async def cut_off_after(bus: Bus, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete the agent a, and fail after this number of steps."""
-    write = bus.engine.write
+    write = bus._engine.write
     left = iter(range(steps))
 
     async def failing(*arguments: Any, **options: Any) -> Any:
@@ -187,7 +187,7 @@ async def cut_off_after(bus: Bus, steps: int, monkeypatch: pytest.MonkeyPatch) -
         return await write(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bus.engine, "write", failing)
+        patch.setattr(bus._engine, "write", failing)
         with pytest.raises(KeyboardInterrupt):
             await bus.agents.delete("a")
 
@@ -251,7 +251,7 @@ async def test_state_and_checkpoints_written_between_two_steps_are_deleted_too(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await laden(bus)
-    write = bus.engine.write
+    write = bus._engine.write
     steps = 0
 
     async def disturbed(operation: Any, request: Any) -> Any:
@@ -267,7 +267,7 @@ async def test_state_and_checkpoints_written_between_two_steps_are_deleted_too(
                 await bus.checkpoints.save("a", "c", "again")
         return result
 
-    monkeypatch.setattr(bus.engine, "write", disturbed)
+    monkeypatch.setattr(bus._engine, "write", disturbed)
     await bus.agents.delete("a")
     assert steps > 10
     assert (await bus.state("a").list()).items == []

@@ -79,11 +79,11 @@ async def test_a_call_clears_the_suspicion(bus: Bus, clock: FakeClock) -> None:
 
 
 async def test_every_call_extends_its_leases_and_never_shortens_them(bus: Bus, clock: FakeClock) -> None:
-    await bus.engine.write(declare, DeclareRequest(("jobs",), ()))
+    await bus._engine.write(declare, DeclareRequest(("jobs",), ()))
     v, other = await visitor(bus, "v"), await worker(bus, "other", pools=["jobs"])
     receipt = await other.send(pool("jobs"), "note", "work")
-    mailbox = other.mailboxes.pools[0]
-    await bus.engine.write(claim, ClaimRequest(v, (), (), (mailbox,), 1, 60_000))
+    mailbox = other._mailboxes.pools[0]
+    await bus._engine.write(claim, ClaimRequest(v, (), (), (mailbox,), 1, 60_000))
     for lease in (60, 60, 1, 60):
         clock.stall(50)
         await visits(bus, v, lease=lease)

@@ -280,13 +280,13 @@ async def test_retention_removes_nothing_if_the_archive_cannot_be_written(bus: B
     a = await worker(bus, "a")
     await a.send("a", "note", 1)
     await (await take(a)).ack()
-    bus.engine.directory.mkdir(parents=True, exist_ok=True)
-    (bus.engine.directory / "archive").write_text("in the way")
+    bus._engine.directory.mkdir(parents=True, exist_ok=True)
+    (bus._engine.directory / "archive").write_text("in the way")
     clock.advance(8 * DAY)
     with pytest.raises(NotWritable):
         await bus.retention.apply()
     assert (await stored(bus, "m-1")).status == "acked"
-    (bus.engine.directory / "archive").unlink()
+    (bus._engine.directory / "archive").unlink()
     assert (await bus.retention.apply(policy=RetentionPolicy())).removed == {"message": 1}
 
 
@@ -324,7 +324,7 @@ async def test_a_cancelled_retention_leaves_no_file_open(bus: Bus, clock: FakeCl
     assert archives() == []
     await bus.retention.apply(policy=RetentionPolicy(messages=0))
     stored = set()
-    for file in (bus.engine.directory / "archive").iterdir():
+    for file in (bus._engine.directory / "archive").iterdir():
         assert file.stat().st_size
         with gzip.open(file, "rt", encoding="utf-8") as text:
             stored |= {line["id"] for line in map(json.loads, text) if line["record"] == "message"}

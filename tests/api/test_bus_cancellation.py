@@ -27,7 +27,7 @@ def cancel_later(task: asyncio.Task[None], turns: int) -> None:
 
 async def use_and_cancel(bus: Bus, moment: str, turns: int) -> None:
     """Open and close a bus, and cancel that some turns after the engine has begun to open or to close."""
-    call = getattr(bus.engine, moment)
+    call = getattr(bus._engine, moment)
 
     async def cancelled(**options: Any) -> Any:
         cancel_later(user, turns)
@@ -37,7 +37,7 @@ async def use_and_cancel(bus: Bus, moment: str, turns: int) -> None:
         async with bus:
             pass
 
-    setattr(bus.engine, moment, cancelled)
+    setattr(bus._engine, moment, cancelled)
     user = asyncio.create_task(use())
     with suppress(asyncio.CancelledError):
         await user

@@ -96,7 +96,7 @@ def test_numbers_continue_after_those_of_the_source(places: Places) -> None:
         entry = await agent.state.entry("k")
         assert entry is not None
         return {
-            "process": bus.engine.process,
+            "process": bus._engine.process,
             "message": int(str(receipt.message_id).removeprefix("m-")),
             "checkpoint": last.id,
             "change": entry.change,

@@ -69,7 +69,7 @@ async def test_each_subject_can_be_filtered(bus: Bus) -> None:
 
 async def test_a_dead_process_leaves_an_event_for_everything_it_held(engine: Engine) -> None:
     async with engine.connect() as old:
-        process = old.engine.process
+        process = old._engine.process
         block = old.session("planning", id="s")
         await block.__aenter__()
         a = await worker(old, "a", session="s")

@@ -282,7 +282,7 @@ async def test_the_next_export_removes_leftovers_of_a_killed_export_and_no_other
 
 
 async def test_the_doctor_knows_what_a_killed_export_left_in_the_archives(bus: Bus) -> None:
-    folder = bus.engine.directory / "archive"
+    folder = bus._engine.directory / "archive"
     folder.mkdir(parents=True)
     begun: set[Path] = set()
     await bus.export(folder, progress=lambda *_: begun.update(folder.glob(".agentbus-export-*")))
@@ -299,7 +299,7 @@ async def test_the_doctor_knows_what_a_killed_export_left_in_the_archives(bus: B
 
 
 async def test_an_export_is_not_put_among_the_files_of_a_bus(bus: Bus, tmp_path: Path) -> None:
-    home = bus.engine.directory
+    home = bus._engine.directory
     for path in (home, home / "bus.db-journal", home / "bells" / "x", tmp_path / "x-wal"):
         with pytest.raises(NotWritable):
             await bus.export(path)

@@ -158,7 +158,7 @@ async def test_a_session_of_last_year_is_inactive_since_then(bus: Bus, tmp_path:
     await bus.import_path(tmp_path)
     (cut,) = await bus.sessions.cut_off()
     record = await held(bus, ID)
-    assert cut.inactive == bus.engine.clock.now().wall - record.updated
+    assert cut.inactive == bus._engine.clock.now().wall - record.updated
     assert cut.inactive > 365 * 86_400_000
 
 

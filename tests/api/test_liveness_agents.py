@@ -41,7 +41,7 @@ async def test_silent_for_longer_exactly_that_one_is_suspect_then_failed_within_
             assert all(finding.subject == "agent:a" for finding in sweep.findings)
     evidence = (await known(bus, "a")).evidence
     assert evidence is not None
-    assert (evidence["verdict"], evidence["alive"], evidence["process"]) == ("stuck", True, bus.engine.process)
+    assert (evidence["verdict"], evidence["alive"], evidence["process"]) == ("stuck", True, bus._engine.process)
     assert evidence["beat_age"] <= 5
     assert evidence["call_age"] > 120
     with pytest.raises(AgentFenced):

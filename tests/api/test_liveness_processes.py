@@ -45,9 +45,9 @@ async def test_failing_an_agent_releases_its_leases_fences_it_and_notifies_its_p
         b = await worker(bus, "b", pools=["jobs"])
         await b.send(pool("jobs"), "note", "work")
         message = await take(a)
-        request = CheckLiveness(Rules(60_000, 300_000), gone=(other.engine.process,))
-        convicted = await bus.engine.write(mark_failed, request)
-        assert (convicted.processes, convicted.agents) == ([other.engine.process], ["a"])
+        request = CheckLiveness(Rules(60_000, 300_000), gone=(other._engine.process,))
+        convicted = await bus._engine.write(mark_failed, request)
+        assert (convicted.processes, convicted.agents) == ([other._engine.process], ["a"])
         again = await take(b)
         assert (again.payload, again.attempts) == ("work", 2)
         for call in (message.ack(), a.send("b", "note"), a.receive(timeout=0), a.progress(5), a.complete()):
@@ -57,7 +57,7 @@ async def test_failing_an_agent_releases_its_leases_fences_it_and_notifies_its_p
         assert report.payload == {"agent": "a", "status": "failed", "error": "its process died"}
         (event,) = [event async for event in bus.events(kind="agent_failed")]
         assert event.facts["evidence"]["verdict"] == "dead"
-        second = await bus.engine.write(mark_failed, request)
+        second = await bus._engine.write(mark_failed, request)
         assert (second.processes, second.agents, second.sessions) == ([], [], []), "what was judged is left alone"
         assert await take_all(boss) == []
 
@@ -122,7 +122,7 @@ async def test_a_remote_process_without_agents_is_dead_only_after_two_missed_hea
 ) -> None:
     """After a standstill of everybody, the judge included, or a jump of the clock, it must have the time to beat."""
     process = await stranger(bus, host=ELSEWHERE)
-    await bus.engine.write(start_session, StartSessionRequest("s", "planning", process))
+    await bus._engine.write(start_session, StartSessionRequest("s", "planning", process))
     clock.stall(HOUR)
     sweep = await bus.sweep()
     assert (sweep.counts["processes_dead"], (await held(bus, "s")).status) == (0, "active")
@@ -158,15 +158,15 @@ async def test_a_process_marked_dead_is_live_after_a_heartbeat_but_its_agents_st
 ) -> None:
     async with engine.connect() as other:
         a = await worker(other, "a")
-        await bus.engine.write(mark_failed, CheckLiveness(Rules(60_000, 300_000), gone=(other.engine.process,)))
+        await bus._engine.write(mark_failed, CheckLiveness(Rules(60_000, 300_000), gone=(other._engine.process,)))
         await clock.pass_time(6)
         assert await status(bus, "a") == ["failed"]
         with pytest.raises(AgentFenced):
             await a.send("a", "note")
-        assert [event.subject async for event in bus.events(kind="process_back")] == [str(other.engine.process)]
+        assert [event.subject async for event in bus.events(kind="process_back")] == [str(other._engine.process)]
         b = await worker(other, "b")
         clock.stall(100)
-        await bus.engine.write(suspect, CheckLiveness(Rules(60_000, 300_000), stalled=(other.engine.process,)))
+        await bus._engine.write(suspect, CheckLiveness(Rules(60_000, 300_000), stalled=(other._engine.process,)))
         assert await status(bus, "b") == ["suspect"], "its agents are checked again"
         await b.send("b", "note")
 
@@ -229,12 +229,12 @@ async def test_a_process_with_a_heartbeat_after_it_was_checked_is_unchanged(bus:
     await resident(bus, "b", unseen)
     clock.stall(HOUR)
     request = CheckLiveness(Rules(60_000, 300_000, 300_000), stalled=(process,), unseen=(unseen,))
-    await bus.engine.write(suspect, request)
+    await bus._engine.write(suspect, request)
     assert await status(bus, "a", "b") == ["suspect", "suspect"]
     await beats(bus, process)
     await beats(bus, unseen)
-    await bus.engine.write(mark_failed, request)
-    await bus.engine.write(suspect, request)
+    await bus._engine.write(mark_failed, request)
+    await bus._engine.write(suspect, request)
     assert await status(bus, "a", "b") == ["running", "running"]
 
 
@@ -304,7 +304,7 @@ async def test_a_receiver_is_woken_when_its_agent_is_marked_failed(bus: Bus, eng
         receipt = await a.send("a", "note", delay=5000)
         async with running(a.receive()) as waiting:
             await clock.settle()
-            await bus.engine.write(mark_failed, CheckLiveness(Rules(60_000, 300_000), gone=(other.engine.process,)))
+            await bus._engine.write(mark_failed, CheckLiveness(Rules(60_000, 300_000), gone=(other._engine.process,)))
             # Its process is not rung any more, but beats, and learns that it counted as dead.
             await clock.pass_time(5)
             with pytest.raises(AgentFenced):

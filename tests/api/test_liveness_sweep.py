@@ -20,7 +20,7 @@ RULES = Rules(60_000, 300_000)
 
 
 def sweeper(bus: Bus, **thresholds: int) -> Sweeper:
-    return Sweeper(bus.engine, RULES, Thresholds(**thresholds))
+    return Sweeper(bus._engine, RULES, Thresholds(**thresholds))
 
 
 async def warnings(sweeper: Sweeper, kind: str) -> list[Finding]:
@@ -95,8 +95,8 @@ async def test_the_sweep_works_in_bounded_steps(bus: Bus, clock: FakeClock) -> N
     a = await worker(bus, "a")
     await a.send_many({"to": "a", "type": "note", "ttl": 5} for _ in range(25))
     clock.stall(6)
-    mailbox = a.mailboxes.own[0]
-    found = [await bus.engine.write(clean_up, CleanUpRequest((mailbox,), limit=10)) for _ in range(3)]
+    mailbox = a._mailboxes.own[0]
+    found = [await bus._engine.write(clean_up, CleanUpRequest((mailbox,), limit=10)) for _ in range(3)]
     assert [(step.expired, step.more) for step in found] == [(10, True), (10, True), (5, False)]
     await a.send_many({"to": "a", "type": "note", "ttl": 5} for _ in range(2500))
     clock.stall(6)
@@ -191,8 +191,8 @@ async def test_a_long_log_and_a_full_disk_are_reported_and_again_when_they_get_w
         await asyncio.sleep(0)
         return 1, log
 
-    monkeypatch.setattr(bus.engine, "sizes", sizes)
-    monkeypatch.setattr(bus.engine, "free_space", lambda: free)
+    monkeypatch.setattr(bus._engine, "sizes", sizes)
+    monkeypatch.setattr(bus._engine, "free_space", lambda: free)
     assert (await sweeps.sweep()).findings == []
     log, free = log + 1, free - 1
     found = (await sweeps.sweep()).findings

@@ -317,7 +317,7 @@ async def test_jobs_run_after_the_first_interval_and_periodically(bus: Bus, cloc
         raise ZeroDivisionError
 
     jobs = (PeriodicJob("tidying", 60, tidy), PeriodicJob("failing", 30, fail))
-    async with Monitor(bus.engine, Sweeper(bus.engine, RULES, Thresholds()), interval=5, jobs=jobs):
+    async with Monitor(bus._engine, Sweeper(bus._engine, RULES, Thresholds()), interval=5, jobs=jobs):
         await clock.pass_time(4)
         assert done == []
         await clock.pass_time(61)
@@ -339,7 +339,7 @@ async def test_a_quiet_sweep_writes_nothing(bus: Bus, clock: FakeClock, monkeypa
             raise AssertionError("it wrote")
 
         with monkeypatch.context() as patch:
-            patch.setattr(bus.engine, "write", write)
+            patch.setattr(bus._engine, "write", write)
             sweep = await bus.sweep()
         assert sweep.findings == []
         assert set(sweep.counts.values()) == {0}
@@ -351,9 +351,9 @@ async def test_a_quiet_sweep_writes_nothing(bus: Bus, clock: FakeClock, monkeypa
 
 async def test_the_doorbells_of_dead_processes_are_removed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     removed: list[str | None] = []
-    monkeypatch.setattr(bus.engine, "remove_bells", removed.extend)
+    monkeypatch.setattr(bus._engine, "remove_bells", removed.extend)
     host = process_info.host_key()
-    await bus.engine.write(enter, EnterRequest(host, ABSENT_PID, "1", "/tmp/no-such-bell"))
+    await bus._engine.write(enter, EnterRequest(host, ABSENT_PID, "1", "/tmp/no-such-bell"))
     await stranger(bus)
     await bus.sweep()
     assert removed == ["/tmp/no-such-bell"]

@@ -195,7 +195,7 @@ async def test_unreadable_quotas_are_reported_and_can_be_set_again(bus: Bus) -> 
         return [None] * len(requests)
 
     a = await worker(bus, "a")
-    await bus.engine.write(spoil, None)
+    await bus._engine.write(spoil, None)
     with pytest.raises(AgentBusError, match="quotas"):
         await a.send("a", "note")
     await bus.quotas.change(depth=1)

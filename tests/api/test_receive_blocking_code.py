@@ -351,7 +351,7 @@ class Renewals:
         self._clock = clock
         self._changed = threading.Condition()
         self._times: dict[str, int] = {}
-        connect = bus.engine.blocking
+        connect = bus._engine.blocking
 
         def watched() -> Any:
             store = connect()
@@ -368,7 +368,7 @@ class Renewals:
             monkeypatch.setattr(store, "write", noted)
             return store
 
-        monkeypatch.setattr(bus.engine, "blocking", watched)
+        monkeypatch.setattr(bus._engine, "blocking", watched)
 
     def wait_for(self, *operations: str) -> None:
         """Wait until each of these was written at the present time of the clock."""
@@ -477,7 +477,7 @@ async def test_a_task_that_is_lost_is_not_renewed_again_while_the_loop_is_blocke
             await other.tasks.stop("t-1")
 
     async with engine.connect(beat_every=0.01, max_blocked=10_000) as bus:
-        blocking = bus.engine.blocking
+        blocking = bus._engine.blocking
 
         def watched() -> Any:
             store = blocking()
@@ -494,7 +494,7 @@ async def test_a_task_that_is_lost_is_not_renewed_again_while_the_loop_is_blocke
             monkeypatch.setattr(store, "write", noted)
             return store
 
-        monkeypatch.setattr(bus.engine, "blocking", watched)
+        monkeypatch.setattr(bus._engine, "blocking", watched)
         await bus.tasks.start(step.workflow("first"), id="t-1")
         with elsewhere(stop):
             async with working(bus, step.workflow("first"), lease=SHORT):

@@ -92,16 +92,16 @@ async def test_renewal_continues_after_a_store_that_did_not_answer(
 
     async with running(a.serve(handle, lease=10)):
         await clock.settle()
-        write = bus.engine.write
+        write = bus._engine.write
 
         def fails(*arguments: object, **options: object) -> None:
             raise RuntimeError("not now")
 
-        monkeypatch.setattr(bus.engine, "write", fails)
+        monkeypatch.setattr(bus._engine, "write", fails)
         clock.advance(4)
         for _ in range(20):
             await asyncio.sleep(0)
-        monkeypatch.setattr(bus.engine, "write", write)
+        monkeypatch.setattr(bus._engine, "write", write)
         await clock.pass_time(100)
         assert await nothing_for(b)
         gate.set()
@@ -124,7 +124,7 @@ async def test_a_worker_outlives_any_failure_to_renew(
         return await task.step("waits", waits)
 
     task = (await bus.tasks.start(long)).id
-    write = bus.engine.write
+    write = bus._engine.write
     failing = [RuntimeError("not now"), agentbus.errors.StoreError(path="bus", reason="not now")]
 
     def fails(operation: Any, *arguments: Any, **options: Any) -> Any:
@@ -132,7 +132,7 @@ async def test_a_worker_outlives_any_failure_to_renew(
             raise failing.pop()
         return write(operation, *arguments, **options)
 
-    monkeypatch.setattr(bus.engine, "write", fails)
+    monkeypatch.setattr(bus._engine, "write", fails)
     async with running(bus.tasks.run_worker(long, lease=30)), running(bus.tasks.run_worker(long, lease=30)):
         await eventually(clock, lambda: bool(begun))
         await clock.pass_time(100)

@@ -68,7 +68,7 @@ async def test_the_previous_incarnation_stays_fenced(bus: Bus) -> None:
         await (await bus.recovery.plan("s")).resume()
         with pytest.raises(AgentFenced, match="awaiting re-registration"):
             await old.state.set("k", 1)
-        assert (await session.record()).process == bus.engine.process, "its owner is still in the block"
+        assert (await session.record()).process == bus._engine.process, "its owner is still in the block"
 
 
 async def test_a_second_resumption_changes_nothing_and_reports_it(bus: Bus, engine: Engine) -> None:

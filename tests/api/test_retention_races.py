@@ -22,7 +22,7 @@ async def applied(
     bus: Bus, monkeypatch: pytest.MonkeyPatch, change: Change, policy: RetentionPolicy | None = None
 ) -> RetentionReport:
     """Apply the policy; ``change`` happens when the first portion is archived and not yet removed."""
-    write = bus.engine.write
+    write = bus._engine.write
     changed = False
 
     async def changing(operation: Any, request: Any) -> Any:
@@ -36,7 +36,7 @@ async def applied(
         return changing(operation, request) if operation is remove else write(operation, request, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bus.engine, "write", writing)
+        patch.setattr(bus._engine, "write", writing)
         report = await bus.retention.apply(policy=policy)
     assert changed
     return report

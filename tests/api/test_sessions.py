@@ -32,7 +32,7 @@ async def test_a_session_starts_active_and_its_block_completes_it(bus: Bus, cloc
         assert (record.status, record.progress, record.error, record.ended) == ("active", 0, None, None)
         assert (record.operation, record.milestone) == ("planning", "ms-1")
         assert (record.expected, record.metadata) == ({"planner-1": "plan"}, {"team": ["x"]})
-        assert record.process == bus.engine.process
+        assert record.process == bus._engine.process
         clock.advance(3)
     record = await held(bus, "p-1")
     assert (record.status, record.error) == ("completed", None)
@@ -147,7 +147,7 @@ async def test_opening_a_session_joins_it_without_owning_it(bus: Bus, engine: En
             async with session.agent("a", type="worker") as a:
                 assert a.session == "s"
         record = await held(bus, "s")
-        assert (record.status, record.progress, record.process) == ("active", 30, bus.engine.process)
+        assert (record.status, record.progress, record.process) == ("active", 30, bus._engine.process)
 
 
 async def test_a_session_that_is_not_there_cannot_be_opened(bus: Bus) -> None:

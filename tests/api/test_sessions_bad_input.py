@@ -183,19 +183,19 @@ async def test_a_value_that_is_not_json_is_refused(bus: Bus, session: Session, u
 @each("use", ["result", "metadata"])
 async def test_a_value_that_is_too_large_is_refused(bus: Bus, session: Session, use: str) -> None:
     async with refusing(bus, session, PayloadTooLarge):
-        await VALUES[use](bus, session, "x" * bus.max_payload)
+        await VALUES[use](bus, session, "x" * bus._max_payload)
 
 
 async def test_a_document_may_be_larger_than_a_message_but_not_endless(engine: Engine) -> None:
     async with engine.connect(max_snapshot=2_000_000) as bus, bus.session("planning") as session:
-        assert bus.max_payload + 1 < bus.max_snapshot - 2
+        assert bus._max_payload + 1 < bus._max_snapshot - 2
         for use in ("document", "document of a unit"):
-            for size in (bus.max_snapshot - 1, 2 * bus.max_snapshot):
+            for size in (bus._max_snapshot - 1, 2 * bus._max_snapshot):
                 async with refusing(bus, session, SnapshotTooLarge):
                     await VALUES[use](bus, session, "x" * size)
-            await VALUES[use](bus, session, "x" * (bus.max_payload + 1))
-            await VALUES[use](bus, session, "x" * (bus.max_snapshot - 2))
-            assert len(await session.document("x").latest()) == bus.max_snapshot - 2, use
+            await VALUES[use](bus, session, "x" * (bus._max_payload + 1))
+            await VALUES[use](bus, session, "x" * (bus._max_snapshot - 2))
+            assert len(await session.document("x").latest()) == bus._max_snapshot - 2, use
 
 
 async def test_the_limit_of_documents_can_be_set(engine: Engine) -> None:

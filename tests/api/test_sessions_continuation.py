@@ -22,7 +22,7 @@ async def test_an_interrupted_session_is_continued_under_its_id(bus: Bus, engine
         assert (session.operation, session.milestone) == ("planning", "m")
         record = await session.record()
         assert (record.status, record.progress, record.error) == ("active", 40, None)
-        assert record.process == elsewhere.engine.process
+        assert record.process == elsewhere._engine.process
         assert (record.expected, record.metadata) == ({"a": "x", "b": "y"}, {"n": 1})
     assert (await held(bus, "s")).status == "completed"
 
@@ -62,7 +62,7 @@ async def test_a_session_whose_owner_is_alive_is_refused_and_the_error_names_its
             assert (exists.value.code, exists.value.session, exists.value.status) == ("session_exists", status, status)
             assert isinstance(exists.value.pid, int)
             assert f"bus.sessions.open('{status}')" in (exists.value.fix or "")
-        assert (await held(bus, status)).process == elsewhere.engine.process
+        assert (await held(bus, status)).process == elsewhere._engine.process
     assert (await held(bus, status)).status == "completed"
 
 

@@ -36,7 +36,7 @@ async def test_a_session_whose_only_agent_failed_is_interrupted_with_its_error(b
     await a.fail("no tests")
     record = await session.record()
     assert (record.status, record.error, record.ended) == ("interrupted", "a failed: no tests", None)
-    assert record.process == bus.engine.process
+    assert record.process == bus._engine.process
 
 
 @each("end", ["complete", "stop"])

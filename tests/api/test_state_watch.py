@@ -180,13 +180,13 @@ async def test_an_entry_that_expires_just_before_it_is_read_is_never_delivered_a
 ) -> None:
     state = bus.state("s")
     await state.set("short", 1, ttl=10)
-    read = bus.engine.read
+    read = bus._engine.read
 
     async def late(question: Any, request: Any) -> Any:
         clock.stall(10)
         return await read(question, request)
 
-    monkeypatch.setattr(bus.engine, "read", late)
+    monkeypatch.setattr(bus._engine, "read", late)
     async with watching(state) as changes, running(told(changes, 1)) as task:
         await clock.pass_time(0.01)
         assert await soon(task) == [("short", ...)]

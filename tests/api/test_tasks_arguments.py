@@ -82,7 +82,7 @@ async def test_a_worker_that_was_killed_refuses_nothing(bus: Bus) -> None:
     life = await resident(bus, "w-1", process)
     signature = '[{"name":"request"}]'
     actor = Actor("w-1", life.epoch)
-    await bus.engine.write(announce_workflows, AnnounceRequest(actor, (("feature", signature),)))
+    await bus._engine.write(announce_workflows, AnnounceRequest(actor, (("feature", signature),)))
     await bus.tasks.start("feature", keywords={"other": 1})
 
 
@@ -123,7 +123,7 @@ async def test_a_worker_takes_its_tasks_behind_many_tasks_for_others(bus: Bus, c
 
     async with bus.agent("new", type="worker") as new:
         signature = '[{"name":"request"},{"name":"size","kind":"keyword"}]'
-        await new.write(announce_workflows, AnnounceRequest(new.actor, (("versioned", signature),)))
+        await new._write(announce_workflows, AnnounceRequest(new._actor, (("versioned", signature),)))
         for _ in range(30):
             await bus.tasks.start("versioned", "x", keywords={"size": 1})
         async with working(bus, old, concurrency=1):
@@ -250,7 +250,7 @@ async def test_the_arguments_of_a_task_that_a_worker_has_stay(bus: Bus) -> None:
     for bad in ({"arguments": "text"}, {"arguments": 3}, {"keywords": ["x"]}, {"arguments": [float("nan")]}):
         with pytest.raises(InvalidInput):
             await bus.tasks.edit(task, **bad)
-    large = "x" * (bus.max_payload - 100)
+    large = "x" * (bus._max_payload - 100)
     await bus.tasks.edit(task, arguments=[large])
     with pytest.raises(PayloadTooLarge):
         await bus.tasks.edit(task, keywords={"n": large})

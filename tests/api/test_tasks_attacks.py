@@ -363,7 +363,7 @@ async def test_a_result_with_an_unknown_commit_outcome_is_looked_up(
     """As after an I/O error at the commit, or a lost connection: the task continues from what is recorded."""
     calls = Calls()
     cut = [finish_step]
-    write = Agent.write
+    write = Agent._write
 
     @agentbus.workflow("flow")
     async def flow(task: Task) -> str:

@@ -130,7 +130,7 @@ async def claimed_by_the_dead(bus: Bus, workflow: str, lease: int) -> list[str]:
     process = await stranger(bus, pid=ABSENT_PID, started="77")
     life = await resident(bus, "w-1", process)
     request = ClaimTasksRequest(Actor("w-1", life.epoch), (workflow,), 1, lease)
-    return [one.id for one in (await bus.engine.write(claim_tasks, request)).tasks]
+    return [one.id for one in (await bus._engine.write(claim_tasks, request)).tasks]
 
 
 @pytest.mark.parametrize("how", ["its process died", "it was taken over"])

@@ -70,13 +70,13 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 def attempts_of(monkeypatch: pytest.MonkeyPatch, agent: Agent) -> list[str]:
     """What the agent asks the database for, one after the other."""
     attempts: list[str] = []
-    original = agent.write
+    original = agent._write
 
     def write(operation: Any, request: Any, **options: Any) -> Any:
         attempts.append(operation.name)
         return original(operation, request, **options)
 
-    monkeypatch.setattr(agent, "write", write)
+    monkeypatch.setattr(agent, "_write", write)
     return attempts
 
 

@@ -139,7 +139,7 @@ async def test_a_unit_can_be_committed_before_its_end(bus: Bus) -> None:
     with pytest.raises(ValueError, match="stop"):
         async with a.unit() as unit:
             unit.send("a", "note", 1)
-            await unit.commit()
+            await unit._commit()
             unit.send("a", "note", 2)
             raise ValueError("stop")
     assert [message.payload for message in await take_all(a)] == [1]

@@ -178,7 +178,7 @@ async def at_once(
             if number in spoilt:
                 await spoilt[number](world, message, unit)
             # The files are hashed here, so that nothing is left to do at the end but the commit.
-            await unit.prepare()
+            await unit._prepare()
             ready += 1
             if ready == len(messages):
                 go.set()

@@ -78,5 +78,5 @@ async def going(run: Resident, pretender: Pretender) -> AsyncIterator[list[Any]]
         tasks.start_soon(go)
         await looked(lambda: pretender.told == ["a#1"])
         pretender.report(started=1234)
-        await looked(lambda: run.agent.waiting == 1)
+        await looked(lambda: run.agent._waiting == 1)
         yield ended

@@ -18,13 +18,13 @@ async def test_a_command_that_stands_still_is_not_vouched_for(bus: Bus) -> None:
     async with going(run, pretender) as ended:
         # By hand, not by a key: then we go on, and say nothing in its favour.
         pretender.report(stopped=signal.SIGSTOP)
-        await looked(lambda: run.agent.waiting == 0)
+        await looked(lambda: run.agent._waiting == 0)
         pretender.report(continued=1)
-        await looked(lambda: run.agent.waiting == 1)
+        await looked(lambda: run.agent._waiting == 1)
         pretender.report(exited=3)
     (end,) = ended
     assert isinstance(end, Ended)
-    assert (end.status, end.code, run.agent.waiting) == ("failed", 3, 0)
+    assert (end.status, end.code, run.agent._waiting) == ("failed", 3, 0)
     record = await bus.agents.get("a")
     assert record is not None
     assert record.error == "exit code 3: bye"
@@ -44,7 +44,7 @@ async def test_what_the_command_holds_stays_its_own_while_it_runs(bus: Bus, cloc
             await anyio.sleep(0.1)
             assert await other.receive(timeout=0) is None
         pretender.report(stopped=signal.SIGSTOP)
-        await looked(lambda: run.agent.waiting == 0)
+        await looked(lambda: run.agent._waiting == 0)
         clock.advance(0.2)
         again = await other.receive(timeout=0)
         assert again is not None

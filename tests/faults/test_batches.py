@@ -75,7 +75,7 @@ async def crew(path: Path) -> AsyncIterator[tuple[Bus, Agent, Agent]]:
 
 
 def drafts(agent: Agent, numbers: Sequence[int], to: str = "receiver") -> SendRequest:
-    return SendRequest(agent.actor, tuple(agent.draft(to, "note", n, message_id=f"n-{n}") for n in numbers))
+    return SendRequest(agent._actor, tuple(agent._draft(to, "note", n, message_id=f"n-{n}") for n in numbers))
 
 
 async def outcomes(*calls: Awaitable[Any]) -> list[Any]:
@@ -106,9 +106,9 @@ async def test_a_call_that_fails_after_writing_does_not_affect_its_batch(
         waiting = asyncio.create_task(receiver.receive(timeout=20))
         spoil = spoiler(write, seen)
         results = await outcomes(
-            *(bus.engine.write(send, drafts(sender, [n])) for n in range(NEIGHBOURS)),
-            bus.engine.write(spoil, "spoilt"),
-            *(bus.engine.write(send, drafts(sender, [n])) for n in range(NEIGHBOURS, 2 * NEIGHBOURS)),
+            *(bus._engine.write(send, drafts(sender, [n])) for n in range(NEIGHBOURS)),
+            bus._engine.write(spoil, "spoilt"),
+            *(bus._engine.write(send, drafts(sender, [n])) for n in range(NEIGHBOURS, 2 * NEIGHBOURS)),
         )
         failed = results.pop(NEIGHBOURS)
         assert isinstance(failed, error)
@@ -139,8 +139,8 @@ async def test_of_many_calls_of_one_operation_only_the_bad_ones_fail(tmp_path: P
     spoil = spoiler(fails_on_odd, seen)
     async with crew(tmp_path) as (bus, sender, _):
         results = await outcomes(
-            *(bus.engine.write(spoil, str(n)) for n in range(NEIGHBOURS)),
-            *(bus.engine.write(send, drafts(sender, [n])) for n in range(NEIGHBOURS)),
+            *(bus._engine.write(spoil, str(n)) for n in range(NEIGHBOURS)),
+            *(bus._engine.write(send, drafts(sender, [n])) for n in range(NEIGHBOURS)),
         )
     assert [isinstance(result, FormatRefused) for result in results[:NEIGHBOURS]] == [n % 2 == 1 for n in range(40)]
     assert all(isinstance(result, list) for result in results[NEIGHBOURS:])
@@ -161,9 +161,9 @@ async def test_a_unit_whose_last_part_fails_writes_nothing_and_does_not_affect_i
             Part(send, drafts(sender, [103], to="nobody")),
         ))  # fmt: skip
         good = UnitRequest((Part(send, drafts(sender, [200])), Part(send, drafts(sender, [201]))))
-        calls = [bus.engine.write(send, drafts(sender, [n])) for n in range(position)]
-        calls += [bus.engine.write(unit, bad), bus.engine.write(unit, good)]
-        calls += [bus.engine.write(send, drafts(sender, [n])) for n in range(position, NEIGHBOURS)]
+        calls = [bus._engine.write(send, drafts(sender, [n])) for n in range(position)]
+        calls += [bus._engine.write(unit, bad), bus._engine.write(unit, good)]
+        calls += [bus._engine.write(send, drafts(sender, [n])) for n in range(position, NEIGHBOURS)]
         results = await outcomes(*calls)
         assert isinstance(results.pop(position), UnknownRecipient)
         assert all(isinstance(result, list) for result in results)
@@ -178,9 +178,9 @@ async def test_a_rolled_back_reply_wakes_no_receiver(tmp_path: Path) -> None:
         both = [asyncio.create_task(agent.receive(timeout=20)) for agent in (receiver, sender)]
         bad = UnitRequest((Part(send, drafts(sender, [1])), Part(send, drafts(sender, [2], to="nobody"))))
         results = await outcomes(
-            bus.engine.write(unit, bad),
-            bus.engine.write(send, drafts(sender, [3])),
-            bus.engine.write(send, drafts(sender, [4], to="sender")),
+            bus._engine.write(unit, bad),
+            bus._engine.write(send, drafts(sender, [3])),
+            bus._engine.write(send, drafts(sender, [4], to="sender")),
         )
         assert isinstance(results[0], UnknownRecipient)
         received = await outcomes(*both)

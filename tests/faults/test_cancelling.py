@@ -122,7 +122,7 @@ async def test_a_cancelled_receive_releases_its_message_uncounted(tmp_path: Path
         while left:
             hit += await storm((one(receiver) for _ in range(left)), rng)
             # Shielded acknowledgements of cancelled receivers may still be under way.
-            await bus.engine.write(*_nothing(receiver))
+            await bus._engine.write(*_nothing(receiver))
             left = value(tmp_path, "SELECT count(*) FROM messages WHERE status <> 'acked'")
         doubled = {n: times for n, times in handled.items() if times > 1}
         lost = RECEIVES - len(handled)
@@ -145,7 +145,7 @@ async def test_a_receive_cancelled_during_its_delivery_releases_the_message_at_o
         await asyncio.gather(bus.define("one"), bus.define("two"))
         # A neighbour in the batch, answered just before the claim: its callback runs before the receiver does.
         receiving = asyncio.create_task(receiver.receive())
-        neighbour = asyncio.ensure_future(bus.engine.write(*_nothing(receiver)))
+        neighbour = asyncio.ensure_future(bus._engine.write(*_nothing(receiver)))
         neighbour.add_done_callback(lambda _: receiving.cancel())
         await asyncio.wait([receiving], timeout=30)
         assert receiving.cancelled()
@@ -159,4 +159,4 @@ async def test_a_receive_cancelled_during_its_delivery_releases_the_message_at_o
 
 def _nothing(agent: Agent) -> tuple[Operation[AckRequest, bool], AckRequest]:
     """An acknowledgement of nothing: it is answered after everything that was queued before it."""
-    return ack, AckRequest(agent.actor, ())
+    return ack, AckRequest(agent._actor, ())

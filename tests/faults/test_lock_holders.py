@@ -29,7 +29,7 @@ async def attempt(agent: agentbus.Agent, number: int) -> int | None:
 
 
 def write_lock(bus: agentbus.Bus) -> FileLock:
-    engine: Any = bus.engine
+    engine: Any = bus._engine
     lock: FileLock = engine._writer._runner._lock
     return lock
 

@@ -114,7 +114,7 @@ async def dying(bus: Bus, boss: Agent, name: str, process: int) -> None:
     life = await resident(bus, name, process, parent="boss")
     await boss.send(name, "task_assignment")
     request = ClaimRequest(Actor(name, life.epoch), (), (life.mailbox,), (), 1, 3_600_000)
-    await bus.engine.write(claim, request)
+    await bus._engine.write(claim, request)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ async def test_a_reader_that_is_held_open_is_reported_and_the_log_shrinks_after_
     sent = 0
     findings: list[str] = []
     async with agentbus.connect(tmp_path) as bus, bus.agent("a", type="worker") as agent:
-        sweeper = Sweeper(bus.engine, Rules(60_000, 300_000), threshold)
+        sweeper = Sweeper(bus._engine, Rules(60_000, 300_000), threshold)
         with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM messages").fetchall()

@@ -29,7 +29,7 @@ async def test_the_holder_of_an_old_snapshot_is_named_by_the_monitor_and_the_doc
     messages = scale(50, 500)
     async with agentbus.connect(url) as bus:
         agent = await bus.register("a", type="worker")
-        sweeper = Sweeper(bus.engine, Rules(60_000, 300_000), Thresholds(transaction=OLD))
+        sweeper = Sweeper(bus._engine, Rules(60_000, 300_000), Thresholds(transaction=OLD))
         assert await alarms(sweeper) == []
         old = await asyncpg.connect(url.partition("&schema")[0], server_settings={"application_name": "report"})
         await old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

@@ -29,7 +29,7 @@ async def test_a_stalled_loop_loses_its_lease_and_writes_nothing(tmp_path: Path,
             message = await other.receive(timeout=20)
             assert message is not None
             assert message.message_id == "job"
-            assert message.lease[1] == lease + 1
+            assert message._lease[1] == lease + 1
             async with message as unit:
                 unit.send("sink", "completion_notification", {"by": "other"})
 

@@ -19,10 +19,10 @@ async def main(path: str, name: str) -> None:
     ):
         say("ready")
         async for message in worker.inbox(lease=LEASE):
-            say("claimed", *message.lease)
+            say("claimed", *message._lease)
             async with message as unit:
                 unit.send(message.sender, "completion_notification", message.payload)
-            say("done", *message.lease)
+            say("done", *message._lease)
 
 
 accept_audit()

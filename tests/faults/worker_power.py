@@ -40,7 +40,7 @@ async def main(path: str, durability: Literal["disk", "process"], rounds: str) -
     transaction._LOG_PAGES = LOG_PAGES
     for life in range(LIVES):
         async with agentbus.connect(path, durability=durability, beat_every=3600) as bus:
-            engine: Any = bus.engine
+            engine: Any = bus._engine
             engine._writer._runner._checkpoints = None
             async with bus.agent("clerk", type="worker") as clerk:
                 sends = (send(clerk, life, task, int(rounds)) for task in range(TASKS))

@@ -27,7 +27,7 @@ async def main(path: str, how: str) -> None:
             async with message as unit:
                 unit.send("sink", "completion_notification", {"by": "stalling"})
                 unit.progress(100)
-                say("holding", *message.lease)
+                say("holding", *message._lease)
                 if told is None:
                     sys.stdin.readline()
                 else:

@@ -34,7 +34,7 @@ def pause(requests: Sequence[str], now: Now) -> Op[list[AgentBusError | None]]:
 
 async def main(path: str, how: str) -> None:
     async with agentbus.connect(path, beat_every=3600) as bus:
-        await bus.engine.write(pause, how)
+        await bus._engine.write(pause, how)
         say("through")
 
 

@@ -27,9 +27,9 @@ class Executioner:
     """Kills the process at a moment of the commit; notes the statements before it."""
 
     def __init__(self, bus: Bus, how: str, number: int) -> None:
-        assert isinstance(bus.engine, SQLiteEngine)
-        assert bus.engine._writer is not None
-        self._writer = bus.engine._writer
+        assert isinstance(bus._engine, SQLiteEngine)
+        assert bus._engine._writer is not None
+        self._writer = bus._engine._writer
         self._how = how
         self._number = number
         self.seen: list[str] = []
@@ -78,7 +78,7 @@ async def live(path: str, root: Path, how: str, number: int, value: int) -> None
             unit.checkpoint("half", value, files=["plan.md"], root=root)
             unit.document("output", value)
             unit.progress(50, str(value))
-            await unit.prepare()
+            await unit._prepare()
             executioner = Executioner(bus, how, number)
             executioner.arm()
         say("returned", len(executioner.seen))

@@ -100,7 +100,7 @@ class FakeClock:
         """Let this bus keep up whenever time passes."""
         self._buses.append(bus)
         for name in ("write", "read", "read_inline"):
-            setattr(bus.engine, name, self._counted(getattr(bus.engine, name)))
+            setattr(bus._engine, name, self._counted(getattr(bus._engine, name)))
 
     def _counted(self, method: Callable[..., T]) -> Callable[..., T]:
         def call(*arguments: Any, **options: Any) -> T:
@@ -132,8 +132,8 @@ class FakeClock:
             await self._threads_rest()
             for bus in self._buses:
                 await _turns()
-                if isinstance(bus.engine, PostgresEngine):
-                    await quiet(bus.engine)
+                if isinstance(bus._engine, PostgresEngine):
+                    await quiet(bus._engine)
                     continue
                 with suppress(BusClosed):
                     calls += 2
@@ -148,7 +148,7 @@ class FakeClock:
     async def _threads_rest(self) -> None:
         """Wait for the functions that run on threads, but for those that wait for the test."""
         with anyio.move_on_after(5):
-            while sum(len(bus.threads.running) for bus in self._buses) > self.blocked:  # noqa: ASYNC110
+            while sum(len(bus._threads.running) for bus in self._buses) > self.blocked:  # noqa: ASYNC110
                 await asyncio.sleep(0.0005)
 
     def _next(self) -> int | None:

@@ -78,7 +78,7 @@ class Control:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._engine = bus.engine
+        self._engine = bus._engine
 
     # Decisions
 
@@ -113,7 +113,7 @@ class Control:
             check_name(task, "task"),
             step,
             _operator(by),
-            None if result is _UNSET else encode(result, self._bus.max_payload),
+            None if result is _UNSET else encode(result, self._bus._max_payload),
             None if error is None else plain(TaskProblem("Settled", check_text(error, "error", 10_000), [], step)),
         )
         return await self._engine.write(settle_step, request)
@@ -211,7 +211,7 @@ class Control:
             )
         if arguments is not None and (isinstance(arguments, str) or not isinstance(arguments, Sequence)):
             raise InvalidInput(reason="arguments must be a list: arguments=[…]")
-        limit = self._bus.max_payload
+        limit = self._bus._max_payload
         request = EditRequest(
             check_name(task, "task"),
             None if name is None else check_text(name, "name", MAX_NAME, low=1),
@@ -316,7 +316,7 @@ class Tasks(Control):
         >>> await bus.tasks.start(feature, "Add login", session="planning-001")       # doctest: +SKIP
         """
         request = start_request(
-            workflow, arguments, keywords, self._bus.max_payload, id=id, name=name, session=session, auto=auto,
+            workflow, arguments, keywords, self._bus._max_payload, id=id, name=name, session=session, auto=auto,
             context=context, settings=settings, restarts=restarts, backoff=backoff, delay=delay, max_losses=max_losses,
         )  # fmt: skip
         await self._write_arguments(start_task, request)
@@ -462,12 +462,12 @@ class Tasks(Control):
 
 async def _wait_for_end(bus: Bus, task: str, timeout: int | None) -> TaskRecord | None:
     """Return the record of a task once it has ended, or None after ``timeout`` milliseconds."""
-    engine = bus.engine
+    engine = bus._engine
     deadline = None if timeout is None else engine.clock.now().awake + timeout
     # Subscribe before reading, so that no change falls in between.
     waiter = engine.waiters.watch((ended_channel(task),))
     try:
-        async with bus.listening.to(ENDED):
+        async with bus._listening.to(ENDED):
             while True:
                 record = await engine.read_inline(get_task, task)
                 if record is None:

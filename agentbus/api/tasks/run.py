@@ -157,10 +157,10 @@ class Run:
 
     def __init__(self, worker: Worker, claimed: ClaimedTask, workflow: Workflow[..., Any], duration: int) -> None:
         self.worker = worker
-        self.duration = duration
+        self._duration = duration
         self.bus = worker.bus
         self.agent = worker.agent
-        self.engine = worker.bus.engine
+        self.engine = worker.bus._engine
         self.workflow = workflow
         self.claimed = claimed
         self.hold = claimed.hold
@@ -241,8 +241,8 @@ class Run:
         self.closing = True
         awaits = sorted({(wait.kind, wait.name) for wait in self._waits if wait.kind != "halt"})
         due = min((wait.due for wait in self._waits if wait.due is not None), default=None)
-        request = ReleaseRequest(self.agent.actor, self.hold, tuple(awaits), due, lost)
-        status: str = await self.agent.write(release_task, request)
+        request = ReleaseRequest(self.agent._actor, self.hold, tuple(awaits), due, lost)
+        status: str = await self.agent._write(release_task, request)
         return status
 
     def forget_waits(self) -> None:
@@ -251,11 +251,11 @@ class Run:
 
     async def _complete(self, value: Any) -> str:
         try:
-            text, crc = encode(value, self.bus.max_payload)
+            text, crc = encode(value, self.bus._max_payload)
             verify_value(text, crc, f"the result of workflow {self.workflow.name}", result_type(self.workflow.function))
         except Exception as error:
             return await self._fail(error)
-        return await self.write(complete_task, CompleteRequest(self.agent.actor, self.hold, (text, crc)))
+        return await self.write(complete_task, CompleteRequest(self.agent._actor, self.hold, (text, crc)))
 
     async def _fail(self, error: BaseException) -> str:
         problem = problem_of(error, self.claimed.id)
@@ -267,7 +267,7 @@ class Run:
             problem = msgspec.structs.replace(problem, others=others)
             steps = (step, *others)
         request = FailRequest(
-            self.agent.actor, self.hold, plain(problem), summary_of(problem), steps,
+            self.agent._actor, self.hold, plain(problem), summary_of(problem), steps,
             problem.type in _FINAL or step in self.unrepeatable,
         )  # fmt: skip
         return await self.write(fail_task, request)
@@ -278,11 +278,11 @@ class Run:
             self._loss = error
             self._scope.cancel()
 
-    def renewing(self) -> tuple[Operation[RenewTasksRequest, Any], RenewTasksRequest]:
+    def _renewing(self) -> tuple[Operation[RenewTasksRequest, Any], RenewTasksRequest]:
         """Return the operation and request that renew the lease."""
-        return renew_tasks, RenewTasksRequest(self.agent.actor, (self.hold,), self.duration)
+        return renew_tasks, RenewTasksRequest(self.agent._actor, (self.hold,), self._duration)
 
-    def title(self, task: asyncio.Task[Any] | None) -> str | None:
+    def _title(self, task: asyncio.Task[Any] | None) -> str | None:
         """Return the name for the log, with the step that this asyncio task executes; None if it runs another task."""
         if task is None:
             return f"task {self.claimed.id}"
@@ -361,15 +361,15 @@ class Run:
 
     async def write(self, operation: Operation[Any, T], request: Any, *, durable: bool | None = None) -> T:
         """Write for the task. If another worker has it, raise and end the run."""
-        return await self._write(lambda: self.agent.write(operation, request, durable=durable))
+        return await self._write(lambda: self.agent._write(operation, request, durable=durable))
 
     async def commit(self, *parts: Part) -> list[Any]:
         """Write several parts in one commit."""
-        return await self._write(lambda: self.agent.commit(parts))
+        return await self._write(lambda: self.agent._commit(parts))
 
     async def commit_unit(self, unit: Unit, first: Part) -> None:
         """Write the contents of a unit in one commit with ``first``."""
-        await self._write(lambda: unit.commit(first=first))
+        await self._write(lambda: unit._commit(first=first))
 
     async def _write(self, request: Callable[[], Awaitable[T]]) -> T:
         """Retry a write until it succeeds, so that finished work is not repeated. After an unknown outcome the run

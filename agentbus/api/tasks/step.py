@@ -142,7 +142,7 @@ async def _execute(
 
 async def _start(run: Run, place: StepIdentity, options: Options, attempt: int, note: str | None) -> None:
     """Record the start of an attempt; durably for a step that must run only once."""
-    request = StartStepRequest(run.agent.actor, run.hold, place, attempt, options.once, note)
+    request = StartStepRequest(run.agent._actor, run.hold, place, attempt, options.once, note)
     while not await run.write(start_step, request, durable=True if options.once else None):
         await run.wait_out_halt()
     run.report("step", place.key, "running", attempt)
@@ -157,20 +157,20 @@ async def _attempt(
     as_: Any,
     function: Callable[[], Any],
 ) -> Any:
-    unit = Unit(run.agent, run.claimed.session).open()
+    unit = Unit(run.agent, run.claimed.session)._begin()
     token = CURRENT.set(Current(run, place.key, unit, attempt, note))
     try:
         value = await _call_with_timeout(run, place.key, options.timeout, function)
-        text, crc = encode(value, run.bus.max_payload)
+        text, crc = encode(value, run.bus._max_payload)
         # Read as it is on replay: a workflow must see the same value in both cases.
         result = verify_value(text, crc, f"the result of step {place.key}", as_)
         validation = None if options.validate is None else await _validate(run, place.key, options.validate, result)
     finally:
-        unit.close()
+        unit._end()
         CURRENT.reset(token)
     ending = run.next_ending()
-    finishing = FinishStepRequest(run.agent.actor, run.hold, place, (text, crc), validation, ending)
-    if unit.empty:
+    finishing = FinishStepRequest(run.agent._actor, run.hold, place, (text, crc), validation, ending)
+    if unit._empty:
         await run.write(finish_step, finishing)
     else:
         # The unit of the step and its result are one commit.
@@ -190,11 +190,13 @@ async def _call_with_timeout(run: Run, step: str, timeout: int | None, function:
             await run.worker.slots.acquire_on_behalf_of(owner)
             room.callback(run.worker.slots.release_on_behalf_of, owner)
         if timeout is None:
-            return await call(run.bus.threads, name, function, is_abandoned=lambda: run.lost)
+            return await call(run.bus._threads, name, function, is_abandoned=lambda: run.lost)
         with anyio.CancelScope() as scope:
             timer = run.engine.clock.call_later(asyncio.get_running_loop(), timeout / 1000, scope.cancel)
             try:
-                return await call(run.bus.threads, name, function, is_abandoned=lambda: run.lost or scope.cancel_called)
+                return await call(
+                    run.bus._threads, name, function, is_abandoned=lambda: run.lost or scope.cancel_called
+                )
             finally:
                 timer.cancel()
     raise TimeoutError(f"timed out after {timeout / 1000:g} s")
@@ -203,10 +205,10 @@ async def _call_with_timeout(run: Run, step: str, timeout: int | None, function:
 async def _validate(run: Run, step: str, validate: Callable[[Any], Any], result: Any) -> str:
     """Return the result of the validation as JSON; False or an exception fails the step."""
     name = f"the validation of step {step!r} of task {run.claimed.id}"
-    verdict = await call(run.bus.threads, name, validate, result, is_abandoned=lambda: run.lost)
+    verdict = await call(run.bus._threads, name, validate, result, is_abandoned=lambda: run.lost)
     if verdict is False:
         raise ValueError("the validation rejected the result")
-    return encode(verdict, run.bus.max_payload)[0]
+    return encode(verdict, run.bus._max_payload)[0]
 
 
 async def _after_failure(
@@ -217,7 +219,7 @@ async def _after_failure(
     # The outcome of a timed-out attempt is unknown: a step that must run only once is not retried.
     delay = None if options.once and isinstance(error, TimeoutError) else options.delay(failures)
     ending = run.next_ending() if delay is None else None
-    request = FailStepRequest(run.agent.actor, run.hold, place, plain(recorded), failures, delay, ending)
+    request = FailStepRequest(run.agent._actor, run.hold, place, plain(recorded), failures, delay, ending)
     if delay is None:
         # Before the write: a branch that is cancelled meanwhile does not raise the recorded error.
         run.unhandled[place.key] = None

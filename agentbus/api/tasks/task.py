@@ -70,9 +70,9 @@ class Child(Generic[R]):
 
     def __init__(self, task: Task, id: str, place: StepIdentity, known: Recorded | None, as_: Any) -> None:
         self.id = id
-        self.place = place
-        self.known = known
-        self.as_ = as_
+        self._place = place
+        self._known = known
+        self._as = as_
         self._task = task
 
     def __repr__(self) -> str:
@@ -185,7 +185,7 @@ class Task:
         text = None if note is None else check_text(note, "note", 10_000)
         run = self._run
         with run.busy():
-            await run.write(progress_task, TaskProgressRequest(run.agent.actor, run.hold, percent, text, key))
+            await run.write(progress_task, TaskProgressRequest(run.agent._actor, run.hold, percent, text, key))
 
     # Approvals
 
@@ -223,7 +223,7 @@ class Task:
                 found = await run.read_inline(get_answer, wanted)
                 due = found is not None and found.expires is not None and found.expires <= run.engine.clock.now().wall
                 if found is not None and found.status == "open" and due:
-                    await run.write(expire_approval, ExpireRequest(run.agent.actor, run.hold, key))
+                    await run.write(expire_approval, ExpireRequest(run.agent._actor, run.hold, key))
                     found = await run.read_inline(get_answer, wanted)
                 return None if found is None or found.status == "open" else found
 
@@ -239,15 +239,15 @@ class Task:
         run = self._run
         to = None if notify is None else parse_address(notify)
         request = AskRequest(
-            run.agent.actor, run.hold, key, name, run.next_position(), encode(show, run.bus.max_payload),
+            run.agent._actor, run.hold, key, name, run.next_position(), encode(show, run.bus._max_payload),
             None if expires is None else check_seconds(expires, "expires"), None if to is None else str(to),
             run.seen, run.next_ending(),
         )  # fmt: skip
         if to is None:
             return await run.write(ask_approval, request)
         payload = {"task": self.id, "name": self.name, "approval": key, "show": show}
-        draft = run.agent.draft(to, "approval_request", payload, session=self.session)
-        results = await run.commit(Part(ask_approval, request), Part(send, SendRequest(run.agent.actor, (draft,))))
+        draft = run.agent._draft(to, "approval_request", payload, session=self.session)
+        results = await run.commit(Part(ask_approval, request), Part(send, SendRequest(run.agent._actor, (draft,))))
         answer: Answer = results[0]
         return answer
 
@@ -274,7 +274,7 @@ class Task:
         """
         run = self._outside("task.start")
         checked = start_request(
-            workflow, arguments, keywords, run.bus.max_payload, id="-", name=name, session=self.session,
+            workflow, arguments, keywords, run.bus._max_payload, id="-", name=name, session=self.session,
             auto=bool(run.claimed.auto), context=context, settings=settings, restarts=restarts, backoff=backoff,
             delay=None, max_losses=max_losses, parent=self.id, by=run.agent.id,
         )  # fmt: skip
@@ -286,7 +286,7 @@ class Task:
             if known is not None:
                 return Child(self, str(known.child), place, known, as_)
             child = await self._free_id(place.position)
-            request = ChildRequest(run.agent.actor, run.hold, place, checked.named(child))
+            request = ChildRequest(run.agent._actor, run.hold, place, checked.named(child))
             while not await run.write(start_child, request):
                 await run.wait_out_halt()
             run.report("task", place.key, "running")
@@ -305,10 +305,10 @@ class Task:
         >>> report = await task.result(child)                                         # doctest: +SKIP
         """
         run = self._run
-        known = child.known
+        known = child._known
         with run.busy():
             if known is not None and known.status == "finished":
-                return run.stored(known, child.as_)  # type: ignore[no-any-return]
+                return run.stored(known, child._as)  # type: ignore[no-any-return]
             if known is not None and known.status == "failed":
                 raise self._child_failed(child, problem(known.error))
 
@@ -320,27 +320,27 @@ class Task:
             ending = await run.wait(Wait("task", child.id), ended)
             if ending.status == "completed" and ending.result is not None and ending.checksum is not None:
                 encoded = (ending.result, ending.checksum)
-                result = verify_value(*encoded, f"the result of task {child.id}", child.as_)
+                result = verify_value(*encoded, f"the result of task {child.id}", child._as)
                 number = run.next_ending()
-                request = FinishStepRequest(run.agent.actor, run.hold, child.place, encoded, ending=number)
+                request = FinishStepRequest(run.agent._actor, run.hold, child._place, encoded, ending=number)
                 await run.write(finish_step, request)
                 run.mark_seen(number)
-                run.report("task", child.place.key, "finished")
+                run.report("task", child._place.key, "finished")
                 return result  # type: ignore[no-any-return]
             cause = problem(ending.error) if ending.status == "failed" else None
             text = f"it was {ending.status}" if cause is None else f"{cause.type}: {cause.message}"
-            failure = TaskProblem("TaskFailed", text, [], child.place.key)
-            run.unhandled[child.place.key] = None
+            failure = TaskProblem("TaskFailed", text, [], child._place.key)
+            run.unhandled[child._place.key] = None
             number = run.next_ending()
-            failing = FailStepRequest(run.agent.actor, run.hold, child.place, plain(failure), 1, ending=number)
+            failing = FailStepRequest(run.agent._actor, run.hold, child._place, plain(failure), 1, ending=number)
             await run.write(fail_step, failing)
             run.mark_seen(number)
-            run.report("task", child.place.key, "failed")
+            run.report("task", child._place.key, "failed")
             raise self._child_failed(child, failure)
 
     def _child_failed(self, child: Child[Any], cause: TaskProblem | None) -> TaskFailed:
         message = "?" if cause is None else cause.message
-        return TaskFailed(task=child.id, status="failed", message=message, parent=self.id, step=child.place.key)
+        return TaskFailed(task=child.id, status="failed", message=message, parent=self.id, step=child._place.key)
 
     # Phases and checkpoints
 
@@ -356,7 +356,7 @@ class Task:
             place, known = run.locate("phase", name)
             if known is None:
                 ending = run.next_ending()
-                await run.write(enter_phase, PhaseRequest(run.agent.actor, run.hold, place, ending))
+                await run.write(enter_phase, PhaseRequest(run.agent._actor, run.hold, place, ending))
                 run.mark_seen(ending)
                 run.report("phase", name, "entered")
 
@@ -380,12 +380,12 @@ class Task:
             if known is not None:
                 return int(run.stored(known, int))
             checked = draft(
-                Owner("task", self.id), name, snapshot, run.bus.max_snapshot, actor=run.agent.actor,
+                Owner("task", self.id), name, snapshot, run.bus._max_snapshot, actor=run.agent._actor,
                 session=self.session, **options,
             )  # fmt: skip
             request, _ = await checked.prepare(run.engine)
             ending = run.next_ending()
-            saving = TaskCheckpointRequest(run.agent.actor, run.hold, place, request, ending)
+            saving = TaskCheckpointRequest(run.agent._actor, run.hold, place, request, ending)
             number = await run.write(checkpoint_task, saving)
             run.mark_seen(ending)
             run.report("checkpoint", place.key, "finished")

@@ -124,19 +124,19 @@ async def _worker_agent(bus: Bus, agent: Agent | str | None, workflows: Iterable
 async def announce(agent: Agent, workflows: Iterable[Workflow[..., Any]]) -> AsyncIterator[None]:
     """Announce the signatures of workflows for the length of a block. The bus also drops them when the agent ends."""
     found = tuple((workflow.name, plain(workflow.signature)) for workflow in workflows)
-    request = AnnounceRequest(agent.actor, found)
+    request = AnnounceRequest(agent._actor, found)
     await retry_transient(
-        agent.engine.waiters, agent.id, lambda: agent.write(announce_workflows, request), repeatable=True
+        agent._engine.waiters, agent.id, lambda: agent._write(announce_workflows, request), repeatable=True
     )
     try:
         yield
     finally:
-        await finish_shielded(agent.engine, _withdraw(agent, [name for name, _ in found]))
+        await finish_shielded(agent._engine, _withdraw(agent, [name for name, _ in found]))
 
 
 async def _withdraw(agent: Agent, names: Iterable[str]) -> None:
     with suppress(AgentBusError):
-        await agent.write(announce_workflows, AnnounceRequest(agent.actor, tuple((name, None) for name in names)))
+        await agent._write(announce_workflows, AnnounceRequest(agent._actor, tuple((name, None) for name in names)))
 
 
 class Worker:
@@ -153,7 +153,7 @@ class Worker:
     ) -> None:
         self.bus = bus
         self.agent = agent
-        self._engine = bus.engine
+        self._engine = bus._engine
         self._workflows = workflows
         self._concurrency = concurrency
         self._lease = lease
@@ -175,12 +175,12 @@ class Worker:
     async def work(self, until_idle: bool) -> None:
         """Claim tasks and run them."""
         # A worker whose loop runs is alive, however long its steps take.
-        self.agent.waiting += 1
-        self.bus.watchdog.add(self._held_runs)
+        self.agent._waiting += 1
+        self.bus._watchdog.add(self._held_runs)
         try:
             async with (
-                self.bus.listening.to(READY) as ready,
-                self.bus.listening.to(worker_channel(self.agent.id)) as news,
+                self.bus._listening.to(READY) as ready,
+                self.bus._listening.to(worker_channel(self.agent.id)) as news,
                 anyio.create_task_group() as background,
             ):
                 background.start_soon(self._renew)
@@ -192,8 +192,8 @@ class Worker:
                 await self._changes.join()
                 background.cancel_scope.cancel()
         finally:
-            self.bus.watchdog.remove(self._held_runs)
-            self.agent.waiting -= 1
+            self.bus._watchdog.remove(self._held_runs)
+            self.agent._waiting -= 1
 
     # Claiming
 
@@ -214,17 +214,17 @@ class Worker:
             await ready.wait(self._until_next(found))
 
     async def _claim(self, room: int) -> ClaimedTasks:
-        request = ClaimTasksRequest(self.agent.actor, tuple(self._workflows), room, self._lease, busy=bool(self._runs))
+        request = ClaimTasksRequest(self.agent._actor, tuple(self._workflows), room, self._lease, busy=bool(self._runs))
         # After a claim with an unknown outcome, its tasks are free again when their leases expire.
         return await self._retry_transient(
-            lambda: self.agent.write(claim_tasks, request, on_abandoned=self._release_claimed)
+            lambda: self.agent._write(claim_tasks, request, on_abandoned=self._release_claimed)
         )
 
     def _release_claimed(self, found: ClaimedTasks) -> None:
         """Release the tasks of a claim whose caller was cancelled."""
         for claimed in found.tasks:
             with suppress(AgentBusError):
-                fire_and_forget(self._engine.write(release_task, ReleaseRequest(self.agent.actor, claimed.hold)))
+                fire_and_forget(self._engine.write(release_task, ReleaseRequest(self.agent._actor, claimed.hold)))
 
     def _until_next(self, found: ClaimedTasks) -> float | None:
         """Return the seconds until the next known task is due."""
@@ -249,7 +249,7 @@ class Worker:
         # Registered at once, so that its lease is renewed and its loss noticed; its record is read before it runs.
         run = Run(self, claimed, self._workflows[claimed.workflow], self._lease)
         self._runs[claimed.number, claimed.lease] = run
-        self.bus.watchdog.cover(self._lease)
+        self.bus._watchdog.cover(self._lease)
         if self._idle:
             self._poll_timer.ring()
         tasks.start_soon(self._run, run, ready)
@@ -331,9 +331,9 @@ class Worker:
             holds = tuple(run.hold for run in self._runs.values() if not run.closing)
             if not holds:
                 continue
-            request = RenewTasksRequest(self.agent.actor, holds, self._lease)
+            request = RenewTasksRequest(self.agent._actor, holds, self._lease)
             try:
-                lost = await self._retry_transient(partial(self.agent.write, renew_tasks, request))
+                lost = await self._retry_transient(partial(self.agent._write, renew_tasks, request))
             except (AgentFenced, BusClosed):
                 raise
             except Exception as error:
@@ -386,7 +386,7 @@ class Worker:
         while True:
             callback, change = await self._changes.get()
             try:
-                await call(self.bus.threads, f"the callback on {change.kind} {change.name}", callback, change)
+                await call(self.bus._threads, f"the callback on {change.kind} {change.name}", callback, change)
             except (Exception, asyncio.CancelledError) as error:
                 if is_being_cancelled():
                     raise

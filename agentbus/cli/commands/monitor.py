@@ -109,7 +109,7 @@ def _log(bus: Bus, path: str | None, findings: Sequence[Finding]) -> None:
     if path is not None:
         from agentbus.api.monitor import write_log
 
-        write_log(bus.engine, path, findings)
+        write_log(bus._engine, path, findings)
 
 
 def _rules(given: Any) -> dict[str, Any]:

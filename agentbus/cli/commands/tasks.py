@@ -113,11 +113,11 @@ async def _ended(call: Call, task: TaskRecord) -> TaskRecord:
     from agentbus.core.validation import check_seconds
     from agentbus.operations.task_ownership import ENDED
 
-    clock = call.bus.engine.clock
+    clock = call.bus._engine.clock
     timeout = call.arguments.timeout
     deadline = None if timeout is None else clock.now().awake + check_seconds(timeout, "timeout", zero=True)
     # Listen before reading: a change in between wakes the waiter.
-    async with call.bus.listening.to(ENDED) as waiter:
+    async with call.bus._listening.to(ENDED) as waiter:
         while task.status not in TASK_ENDED:
             left = None if deadline is None else deadline - clock.now().awake
             if left is not None and left <= 0:

@@ -218,7 +218,7 @@ class Story:
         return None
 
     def _now(self) -> int:
-        return self._bus.engine.clock.now().wall
+        return self._bus._engine.clock.now().wall
 
     # Processes
 

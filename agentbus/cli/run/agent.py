@@ -97,7 +97,7 @@ async def until_fenced(bus: Bus, agent: Agent) -> str:
 async def _until_fence_error(bus: Bus, agent: Agent) -> AgentFenced:
     while True:
         try:
-            error = await bus.engine.read_inline(fence_error, agent.actor)
+            error = await bus._engine.read_inline(fence_error, agent._actor)
         except AgentBusError:
             error = None  # retried below
         if error is not None:
@@ -235,20 +235,20 @@ class Resident:
 
     async def _follow(self) -> dict[str, Any]:
         """Follow the reports of the supervisor until the end of the command. A stopped command sends no heartbeat."""
-        self.agent.waiting = 1
+        self.agent._waiting = 1
         try:
             while True:
                 report = await self._reports.get()
                 if "stopped" in report:
-                    self.agent.waiting = 0
+                    self.agent._waiting = 0
                     if report["stopped"] in _JOB_CONTROL:
                         self._suspend()
                 elif "continued" in report:
-                    self.agent.waiting = 1
+                    self.agent._waiting = 1
                 else:
                     return report
         finally:
-            self.agent.waiting = 0
+            self.agent._waiting = 0
 
     def _read(self, report: dict[str, Any], run: Run) -> None:
         if "exited" in report:
@@ -280,7 +280,7 @@ class Resident:
         # No process reads a raw terminal while no command runs.
         self._leave_terminal()
         self._note(f"agentbus: {outcome(run)}; restart {number} of {self._job.restarts} in {pause:g} s")
-        self.agent.waiting = 1
+        self.agent._waiting = 1
         if await self._while_idle(lambda: self._pause(pause)):
             return not self._fenced
         self._code = 128 + (self._end_signal or signal.SIGINT)
@@ -368,9 +368,9 @@ class Resident:
         duration = round(self._job.lease * 1000)
         while True:
             await anyio.sleep(min(self._job.lease / 4, 60))
-            if self.agent.waiting:
+            if self.agent._waiting:
                 try:
-                    await self._bus.engine.write(visit, VisitRequest(self.agent.actor, duration))
+                    await self._bus._engine.write(visit, VisitRequest(self.agent._actor, duration))
                 except AgentFenced:
                     return
                 except AgentBusError:
@@ -459,4 +459,4 @@ class Resident:
             loop.remove_reader(descriptor)
 
     def _now(self) -> int:
-        return self._bus.engine.clock.now().wall
+        return self._bus._engine.clock.now().wall

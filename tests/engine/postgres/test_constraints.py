@@ -66,4 +66,4 @@ async def test_what_a_constraint_refuses_is_a_named_error(url: str) -> None:
 
     async with agentbus.connect(url) as bus:
         with pytest.raises(FormatRefused):
-            await bus.engine.write(break_a_rule, None)
+            await bus._engine.write(break_a_rule, None)

@@ -141,7 +141,7 @@ async def test_the_password_is_in_no_log_and_no_status(
         said.append(repr(await bus.stats()))
         with pytest.raises(BackupFailed) as found:
             await bus.backup()
-        said += [str(found.value), repr(bus), repr(bus.engine), repr(vars(bus.engine))]
+        said += [str(found.value), repr(bus), repr(bus._engine), repr(vars(bus._engine))]
     assert SECRET not in "".join(said) + caplog.text
 
 

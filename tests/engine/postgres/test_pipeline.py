@@ -158,7 +158,7 @@ async def test_a_refusal_at_the_commit_is_told_and_nothing_is_written(url: str) 
     assert await deferred(Query("process_beat", (None, 1))) is not None
     async with agentbus.connect(url) as bus:
         with pytest.raises(FormatRefused):
-            await bus.engine.write(break_a_rule_at_last, bus.engine.process)
+            await bus._engine.write(break_a_rule_at_last, bus._engine.process)
         connection = await asyncpg.connect(parse(url).dsn, server_settings={"search_path": parse(url).schema})
         assert await connection.fetchval("SELECT count(*) FROM meta WHERE key = 'fine'") == 0
         await connection.close()

@@ -250,7 +250,7 @@ async def test_dead_letters_of_many_are_followed_in_their_order(buses: list[Bus]
 async def test_a_document_saved_by_many_has_every_version_once(buses: list[Bus]) -> None:
     async with buses[0].session("planning", id="s") as session:
         request = SaveRequest("s", "plan", "1", digest(b"1"), None, 100)
-        saved = await asyncio.gather(*(bus.engine.write(save_document, request) for bus in buses for _ in range(10)))
+        saved = await asyncio.gather(*(bus._engine.write(save_document, request) for bus in buses for _ in range(10)))
         assert sorted(record.version for record in saved) == list(range(1, 10 * len(buses) + 1))
         assert (await session.document("plan").latest()) == 1
 
@@ -392,7 +392,7 @@ async def test_a_transaction_that_loses_a_deadlock_is_done_again_as_a_whole(buse
         # This one looks for deadlocks later than the bus, which therefore is the one that is undone.
         await other.execute("BEGIN; SET LOCAL deadlock_timeout = '30s'")
         await ask(other, Query("message_held", ([second],)))
-        writing = asyncio.ensure_future(buses[0].engine.write(lock_one_after_the_other, [first, second]))
+        writing = asyncio.ensure_future(buses[0]._engine.write(lock_one_after_the_other, [first, second]))
         with anyio.fail_after(20):
             while not await observer.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

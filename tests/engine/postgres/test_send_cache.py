@@ -386,7 +386,7 @@ async def test_a_connection_whose_prepared_statements_are_forgotten_is_replaced(
         agent = await bus.register("a", type="worker")
         await warm(agent, "a")
         await agent.receive_many(2, timeout=5)
-        engine: Any = bus.engine
+        engine: Any = bus._engine
         for _ in range(2):
             await engine._writer._runner._connection.execute("DEALLOCATE ALL")
             await agent.send("a", "note", "after")

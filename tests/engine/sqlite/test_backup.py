@@ -41,7 +41,7 @@ def payloads(path: str | Path) -> list[Any]:
 
 def made(bus: Bus) -> list[str]:
     """The names in backups/, whatever they are."""
-    return sorted(os.listdir(bus.engine.directory / "backups"))
+    return sorted(os.listdir(bus._engine.directory / "backups"))
 
 
 async def test_a_backup_is_one_private_file_with_everything(bus: Bus, clock: FakeClock) -> None:
@@ -49,7 +49,7 @@ async def test_a_backup_is_one_private_file_with_everything(bus: Bus, clock: Fak
     await a.send("a", "note", "in the log")
     record = await bus.backup()
     path = Path(record.path)
-    assert path.parent == bus.engine.directory / "backups"
+    assert path.parent == bus._engine.directory / "backups"
     assert path.name.startswith("bus-20231114T221320.000Z-")
     assert record.created == clock.now().wall
     assert record.size == path.stat().st_size
@@ -61,7 +61,7 @@ async def test_a_backup_is_one_private_file_with_everything(bus: Bus, clock: Fak
 
 
 async def test_the_newest_backups_stay(bus: Bus, clock: FakeClock) -> None:
-    mine = bus.engine.directory / "backups" / "mine.db"
+    mine = bus._engine.directory / "backups" / "mine.db"
     names = []
     for _ in range(13):
         names.append(Path((await bus.backup()).path).name)
@@ -94,14 +94,14 @@ async def test_a_backup_can_be_put_anywhere_where_nothing_is(bus: Bus, tmp_path:
     assert payloads(record.path) == ["1"]
     inside = Path((await bus.backup(tmp_path)).path)
     assert inside.parent == tmp_path
-    assert not (bus.engine.directory / "backups").exists()
+    assert not (bus._engine.directory / "backups").exists()
 
 
 async def test_nothing_that_exists_is_ever_overwritten(bus: Bus, tmp_path: Path) -> None:
     a = await worker(bus, "a")
     (tmp_path / "file").write_text("precious")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for path in (tmp_path / "file", tmp_path / "link", bus.engine.directory / "bus.db"):
+    for path in (tmp_path / "file", tmp_path / "link", bus._engine.directory / "bus.db"):
         with pytest.raises(BackupFailed):
             await bus.backup(path)
     with pytest.raises(BackupFailed):
@@ -118,7 +118,7 @@ async def test_bad_input_is_refused(bus: Bus) -> None:
     for path in (7, "", "a\0b", b"x"):
         with pytest.raises(InvalidInput):
             await bus.backup(path)  # type: ignore[arg-type]
-    assert not (bus.engine.directory / "backups").exists()
+    assert not (bus._engine.directory / "backups").exists()
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -126,8 +126,8 @@ async def test_what_a_killed_backup_left_is_swept_by_the_next_and_nothing_else(
     bus: Bus, tmp_path: Path, own: bool
 ) -> None:
     await bus.backup()
-    folder = bus.engine.directory / "backups" if own else tmp_path
-    mark = backup.mark(paths.Home(bus.engine.directory))
+    folder = bus._engine.directory / "backups" if own else tmp_path
+    mark = backup.mark(paths.Home(bus._engine.directory))
     mine = [".hidden", ".thesis.unfinished", ".thesis.unfinished.md", ".agentbus-00000000-01234567.unfinished"]
     for name in (*mine, *(f"{mark}01234567.unfinished{ending}" for ending in ("", "-journal", "-wal", "-shm"))):
         (folder / name).write_text("half")
@@ -144,7 +144,7 @@ async def test_two_buses_can_be_backed_up_to_one_directory_at_once(bus: Bus, tmp
 
 async def test_no_backup_is_put_among_the_files_of_a_bus(bus: Bus, tmp_path: Path) -> None:
     a = await worker(bus, "a")
-    directory = bus.engine.directory
+    directory = bus._engine.directory
     async with agentbus.connect(tmp_path / "other"):
         pass
     places = ["bus.db-journal", "mine.db", "bells/mine.db", "../bus/mine.db"]
@@ -225,7 +225,7 @@ async def test_a_backup_that_would_not_fit_is_refused_before_it_takes_the_last_r
 
 
 async def test_a_directory_that_cannot_be_made_is_a_named_error(bus: Bus) -> None:
-    (bus.engine.directory / "backups").write_text("in the way")
+    (bus._engine.directory / "backups").write_text("in the way")
     with pytest.raises((NotWritable, BackupFailed)):
         await bus.backup()
 
@@ -235,7 +235,7 @@ async def test_the_bus_is_not_closed_before_a_backup_is_through(engine: Engine) 
         task = asyncio.create_task(bus.backup())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        folder = bus.engine.directory / "backups"
+        folder = bus._engine.directory / "backups"
     assert payloads((await task).path) == []
     with pytest.raises(BusClosed):
         await bus.backup()
@@ -257,7 +257,7 @@ async def test_a_cancelled_caller_leaves_a_whole_backup_or_none(engine: Engine) 
                 await task
                 finished += 1
             assert all(name.startswith(("bus-", ".agentbus-")) for name in made(bus))
-            listed = backup.list_backups(paths.Home(bus.engine.directory))
+            listed = backup.list_backups(paths.Home(bus._engine.directory))
             assert all(payloads(record.path) == ["1"] for record in listed)
         record = await bus.backup()
         assert payloads(record.path) == ["1"]
@@ -276,7 +276,7 @@ async def test_a_cancelled_backup_stops_at_its_next_step(engine: Engine) -> None
         for _ in range(40):
             await a.send("a", "note", "x" * 500_000)
         loop = asyncio.get_running_loop()
-        folder = bus.engine.directory / "backups"
+        folder = bus._engine.directory / "backups"
 
         def report(done: int, total: int) -> None:
             told.append(done)
@@ -290,7 +290,7 @@ async def test_a_cancelled_backup_stops_at_its_next_step(engine: Engine) -> None
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert all(name.startswith(".agentbus-") for name in made(bus))
-            assert backup.list_backups(paths.Home(bus.engine.directory)) == []
+            assert backup.list_backups(paths.Home(bus._engine.directory)) == []
         finally:
             resume.set()
     assert len(told) == 1
@@ -303,7 +303,7 @@ async def test_opening_makes_a_backup_when_asked(
 ) -> None:
     monkeypatch.setenv("AGENTBUS_BACKUP_ON_OPEN", value)
     async with engine.connect() as bus:
-        folder = bus.engine.directory / "backups"
+        folder = bus._engine.directory / "backups"
         assert (len(made(bus)) if folder.exists() else 0) == count
 
 
@@ -311,7 +311,7 @@ async def test_a_backup_on_opening_that_fails_is_a_warning(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with engine.connect() as bus:
-        (bus.engine.directory / "backups").write_text("in the way")
+        (bus._engine.directory / "backups").write_text("in the way")
     monkeypatch.setenv("AGENTBUS_BACKUP_ON_OPEN", "1")
     async with engine.connect() as bus:
         await worker(bus, "a")
@@ -401,11 +401,11 @@ async def test_progress_is_reported_while_others_write(bus: Bus) -> None:
 
 
 async def test_the_backups_of_a_bus_are_listed_newest_first(bus: Bus, clock: FakeClock) -> None:
-    place = paths.Home(bus.engine.directory)
+    place = paths.Home(bus._engine.directory)
     assert backup.list_backups(place) == []
     first = await bus.backup()
     clock.advance(3600)
     second = await bus.backup()
-    (bus.engine.directory / "backups" / "notes.txt").write_text("not a backup")
-    (bus.engine.directory / "backups" / "bus-20239999T999999.000Z-00000000.db").write_text("no time")
+    (bus._engine.directory / "backups" / "notes.txt").write_text("not a backup")
+    (bus._engine.directory / "backups" / "bus-20239999T999999.000Z-00000000.db").write_text("no time")
     assert backup.list_backups(place) == [second, first]

@@ -34,7 +34,7 @@ async def room(bus: Bus, **given: float) -> Check:
 def warns(check: Check, bus: Bus, why: str) -> None:
     assert check.status == "warning"
     assert why in check.text
-    command = f"agentbus copy {bus.engine.directory} postgresql://…"
+    command = f"agentbus copy {bus._engine.directory} postgresql://…"
     assert check.fix is not None
     assert check.fix.endswith(command)
 
@@ -43,11 +43,11 @@ async def wait_for_the_lock(bus: Bus, clock: FakeClock) -> None:
     """Another process writes; this one waits, and reports it with its next heartbeat."""
     agent = await worker(bus, "a", takeover=True)
     async with anyio.create_task_group() as tasks:
-        with lock_held(bus.engine.directory):
+        with lock_held(bus._engine.directory):
             tasks.start_soon(agent.send, "a", "note")
             await anyio.to_thread.run_sync(eventually, _waits, "it waits")
             await anyio.sleep(0.05)
-    await clock.pass_time(bus.beat_every)
+    await clock.pass_time(bus._beat_every)
 
 
 def _waits() -> bool:
@@ -56,7 +56,7 @@ def _waits() -> bool:
 
 async def test_a_bus_that_is_alone_has_room(bus: Bus, clock: FakeClock) -> None:
     await worker(bus, "a")
-    await clock.pass_time(bus.beat_every)
+    await clock.pass_time(bus._beat_every)
     check = await room(bus)
     assert (check.status, check.fix) == ("ok", None)
     assert "0.0 s of each minute" in check.text
@@ -78,7 +78,7 @@ async def test_waits_are_stored_after_the_process_ended(engine: Engine, clock: F
         assert (await room(bus, waits=0.002)).status == "warning"
     assert any(
         check.name == "room" and check.status == "warning"
-        for check in await agentbus.doctor(bus.engine.home, clock=clock, outgrown={"waits": 0.002})
+        for check in await agentbus.doctor(bus._engine.home, clock=clock, outgrown={"waits": 0.002})
     )
 
 
@@ -90,7 +90,7 @@ async def test_many_processes_are_reported(engine: Engine) -> None:
 
 
 async def test_a_large_database_is_reported(bus: Bus) -> None:
-    size = sum(await bus.engine.sizes())
+    size = sum(await bus._engine.sizes())
     warns(await room(bus, size=size), bus, "MiB")
     assert (await room(bus, size=size * 10)).status == "ok"
 

@@ -35,7 +35,7 @@ def ill(check: Check, status: str, word: str) -> None:
 
 def sql(bus: Bus, statement: str, *parameters: Any) -> None:
     """A user with the sqlite3 shell."""
-    connection = sqlite3.connect(bus.engine.directory / "bus.db", isolation_level=None)
+    connection = sqlite3.connect(bus._engine.directory / "bus.db", isolation_level=None)
     try:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(statement, parameters)
@@ -63,7 +63,7 @@ async def test_it_changes_nothing_and_blocks_no_writer(bus: Bus) -> None:
     await examined
     assert len([event async for event in bus.events()]) == len(before) + 1
     files = {"bells", "bus.ballast", "bus.db", "bus.db-shm", "bus.db-wal", "bus.lock"}
-    assert set(os.listdir(bus.engine.directory)) == files
+    assert set(os.listdir(bus._engine.directory)) == files
 
 
 async def test_rows_that_lead_nowhere_are_found(bus: Bus) -> None:
@@ -111,7 +111,7 @@ async def test_the_number_of_compared_payloads_is_bounded(bus: Bus, monkeypatch:
 async def test_damaged_pages_are_found_and_every_check_still_answers(engine: Engine) -> None:
     async with engine.connect() as bus:
         await busy(bus)
-        path = bus.engine.directory / "bus.db"
+        path = bus._engine.directory / "bus.db"
     data = bytearray(path.read_bytes())
     connection = sqlite3.connect(path)
     (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'messages_by_message_id'").fetchone()
@@ -183,12 +183,12 @@ async def test_a_file_system_that_does_not_last_or_is_not_shared_is_found(
 
 async def test_files_that_others_may_read_are_found(bus: Bus) -> None:
     await bus.backup()
-    (backup,) = (bus.engine.directory / "backups").iterdir()
+    (backup,) = (bus._engine.directory / "backups").iterdir()
     backup.chmod(0o644)
     ill(await look(bus, "permissions"), "warning", str(backup))
     backup.chmod(0o600)
-    bus.engine.directory.chmod(0o755)
-    ill(await look(bus, "permissions"), "warning", str(bus.engine.directory))
+    bus._engine.directory.chmod(0o755)
+    ill(await look(bus, "permissions"), "warning", str(bus._engine.directory))
 
 
 async def test_a_large_log_is_found(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,20 +209,20 @@ async def test_a_disk_that_fills_up_is_found(bus: Bus, monkeypatch: pytest.Monke
 
 
 async def test_leftover_doorbells_and_files_are_found(bus: Bus) -> None:
-    bell = bus.engine.directory / "bells" / "1-dead"
+    bell = bus._engine.directory / "bells" / "1-dead"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as orphan:
         orphan.bind(str(bell))
         assert (await look(bus, "orphans")).status == "ok", "a process answers"
     ill(await look(bus, "orphans"), "warning", str(bell))
     bell.unlink()
     for name in ("restoring-x", "bus.db-wal.of-123"):
-        (bus.engine.directory / name).mkdir()
+        (bus._engine.directory / name).mkdir()
         ill(await look(bus, "orphans"), "warning", name)
-        (bus.engine.directory / name).rmdir()
+        (bus._engine.directory / name).rmdir()
 
 
 async def test_a_held_lock_names_its_holder(bus: Bus) -> None:
-    with open(bus.engine.directory / "bus.lock") as lock:
+    with open(bus._engine.directory / "bus.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         checks = {check.name: check for check in await bus.doctor()}
         assert str(os.getpid()) in checks["lock"].text
@@ -269,10 +269,10 @@ async def test_documents_that_were_expected_and_never_came_are_found(bus: Bus) -
 
 async def test_a_backup_that_is_being_made_is_no_orphan(bus: Bus) -> None:
     await bus.backup()
-    unfinished = bus.engine.directory / "backups" / ".agentbus-0-0.unfinished"
+    unfinished = bus._engine.directory / "backups" / ".agentbus-0-0.unfinished"
     unfinished.write_text("half")
     ill(await look(bus, "orphans"), "warning", str(unfinished))
-    with open(bus.engine.directory / "backup.lock") as lock:
+    with open(bus._engine.directory / "backup.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert (await look(bus, "orphans")).status == "ok"
 

@@ -29,7 +29,7 @@ async def test_a_bus_without_a_doorbell_receives_messages(
             a = await bus.register("a", type="worker")
             b = await elsewhere.register("b", type="worker")
             waiting = asyncio.create_task(a.receive())
-            while not a.waiting:
+            while not a._waiting:
                 await anyio.lowlevel.checkpoint()
             await a.progress(1)  # answered after the claim that found nothing
             begun = time.monotonic()

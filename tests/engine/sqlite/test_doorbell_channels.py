@@ -45,8 +45,8 @@ async def test_a_change_of_another_bus_wakes_every_watcher(tmp_path: Path) -> No
     async with (
         agentbus.connect(tmp_path, beat_every=3600) as bus,
         agentbus.connect(tmp_path, beat_every=3600) as other,
-        bus.listening.to("events") as first,
-        bus.listening.to("events") as second,
+        bus._listening.to("events") as first,
+        bus._listening.to("events") as second,
     ):
         for number in range(3):
             await stir(other, number)
@@ -57,8 +57,8 @@ async def test_a_change_of_another_bus_wakes_every_watcher(tmp_path: Path) -> No
 async def test_a_change_of_the_own_bus_wakes_every_watcher(tmp_path: Path) -> None:
     async with (
         agentbus.connect(tmp_path, beat_every=3600) as bus,
-        bus.listening.to("events") as first,
-        bus.listening.to("events") as second,
+        bus._listening.to("events") as first,
+        bus._listening.to("events") as second,
     ):
         await stir(bus)
         assert await heard(first)
@@ -67,15 +67,15 @@ async def test_a_change_of_the_own_bus_wakes_every_watcher(tmp_path: Path) -> No
 
 async def test_the_first_watcher_is_announced_and_the_last_one_removed(tmp_path: Path) -> None:
     async with agentbus.connect(tmp_path) as bus:
-        async with bus.listening.to("events"):
+        async with bus._listening.to("events"):
             assert listeners(tmp_path) == ["events"]
-            async with bus.listening.to("events"), bus.listening.to("state/a"):
+            async with bus._listening.to("events"), bus._listening.to("state/a"):
                 assert listeners(tmp_path) == ["events", "state/a"]
             await drained(bus)
             assert listeners(tmp_path) == ["events"]
         await drained(bus)
         assert listeners(tmp_path) == []
-        async with bus.listening.to("events"):
+        async with bus._listening.to("events"):
             assert listeners(tmp_path) == ["events"]
     assert listeners(tmp_path) == []
 
@@ -105,8 +105,8 @@ async def _forever(state: State) -> None:
 
 
 async def test_two_processes_listen_each_for_themselves(tmp_path: Path) -> None:
-    async with agentbus.connect(tmp_path) as bus, agentbus.connect(tmp_path) as other, bus.listening.to("events"):
-        async with other.listening.to("events"):
+    async with agentbus.connect(tmp_path) as bus, agentbus.connect(tmp_path) as other, bus._listening.to("events"):
+        async with other._listening.to("events"):
             assert listeners(tmp_path) == ["events", "events"]
         await drained(other)
         assert listeners(tmp_path) == ["events"]
@@ -122,14 +122,14 @@ async def test_watchers_that_come_and_go_in_the_same_moment_leave_the_right_ones
 
         async def watch(number: int) -> None:
             if number % 2:
-                async with bus.listening.to("events"):
+                async with bus._listening.to("events"):
                     await asyncio.sleep(0)
             elif number % 4:
                 with anyio.move_on_after(0):
-                    async with bus.listening.to("events"):
+                    async with bus._listening.to("events"):
                         pass
             else:
-                waiting.append(await staying.enter_async_context(bus.listening.to("events")))
+                waiting.append(await staying.enter_async_context(bus._listening.to("events")))
 
         await asyncio.gather(*(watch(number) for number in range(40)))
         await drained(bus)
@@ -145,7 +145,7 @@ async def test_a_lost_ring_is_made_up_for_by_the_next_heartbeat(tmp_path: Path) 
     clock = FakeClock()
     async with agentbus.connect(tmp_path, clock=clock, beat_every=5) as bus:
         clock.attach(bus)
-        async with bus.listening.to("events") as waiter:
+        async with bus._listening.to("events") as waiter:
             waiting = asyncio.create_task(waiter.wait(None))
             await clock.pass_time(4)
             assert not waiting.done()
@@ -156,11 +156,11 @@ async def test_a_lost_ring_is_made_up_for_by_the_next_heartbeat(tmp_path: Path) 
 async def test_closing_the_bus_ends_a_watch(tmp_path: Path) -> None:
     bus = agentbus.connect(tmp_path)
     await bus.__aenter__()
-    async with bus.listening.to("events") as waiter:
+    async with bus._listening.to("events") as waiter:
         await bus.__aexit__(None, None, None)
         assert await heard(waiter)
     with pytest.raises(BusClosed):
-        async with bus.listening.to("events"):
+        async with bus._listening.to("events"):
             pass
 
 
@@ -176,9 +176,9 @@ def locked(path: Path) -> Iterator[None]:
 async def test_a_watcher_that_could_not_be_announced_does_not_watch(tmp_path: Path) -> None:
     async with agentbus.connect(tmp_path, lock_timeout=0.05) as bus:
         with locked(tmp_path), pytest.raises(LockTimeout):
-            async with bus.listening.to("events"):
+            async with bus._listening.to("events"):
                 pass
-        async with bus.listening.to("events"):
+        async with bus._listening.to("events"):
             assert listeners(tmp_path) == ["events"]
         await drained(bus)
         assert listeners(tmp_path) == []

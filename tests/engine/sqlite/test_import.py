@@ -14,7 +14,7 @@ from tests.api.legacy_files import agent, write
 
 
 async def test_a_row_that_the_tables_refuse_does_not_hold_up_the_others(bus: Bus, tmp_path: Path) -> None:
-    connection = sqlite3.connect(bus.engine.directory / "bus.db", isolation_level=None)
+    connection = sqlite3.connect(bus._engine.directory / "bus.db", isolation_level=None)
     connection.execute(
         "CREATE TRIGGER no_bad_agents BEFORE INSERT ON agents WHEN NEW.id = 'bad'"
         " BEGIN SELECT RAISE(ABORT, 'no agent has this name'); END"
@@ -30,7 +30,7 @@ async def test_a_row_that_the_tables_refuse_does_not_hold_up_the_others(bus: Bus
 
 
 async def test_a_bus_is_not_imported_by_its_files(bus: Bus, tmp_path: Path) -> None:
-    home = bus.engine.directory
+    home = bus._engine.directory
     for path in (home, home / "bus.db", home / "bus.db-wal"):
         with pytest.raises(NotImportable) as refused:
             await bus.import_path(path)

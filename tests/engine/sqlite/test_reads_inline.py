@@ -46,10 +46,10 @@ class Failing:
 
 @contextmanager
 def failing(bus: Bus, monkeypatch: pytest.MonkeyPatch, code: int) -> Iterator[Failing]:
-    assert isinstance(bus.engine, SQLiteEngine)
+    assert isinstance(bus._engine, SQLiteEngine)
     with monkeypatch.context() as patch:
         eye = Failing(code)
-        patch.setattr(bus.engine, "_inline_reader", eye)
+        patch.setattr(bus._engine, "_inline_reader", eye)
         yield eye
 
 
@@ -108,8 +108,8 @@ async def test_inline_reads_leave_no_transaction_open(tmp_path: Path) -> None:
 
 async def test_the_connection_for_inline_reads_only_reads(tmp_path: Path) -> None:
     async with agentbus.connect(tmp_path) as bus:
-        assert isinstance(bus.engine, SQLiteEngine)
-        eye = bus.engine._inline_reader
+        assert isinstance(bus._engine, SQLiteEngine)
+        eye = bus._engine._inline_reader
         assert eye is not None
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             eye.execute("DELETE FROM state")

@@ -92,7 +92,7 @@ async def test_a_point_read_is_answered_on_the_loops_own_thread(
     world: World, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = LOOKS[name]
-    engine = world.bus.engine
+    engine = world.bus._engine
     assert isinstance(engine, SQLiteEngine)
     assert engine._inline_reader is not None
     expected = await look(world)

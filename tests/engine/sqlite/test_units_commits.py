@@ -29,8 +29,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @contextmanager
 def statements(bus: Bus) -> Iterator[list[str]]:
     """The first words of what is executed on the writer's connection during a block, but for settings."""
-    assert isinstance(bus.engine, SQLiteEngine)
-    writer = bus.engine._writer
+    assert isinstance(bus._engine, SQLiteEngine)
+    writer = bus._engine._writer
     assert writer is not None
     seen: list[str] = []
     connection = writer._connection._conn
@@ -56,7 +56,7 @@ async def handle(world: World, message: Message, number: int, ready: asyncio.Bar
         world.fill(unit, message, number)
         if spoilt:
             await name_no_agent(world, message, unit)
-        await unit.prepare()
+        await unit._prepare()
         await ready.wait()
 
 

@@ -83,7 +83,7 @@ async def test_a_moderate_log_keeps_its_file_and_a_small_one_is_left_alone(
 
 async def test_a_log_that_cannot_be_checkpointed_is_reported(tmp_path: Path) -> None:
     async with agentbus.connect(tmp_path) as bus:
-        sweeper = Sweeper(bus.engine, Rules(60_000, 300_000), Thresholds(log=2 * MIB))
+        sweeper = Sweeper(bus._engine, Rules(60_000, 300_000), Thresholds(log=2 * MIB))
         with reading(tmp_path):
             await fill(bus, tmp_path, 3 * MIB)
             (finding,) = (await sweeper.sweep()).findings
@@ -97,9 +97,9 @@ async def test_a_checkpoint_waits_for_the_lock_and_no_longer_than_it_may(tmp_pat
         with reading(tmp_path):
             await fill(bus, tmp_path, 2 * MIB)
         with held_elsewhere(tmp_path) as pid, pytest.raises(LockTimeout) as late:
-            await bus.engine.checkpoint()
+            await bus._engine.checkpoint()
         assert late.value.pid == pid
-        await bus.engine.checkpoint()
+        await bus._engine.checkpoint()
         await (await worker(bus, "a")).send("a", "note")
 
 
