@@ -59,17 +59,22 @@ class ProfileOptions(TypedDict, total=False):
     """Seconds of silence before it is suspect."""
 
 
-class AgentOptions(ProfileOptions, total=False):
-    """Options of ``bus.register`` and ``bus.agent``."""
+class MemberOptions(ProfileOptions, total=False):
+    """Options of ``session.agent``."""
 
-    session: str | None
-    """The session that it joins."""
     pools: Iterable[str | Address]
     """Pools to consume from."""
     topics: Iterable[str | Address]
     """Topics to subscribe to."""
     takeover: bool
     """Fence an incarnation that is alive elsewhere, instead of an error."""
+
+
+class AgentOptions(MemberOptions, total=False):
+    """Options of ``bus.register`` and ``bus.agent``."""
+
+    session: str | None
+    """The session that it joins."""
 
 
 def registration(

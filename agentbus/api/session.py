@@ -63,6 +63,7 @@ from agentbus.records import (
 
 if TYPE_CHECKING:
     from agentbus.api.agent import Agent
+    from agentbus.api.agents import MemberOptions, ProfileOptions
     from agentbus.api.bus import Bus
     from agentbus.api.checkpoints import CheckpointOptions
     from agentbus.api.session_snapshots import Composites
@@ -273,7 +274,7 @@ class Session:
 
     # Agents
 
-    def agent(self, id: str, *, type: str, **options: Any) -> AbstractAsyncContextManager[Agent]:
+    def agent(self, id: str, *, type: str, **options: Unpack[MemberOptions]) -> AbstractAsyncContextManager[Agent]:
         """Register an agent of this session for the length of a block, as ``bus.agent`` does.
 
         >>> async with session.agent("planner-1", type="planner") as planner:         # doctest: +SKIP
@@ -281,12 +282,12 @@ class Session:
         """
         return self._bus.agent(id, type=type, session=self._check_session(options), **options)
 
-    async def expect(self, id: str, *, type: str, **about: Any) -> None:
+    async def expect(self, id: str, *, type: str, within: float | None = None, **about: Unpack[ProfileOptions]) -> None:
         """Announce a future agent of this session, as ``bus.expect`` does.
 
         >>> await session.expect("executor-1", type="executor")                       # doctest: +SKIP
         """
-        await self._bus.expect(id, type=type, session=self._check_session(about), **about)
+        await self._bus.expect(id, type=type, within=within, session=self._check_session(about), **about)
 
     # State, documents and checkpoints
 
@@ -452,7 +453,7 @@ class Session:
     async def _change(self, status: str, reason: str | None = None, *, leaving: bool = False) -> None:
         await self._engine.write(change_session, ChangeRequest(self.id, status, reason, self._owner, leaving))
 
-    def _check_session(self, options: dict[str, Any]) -> str:
+    def _check_session(self, options: Mapping[str, Any]) -> str:
         if "session" in options:
             raise InvalidInput(reason="session= is set by the session; use bus.agent for another one")
         return self.id

@@ -234,13 +234,13 @@ async def test_a_member_is_given_once(bus: Bus, session: Session) -> None:
 @pytest.mark.one_engine
 async def test_an_agent_of_a_session_has_no_other_session(bus: Bus, session: Session) -> None:
     async with refusing(bus, session, InvalidInput):
-        await session.agent("a", type="worker", session="t").__aenter__()
+        await session.agent("a", type="worker", session="t").__aenter__()  # type: ignore[call-arg]
     async with refusing(bus, session, InvalidInput):
-        await session.expect("a", type="worker", session="t")
+        await session.expect("a", type="worker", session="t")  # type: ignore[call-arg]
 
 
 async def test_an_invalid_agent_is_refused_in_a_session_too(bus: Bus, session: Session) -> None:
     async with refusing(bus, session, UnknownType):
         await session.agent("a", type="wroker").__aenter__()
     async with refusing(bus, session, InvalidInput):
-        await session.agent("a", type="worker", capabilites=["x"]).__aenter__()
+        await session.agent("a", type="worker", capabilites=["x"]).__aenter__()  # type: ignore[call-arg]

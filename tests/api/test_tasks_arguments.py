@@ -166,7 +166,7 @@ async def test_only_what_is_certain_of_types_is_refused(bus: Bus) -> None:
     async with working(bus, opened):
         await bus.tasks.start(opened, 1, "p", {}, 4, "five", keywords={"six": 7})
         with pytest.raises(WrongArguments, match="'path' must be str"):
-            await bus.tasks.start(opened, 1, 2, 3)
+            await bus.tasks.start(opened, 1, 2, 3)  # type: ignore[call-arg, arg-type]
 
 
 # Editing

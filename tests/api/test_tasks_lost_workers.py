@@ -175,7 +175,7 @@ async def test_the_bound_can_be_edited_and_is_checked(bus: Bus, clock: FakeClock
     task = (await bus.tasks.start(workflow, max_losses=1)).id
     for bad in (0, 1001, "3"):
         with pytest.raises(InvalidInput):
-            await bus.tasks.start(workflow, max_losses=bad)  # type: ignore[arg-type]
+            await bus.tasks.start(workflow, max_losses=bad)  # type: ignore[call-arg, arg-type]
         with pytest.raises(InvalidInput):
             await bus.tasks.edit(task, max_losses=bad)  # type: ignore[arg-type]
     assert (await bus.tasks.edit(task, max_losses=2)).max_losses == 2

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 import agentbus
 from agentbus import Bus, RetentionPolicy, Task
+from agentbus.api.tasks.workflow import StartOptions
 from agentbus.records import Finding
 from tests.api.helpers import soon
 from tests.api.retention_helpers import DAY, NOTHING, applied, archived
@@ -36,9 +38,9 @@ async def whole(task: Task) -> str:
     return f"{await child} {verdict.reason}"
 
 
-async def completed(bus: Bus, **options: object) -> str:
+async def completed(bus: Bus, **options: Unpack[StartOptions]) -> str:
     """A task with something of everything, redone once."""
-    task = (await bus.tasks.start(whole, **options)).id  # type: ignore[arg-type]
+    task = (await bus.tasks.start(whole, **options)).id
     for _ in range(2):
         await work_off(bus, whole, part)
         await bus.tasks.approve(task, "go", by="ada", reason="fine")

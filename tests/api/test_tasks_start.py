@@ -28,7 +28,7 @@ async def test_workflows_take_typed_arguments(bus: Bus) -> None:
     await work_off(bus, typed)
     assert got == [(Plan(3, ("a",)), (1, 2), True)]
     with pytest.raises(WrongArguments):
-        await bus.tasks.start(typed)
+        await bus.tasks.start(typed)  # type: ignore[call-arg, arg-type]
 
 
 @pytest.mark.one_engine
@@ -116,4 +116,4 @@ async def test_only_workflows_are_worked_with(bus: Bus) -> None:
     with pytest.raises(InvalidInput, match="async"):
         agentbus.workflow("sync")(make_plan)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
-        await bus.tasks.start(make_plan)  # type: ignore[arg-type]
+        await bus.tasks.start(make_plan)  # type: ignore[call-arg, arg-type]

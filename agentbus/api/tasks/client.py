@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from agentbus.api.tasks.workflow import (
     LOSSES_LIMIT,
     MAX_NAME,
     MAX_RESTARTS,
+    BoundWorkflow,
+    StartOptions,
     Workflow,
+    WorkflowOnly,
     check_bool,
     encode_object,
     start_request,
+    unbind,
 )
 from agentbus.core.codec import decode_as, encode, plain
 from agentbus.core.validation import (
@@ -68,6 +72,7 @@ APPROVAL_STATUSES = ("open", "approved", "rejected", "expired")
 
 R = TypeVar("R")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Control:
@@ -287,9 +292,34 @@ class Tasks(Control):
     >>> await bus.tasks.run_worker(feature)                                           # doctest: +SKIP
     """
 
+    @overload
     async def start(
         self,
-        workflow: Workflow[..., Any] | str,
+        workflow: Callable[[WorkflowOnly, Unpack[Ts]], Coroutine[Any, Any, Any]],
+        *arguments: *Ts,
+        **options: Unpack[StartOptions],
+    ) -> TaskRecord: ...
+    @overload
+    async def start(self, workflow: BoundWorkflow[Any], **options: Unpack[StartOptions]) -> TaskRecord: ...
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., Any],
+        *arguments: Any,
+        keywords: Mapping[str, Any],
+        **options: Unpack[StartOptions],
+    ) -> TaskRecord: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        *arguments: Any,
+        keywords: Mapping[str, Any] | None = None,
+        **options: Unpack[StartOptions],
+    ) -> TaskRecord: ...
+    async def start(  # type: ignore[misc]  # mypy compares *arguments: Any with a TypeVarTuple
+        self,
+        workflow: Workflow[..., Any] | BoundWorkflow[Any] | str | Callable[..., Any],
         *arguments: Any,
         keywords: Mapping[str, Any] | None = None,
         id: str | None = None,
@@ -313,10 +343,15 @@ class Tasks(Control):
         their lease while running it, with no step finished. Starting with an ``id`` is idempotent: after a crash, the
         same id with the same workflow and arguments is the same task.
 
+        A type checker checks the positional arguments against the workflow. Keyword arguments of the workflow are given
+        as ``keywords={…}``, which is checked at run time only, or with ``workflow.bind(…)``, which is checked.
+
         >>> await bus.tasks.start(feature, "Add login", session="planning-001")       # doctest: +SKIP
+        >>> await bus.tasks.start(feature.bind("Add login", model="small"), id="login-1")   # doctest: +SKIP
         """
+        called, arguments, keywords = unbind(workflow, arguments, keywords)
         request = start_request(
-            workflow, arguments, keywords, self._bus._max_payload, id=id, name=name, session=session, auto=auto,
+            called, arguments, keywords, self._bus._max_payload, id=id, name=name, session=session, auto=auto,
             context=context, settings=settings, restarts=restarts, backoff=backoff, delay=delay, max_losses=max_losses,
         )  # fmt: skip
         await self._write_arguments(start_task, request)
@@ -407,6 +442,10 @@ class Tasks(Control):
         milliseconds = None if timeout is None else check_seconds(timeout, "timeout", zero=True)
         return await _wait_for_end(self._bus, check_name(task, "task"), milliseconds)
 
+    @overload
+    async def result(self, task: str, *, timeout: float | None = None, as_: type[T]) -> T: ...
+    @overload
+    async def result(self, task: str, *, timeout: float | None = None, as_: Any = None) -> Any: ...
     async def result(self, task: str, *, timeout: float | None = None, as_: Any = None) -> Any:
         """Wait for a task and return its result, as JSON or as the type ``as_``. Raise TaskFailed if it failed or was
         stopped, TaskTimedOut if it does not end in time.

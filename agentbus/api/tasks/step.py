@@ -69,7 +69,12 @@ CURRENT: ContextVar[Current | None] = ContextVar("agentbus_step", default=None)
 
 
 def step_options(
-    retries: int, backoff: float, timeout: float | None, once: bool, validate: Callable[[Any], Any] | None, returns: Any
+    retries: int = 0,
+    backoff: float = RETRY_DELAY,
+    timeout: float | None = None,
+    once: bool = False,
+    validate: Callable[[Any], Any] | None = None,
+    returns: Any = None,
 ) -> Options:
     """Return checked options of a step."""
     if validate is not None and not callable(validate):

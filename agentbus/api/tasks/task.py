@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from agentbus.api.tasks.run import Run, Wait
 from agentbus.api.tasks.step import CURRENT, Current, digest, step_options, take_step
-from agentbus.api.tasks.workflow import Workflow, result_type, start_request
+from agentbus.api.tasks.workflow import (
+    BoundWorkflow,
+    ChildOptions,
+    Workflow,
+    WorkflowOnly,
+    result_type,
+    start_request,
+    unbind,
+)
 from agentbus.core.addresses import Address, parse_address
 from agentbus.core.codec import decode, encode, plain, verify_value
 from agentbus.core.validation import (
@@ -16,6 +24,7 @@ from agentbus.core.validation import (
     RETRY_DELAY,
     TASK_ENDED,
     check_choice,
+    check_options,
     check_range,
     check_seconds,
     check_text,
@@ -56,9 +65,26 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _MAX_ID = 128
 _ID_PREFIX = 100
+
+
+class StepOptions(TypedDict, total=False):
+    """Options of ``task.step`` and ``task.options``."""
+
+    retries: int
+    """Further attempts after the first has failed (default 0)."""
+    backoff: float
+    """Seconds before the second attempt; the delays grow."""
+    timeout: float | None
+    """Seconds that an attempt may take."""
+    once: bool
+    """Have an operator settle the step if its process dies, instead of running it again."""
+    validate: Callable[[Any], Any] | None
+    """Called with the result: it rejects the result by raising or returning False."""
 
 
 class Child(Generic[R]):
@@ -103,19 +129,45 @@ class Task:
     def __repr__(self) -> str:
         return f"<Task {self.id}>"
 
+    # A ParamSpec takes all keywords for itself, so that options have overloads of their own, in which a TypeVarTuple
+    # checks the positional arguments. Keywords of the function together with options: ``task.options(…).step(…)``.
     @overload
     async def step(
-        self, name: str, function: Callable[..., Awaitable[R]], *arguments: Any, retries: int = 0,
-        backoff: float = RETRY_DELAY, timeout: float | None = None, once: bool = False,
-        validate: Callable[[Any], Any] | None = None, returns: Any = None, **keywords: Any,
-    ) -> R: ...  # fmt: skip
+        self, name: str, function: Callable[P, Awaitable[R]], *arguments: P.args, **keywords: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step(self, name: str, function: Callable[P, R], *arguments: P.args, **keywords: P.kwargs) -> R: ...
     @overload
     async def step(
-        self, name: str, function: Callable[..., R], *arguments: Any, retries: int = 0,
-        backoff: float = RETRY_DELAY, timeout: float | None = None, once: bool = False,
-        validate: Callable[[Any], Any] | None = None, returns: Any = None, **keywords: Any,
-    ) -> R: ...  # fmt: skip
+        self,
+        name: str,
+        function: Callable[[Unpack[Ts]], Awaitable[R]],
+        *arguments: *Ts,
+        **options: Unpack[StepOptions],
+    ) -> R: ...
+    @overload
     async def step(
+        self, name: str, function: Callable[[Unpack[Ts]], R], *arguments: *Ts, **options: Unpack[StepOptions]
+    ) -> R: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[[Unpack[Ts]], object],
+        *arguments: *Ts,
+        returns: type[T],
+        **options: Unpack[StepOptions],
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        function: Callable[[Unpack[Ts]], object],
+        *arguments: *Ts,
+        returns: Any,
+        **options: Unpack[StepOptions],
+    ) -> Any: ...
+    async def step(  # type: ignore[misc]  # mypy compares *arguments: Any with a TypeVarTuple
         self,
         name: str,
         function: Callable[..., Any],
@@ -141,11 +193,23 @@ class Task:
         A repeated name gets a number in the order of the calls: ``plan``, ``plan#2``. Give parallel steps distinct
         names if their order can change.
 
+        Further keywords are those of the function. A type checker accepts them without options of the step;
+        ``task.options`` takes the options apart, also those that have the name of a keyword of the function.
+
         >>> plan = await task.step("plan", make_plan, request, retries=2, timeout=600)   # doctest: +SKIP
+        >>> plan = await task.step("plan", make_plan, request, model="small")         # doctest: +SKIP
         """
         self._outside("task.step")
         options = step_options(retries, backoff, timeout, once, validate, returns)
         return await take_step(self._run, name, function, arguments, keywords, options)
+
+    def options(self, **options: Unpack[StepOptions]) -> ConfiguredTask:
+        """Return the task with options for its next steps: every keyword of their ``step`` belongs to the function.
+
+        >>> await task.options(retries=2, timeout=600).step("fetch", fetch, url, timeout=10)   # doctest: +SKIP
+        """
+        check_options(options, tuple(StepOptions.__annotations__))
+        return ConfiguredTask(self, options)
 
     # Inside a step
 
@@ -253,9 +317,44 @@ class Task:
 
     # Sub-tasks
 
+    @overload
     async def start(
         self,
-        workflow: Workflow[P, R] | str,
+        workflow: Callable[[WorkflowOnly, Unpack[Ts]], Coroutine[Any, Any, R]],
+        *arguments: *Ts,
+        **options: Unpack[ChildOptions],
+    ) -> Child[R]: ...
+    @overload
+    async def start(self, workflow: BoundWorkflow[R], **options: Unpack[ChildOptions]) -> Child[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., R],
+        *arguments: Any,
+        keywords: Mapping[str, Any],
+        **options: Unpack[ChildOptions],
+    ) -> Child[R]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., Any] | str,
+        *arguments: Any,
+        keywords: Mapping[str, Any] | None = None,
+        returns: type[T],
+        **options: Unpack[ChildOptions],
+    ) -> Child[T]: ...
+    @overload
+    async def start(
+        self,
+        workflow: Workflow[..., Any] | str,
+        *arguments: Any,
+        keywords: Mapping[str, Any] | None = None,
+        returns: Any = None,
+        **options: Unpack[ChildOptions],
+    ) -> Child[Any]: ...
+    async def start(  # type: ignore[misc]  # mypy compares *arguments: Any with a TypeVarTuple
+        self,
+        workflow: Workflow[..., Any] | BoundWorkflow[Any] | str | Callable[..., Any],
         *arguments: Any,
         keywords: Mapping[str, Any] | None = None,
         name: str | None = None,
@@ -265,22 +364,24 @@ class Task:
         context: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         returns: Any = None,
-    ) -> Child[R]:
+    ) -> Child[Any]:
         """Start a sub-task in the same session, with the ``auto`` of this task. ``name`` is the name of the step
-        (default: the workflow). Await the returned child for its result.
+        (default: the workflow). Await the returned child for its result. The arguments are checked as those of
+        ``bus.tasks.start``.
 
         >>> children = [await task.start(build, part) for part in parts]              # doctest: +SKIP
         >>> reports = [await child for child in children]                             # doctest: +SKIP
         """
         run = self._outside("task.start")
+        called, arguments, keywords = unbind(workflow, arguments, keywords)
         checked = start_request(
-            workflow, arguments, keywords, run.bus._max_payload, id="-", name=name, session=self.session,
+            called, arguments, keywords, run.bus._max_payload, id="-", name=name, session=self.session,
             auto=bool(run.claimed.auto), context=context, settings=settings, restarts=restarts, backoff=backoff,
             delay=None, max_losses=max_losses, parent=self.id, by=run.agent.id,
         )  # fmt: skip
         as_ = returns
-        if as_ is None and isinstance(workflow, Workflow):
-            as_ = result_type(workflow.function)
+        if as_ is None and isinstance(called, Workflow):
+            as_ = result_type(called.function)
         with run.busy():
             place, known = run.locate("task", name or checked.workflow, digest(arguments, dict(keywords or {})))
             if known is not None:
@@ -410,3 +511,29 @@ class Task:
         if current is not None and current.run is self._run:
             raise Misuse(reason=f"{what} was called inside step {current.key!r}; call it from the workflow itself")
         return self._run
+
+
+class ConfiguredTask:
+    """A task with options for its steps, made by ``task.options``.
+
+    >>> patient = task.options(retries=5, backoff=10)                                 # doctest: +SKIP
+    >>> page = await patient.step("fetch", fetch, url, timeout=10)                    # doctest: +SKIP
+    """
+
+    def __init__(self, task: Task, options: StepOptions) -> None:
+        self._task = task
+        self._options = options
+
+    @overload
+    async def step(
+        self, name: str, function: Callable[P, Awaitable[R]], /, *arguments: P.args, **keywords: P.kwargs
+    ) -> R: ...
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> R: ...
+    async def step(self, name: str, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        """Take a step, as ``task.step`` does; the keywords are those of the function.
+
+        >>> await task.options(retries=2).step("plan", make_plan, request, model="small")   # doctest: +SKIP
+        """
+        run = self._task._outside("task.step")
+        return await take_step(run, name, function, arguments, keywords, step_options(**self._options))

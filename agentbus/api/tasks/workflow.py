@@ -13,8 +13,10 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
+    TypedDict,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 MAX_RESTARTS = 1000
 LOSSES_LIMIT = 1000
@@ -59,6 +62,53 @@ _JSON_TYPES: dict[Any, str] = {
     None: "null", type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array",
     tuple: "array", set: "array", frozenset: "array", Sequence: "array", dict: "object", Mapping: "object",
 }  # fmt: skip
+
+
+class ChildOptions(TypedDict, total=False):
+    """Options of ``task.start``."""
+
+    name: str | None
+    """The name of the step, and of the task for display (default: the workflow)."""
+    context: Mapping[str, Any] | None
+    """Data for the workflow, which ``task.context`` returns."""
+    settings: Mapping[str, Any] | None
+    """Settings for the workflow, which ``task.settings`` returns."""
+    restarts: int
+    """How often a failed task restarts (default 0)."""
+    backoff: float
+    """Seconds before the first restart; the delays grow."""
+    max_losses: int
+    """The task fails once this many workers in a row died while running it, with no step finished."""
+
+
+class StartOptions(ChildOptions, total=False):
+    """Options of ``bus.tasks.start``."""
+
+    id: str | None
+    """Its id: starting the same id with the same workflow and arguments again is the same task."""
+    session: str | None
+    """Its session."""
+    auto: bool
+    """Approve every request of the task."""
+    delay: float | None
+    """Seconds before it can be claimed."""
+
+
+class WorkflowOnly:
+    """The first argument of a workflow, never of a plain function. No value has this type: type checkers tell by it
+    that ``start`` takes what ``@agentbus.workflow`` has made."""
+
+
+class BoundWorkflow(Generic[R_co]):
+    """A workflow with its arguments, made by ``Workflow.bind``."""
+
+    def __init__(self, workflow: Workflow[..., R_co], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self.workflow = workflow
+        self.arguments = arguments
+        self.keywords = keywords
+
+    def __repr__(self) -> str:
+        return f"<BoundWorkflow {self.workflow.name}>"
 
 
 class Workflow(Generic[P, R]):
@@ -82,8 +132,18 @@ class Workflow(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Workflow {self.name}>"
 
-    def __call__(self, task: Task, /, *arguments: P.args, **keywords: P.kwargs) -> Coroutine[Any, Any, R]:
-        return self.function(task, *arguments, **keywords)
+    def __call__(
+        self, task: Task | WorkflowOnly, /, *arguments: P.args, **keywords: P.kwargs
+    ) -> Coroutine[Any, Any, R]:
+        return self.function(cast("Task", task), *arguments, **keywords)
+
+    def bind(self, *arguments: P.args, **keywords: P.kwargs) -> BoundWorkflow[R]:
+        """Return the workflow with its arguments, for ``start``. A type checker then checks keyword arguments too, and
+        none is taken for an option of ``start``.
+
+        >>> await bus.tasks.start(feature.bind("Add login", model="small"), id="login-1")   # doctest: +SKIP
+        """
+        return BoundWorkflow(self, arguments, keywords)
 
     @cached_property
     def signature(self) -> Signature:
@@ -215,6 +275,20 @@ def _hint(function: Any, name: str, what: str) -> Any:
     except Exception as error:
         reason = f"{what} cannot be resolved ({reason_text(error)}): import the type at run time, in the module"
         raise InvalidInput(reason=reason) from None
+
+
+def unbind(
+    workflow: Workflow[..., Any] | BoundWorkflow[Any] | str | Callable[..., Any],
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any] | None,
+) -> tuple[Workflow[..., Any] | str, tuple[Any, ...], Mapping[str, Any] | None]:
+    """Return the workflow, the arguments and the keywords that ``start`` was called with."""
+    if not isinstance(workflow, BoundWorkflow):
+        return cast("Workflow[..., Any] | str", workflow), arguments, keywords
+    if arguments or keywords:
+        name = workflow.workflow.name
+        raise InvalidInput(reason=f"workflow {name!r} has its arguments from bind(); give start() no others")
+    return workflow.workflow, workflow.arguments, workflow.keywords
 
 
 def workflow_name(workflow: Workflow[..., Any] | str) -> str:
