@@ -82,6 +82,8 @@ OPERATIONS = [module for module in MODULES if module.startswith("agentbus.operat
 def package(module: str) -> str:
     """Return the package of the floor that a module belongs to; ``agentbus`` itself holds the names of the API."""
     parts = module.split(".")
+    if parts[-1] == "__main__":
+        return "cli"
     return parts[1] if len(parts) > 1 else "api"
 
 

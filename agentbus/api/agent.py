@@ -89,16 +89,20 @@ class Agent:
     ...     await planner.send("executor-1", "task_assignment", {"phase": "design"})
     """
 
+    id: str
+    """Its id."""
+    epoch: int
+    """The number of this incarnation; each registration of the id has a higher one."""
+    session: str | None
+    """The session that it takes part in, if any."""
+    ended: bool
+    """True once it has completed, failed or stopped."""
+
     def __init__(self, bus: Bus, registration: Registration) -> None:
         self.id = registration.agent
         self.epoch = registration.epoch
-        """The number of this incarnation; each registration of the id has a higher one."""
         self.session = registration.session
-        """The session that it takes part in, if any."""
         self.ended = False
-        """True once it has completed, failed or stopped."""
-
-        # Internal to the package.
         self._engine = bus._engine
         self._actor = Actor(registration.agent, registration.epoch)
         """Names this incarnation in requests."""

@@ -7,13 +7,14 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from msgspec import Struct
 
 from agentbus.api import events
 from agentbus.api.agent import Agent
 from agentbus.api.agents import AgentOptions, Agents, ProfileOptions, profile, register_agent, registration
+from agentbus.api.block import Block
 from agentbus.api.checkpoints import Checkpoints
 from agentbus.api.heartbeat import Heartbeat, Renewer
 from agentbus.api.maintenance.archive import Limits
@@ -80,15 +81,29 @@ _RETENTION_CHECK_INTERVAL = 60.0
 
 
 class Bus:
-    """An open bus. Made by ``connect``.
-
-    Its attributes are the parts of the bus: ``agents`` (the registry), ``sessions``, ``messages``, ``checkpoints``,
-    ``tasks`` (durable tasks), ``recovery`` (of interrupted work), ``retention`` and ``quotas``.
+    """An open bus. Made by ``connect``. Its attributes are the parts of the bus.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     async with bus.agent("worker-1", type="worker") as worker:
     ...         message = await worker.receive(timeout=5)
     """
+
+    agents: Agents
+    """The registry of agents."""
+    sessions: Sessions
+    """The sessions."""
+    messages: Messages
+    """The messages of all mailboxes."""
+    checkpoints: Checkpoints
+    """The checkpoints of agents, sessions and tasks."""
+    tasks: Tasks
+    """The durable tasks."""
+    recovery: Recovery
+    """The recovery of interrupted work."""
+    retention: Retention
+    """The policy by which old data is removed."""
+    quotas: Quotas
+    """The limits of queues."""
 
     _renewer: Renewer
 
@@ -102,7 +117,6 @@ class Bus:
         max_blocked: float = MAX_BLOCKED,
         ask: Ask | None = None,
     ) -> None:
-        # Internal to the package.
         self._engine = engine
         engine.beat_every = beat_every
         self._beat_every = beat_every
@@ -162,6 +176,23 @@ class Bus:
         if isinstance(ending, Exception) and error is None:
             raise ending
 
+    # A type checker rejects these uses, and must not find the methods.
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> NoReturn:
+            raise Misuse(
+                reason="agentbus.connect() returns a bus to open, which is not awaited: "
+                "write `async with agentbus.connect() as bus:`"
+            )
+
+        def __enter__(self) -> NoReturn:
+            raise Misuse(
+                reason="agentbus.connect() is for coroutines: write `async with agentbus.connect() as bus:`, or "
+                "without an event loop `with agentbus.sync.connect() as bus:`"
+            )
+
+        def __exit__(self, *error: object) -> None: ...
+
     async def _close(self) -> BaseException | None:
         """Stop everything; return the exception that had ended the background task, if any."""
         left = not self._engine.process
@@ -201,12 +232,12 @@ class Bus:
         ...                        expects={"scope-analyzer": "planning-scope"}) as session:
         ...     await session.progress(10)
         """
-        return open_session(self, operation, milestone, id, expects, metadata)
+        opening = open_session(self, operation, milestone, id, expects, metadata)
+        return Block(opening, Session, "bus.session(…)", "session", "`await bus.sessions.open(id)` to only take part")
 
     # Agents
 
-    @asynccontextmanager
-    async def agent(self, id: str, *, type: str, **options: Unpack[AgentOptions]) -> AsyncIterator[Agent]:
+    def agent(self, id: str, *, type: str, **options: Unpack[AgentOptions]) -> AbstractAsyncContextManager[Agent]:
         """Register an agent for the length of a block; the options are those of ``register``.
 
         Leaving the block ends it: completed; failed, with the error, after an exception; stopped when cancelled.
@@ -215,6 +246,14 @@ class Bus:
         ...     async for message in executor.inbox():
         ...         ...
         """
+        return self._agent_block(id, type, options, "bus.agent(…)")
+
+    def _agent_block(self, id: str, type: str, options: AgentOptions, call: str) -> AbstractAsyncContextManager[Agent]:
+        otherwise = "`agent = await bus.register(…)` for an agent that outlives a block"
+        return Block(self._run_agent(id, type, options), Agent, call, "agent", otherwise)
+
+    @asynccontextmanager
+    async def _run_agent(self, id: str, type: str, options: AgentOptions) -> AsyncIterator[Agent]:
         agent = await self.register(id, type=type, **options)
         try:
             yield agent

@@ -63,6 +63,11 @@ class Document:
     {'phases': ['design', 'build']}
     """
 
+    session: str
+    """The id of its session."""
+    name: str
+    """Its name."""
+
     def __init__(
         self, engine: Engine, limit: int, session: str, name: str, *, default: Any = None, keep: int = KEEP_VERSIONS
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
@@ -58,10 +59,6 @@ _RETRY_AFTER = 1.0
 class Message:
     """A message that this agent has received, under a lease.
 
-    ``payload`` is its content (a Struct, if this bus has one for the type). Its other attributes are ``message_id``,
-    ``type``, ``sender``, ``recipient``, ``priority``, ``attempts`` (this delivery included), ``session``,
-    ``correlation``, ``created`` (wall-clock milliseconds) and ``headers`` (text to text, may be empty).
-
     Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end
     the acknowledgement and everything done through the unit are one commit.
 
@@ -70,6 +67,29 @@ class Message:
 
     An exception in the block releases the message with backoff, and propagates.
     """
+
+    id: int
+    """Its number on the bus."""
+    message_id: str
+    """The id that its sender gave it, or ``m-`` and its number."""
+    type: str
+    """Its type."""
+    sender: str
+    """The agent that sent it."""
+    recipient: str
+    """The address it was sent to: this agent, ``pool:name`` or ``topic:name``."""
+    priority: int
+    """From 0 to 9, 9 is the most urgent."""
+    attempts: int
+    """Its deliveries, this one included."""
+    session: str | None
+    """Its session, if any."""
+    correlation: str | None
+    """A name that it shares with the messages it belongs to."""
+    created: int
+    """When it was sent, in milliseconds of wall-clock time."""
+    headers: dict[str, str]
+    """Its metadata, text to text; may be empty."""
 
     __slots__ = (
         "_agent",
@@ -123,8 +143,6 @@ class Message:
         # A payload that does not match its Struct must still be received and settled, so a Struct is decoded on access.
         self._payload: Any = decode(self._text) if self._payload_type is None else _NOT_DECODED
         self.attempts = row.attempts + counted
-
-        # Internal to the package.
         self._before = row.attempts
         """The attempts before this delivery."""
         self._lease: Lease = row.delivered
@@ -169,7 +187,7 @@ class Message:
         return decode(self._text)
 
     @overload
-    def decode(self, as_: type[T]) -> T: ...
+    def decode(self, as_: builtins.type[T]) -> T: ...
     @overload
     def decode(self, as_: Any) -> Any: ...
     def decode(self, as_: Any) -> Any:
@@ -283,7 +301,7 @@ class Message:
         return self._unit
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: builtins.type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         unit, self._unit = self._unit, None
         assert unit is not None  # noqa: S101 - set on entering

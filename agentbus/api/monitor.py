@@ -356,12 +356,15 @@ class PeriodicJob(msgspec.Struct, frozen=True):
 class Monitor:
     """A monitor that runs for the length of its block, made by ``bus.monitor(…)``.
 
-    ``sweeps`` counts its sweeps, ``last`` is the result of the last one.
-
     >>> async with bus.monitor(interval=5, suspect_after=60) as monitor:              # doctest: +SKIP
     ...     async for finding in monitor.findings():
     ...         print(finding.text)
     """
+
+    sweeps: int
+    """The number of its sweeps."""
+    last: Sweep | None
+    """The result of its last sweep."""
 
     def __init__(
         self,
@@ -375,7 +378,7 @@ class Monitor:
         threads: Threads | None = None,
     ) -> None:
         self.sweeps = 0
-        self.last: Sweep | None = None
+        self.last = None
         self._engine = engine
         self._sweeper = sweeper
         self._interval = interval

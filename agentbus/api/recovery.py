@@ -171,6 +171,9 @@ class RecoveryPlan:
     abandon: ends it as failed, with your reason
     """
 
+    record: RecoveryRecord
+    """Everything the plan is based on, as a record."""
+
     def __init__(
         self, engine: Engine, record: RecoveryRecord, basis: PlanBasis, *, max_payload: int, max_snapshot: int
     ) -> None:

@@ -81,6 +81,11 @@ class Participants:
     ...     await meeting.finish(member, await ask(member))
     """
 
+    session: str
+    """The id of its session."""
+    name: str
+    """Its name."""
+
     def __init__(self, engine: Engine, limit: int, session: str, name: str) -> None:
         self.session = session
         self.name = check_name(name, "name")
@@ -177,13 +182,22 @@ class Session:
     """A session, made by ``bus.session(…)``, which owns it and ends it with its block, or by ``bus.sessions.open(id)``,
     which only takes part.
 
-    ``continued`` is True when an earlier session with this id resumed.
-
     >>> async with bus.session("planning", milestone="ms-123") as session:            # doctest: +SKIP
     ...     async with session.agent("planner-1", type="planner") as planner:
     ...         ...
     ...     await session.document("planning_output").save({"phases": 3})
     """
+
+    id: str
+    """Its id."""
+    operation: str
+    """The operation that it coordinates."""
+    milestone: str | None
+    """The milestone of the operation, if any."""
+    continued: bool
+    """True when an earlier session with this id resumed."""
+    ended: bool
+    """True once this program has completed or failed it."""
 
     def __init__(
         self,
@@ -280,7 +294,8 @@ class Session:
         >>> async with session.agent("planner-1", type="planner") as planner:         # doctest: +SKIP
         ...     ...
         """
-        return self._bus.agent(id, type=type, session=self._check_session(options), **options)
+        session = self._check_session(options)
+        return self._bus._agent_block(id, type, {**options, "session": session}, "session.agent(…)")
 
     async def expect(self, id: str, *, type: str, within: float | None = None, **about: Unpack[ProfileOptions]) -> None:
         """Announce a future agent of this session, as ``bus.expect`` does.

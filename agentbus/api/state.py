@@ -63,6 +63,9 @@ class State:
     {'files': 12}
     """
 
+    scope: str
+    """The name of its scope."""
+
     def __init__(self, bus: Bus, scope: str, agent: Agent | None = None) -> None:
         self.scope = scope
         self._bus = bus

@@ -404,7 +404,7 @@ class BusClosed(Misuse):
 
     code = "bus_closed"
     text = "the bus is closed"
-    fix_text = "use it inside `async with agentbus.connect()`"
+    fix_text = "use it inside `async with agentbus.connect()`, or `with agentbus.sync.connect()`"
     shell_fix_text = "run the command again"
 
 
@@ -432,7 +432,10 @@ class NoEventLoop(Misuse):
 
     code = "no_event_loop"
     text = "agentbus requires asyncio: {found}"
-    fix_text = "run it with asyncio.run(main()) or anyio.run(main, backend='asyncio')"
+    fix_text = (
+        "run it with asyncio.run(main()) or anyio.run(main, backend='asyncio'); without an event loop use "
+        "agentbus.sync.connect()"
+    )
 
     def __init__(self, **facts: Any) -> None:
         library = facts.get("library")

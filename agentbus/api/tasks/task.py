@@ -94,6 +94,9 @@ class Child(Generic[R]):
     >>> report = await child                                                          # doctest: +SKIP
     """
 
+    id: str
+    """The id of the sub-task."""
+
     def __init__(self, task: Task, id: str, place: StepIdentity, known: Recorded | None, as_: Any) -> None:
         self.id = id
         self._place = place
@@ -109,13 +112,23 @@ class Child(Generic[R]):
 
 
 class Task:
-    """A task as its workflow sees it. ``id``, ``name``, ``session``, ``context`` and ``settings`` are those it was
-    started with or edited to.
+    """A task as its workflow sees it.
 
     >>> @agentbus.workflow("feature")                                                 # doctest: +SKIP
     ... async def feature(task: agentbus.Task, request: str) -> str:
     ...     return await task.step("plan", make_plan, request)
     """
+
+    id: str
+    """Its id."""
+    name: str
+    """Its name for display."""
+    session: str | None
+    """Its session, if any."""
+    context: dict[str, Any]
+    """The data for the workflow that it was started with or edited to."""
+    settings: dict[str, Any]
+    """The settings that it was started with or edited to."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -123,8 +136,8 @@ class Task:
         self.id = claimed.id
         self.name = claimed.name
         self.session = claimed.session
-        self.context: dict[str, Any] = decode(claimed.context)
-        self.settings: dict[str, Any] = decode(claimed.settings)
+        self.context = decode(claimed.context)
+        self.settings = decode(claimed.settings)
 
     def __repr__(self) -> str:
         return f"<Task {self.id}>"
