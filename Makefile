@@ -22,7 +22,7 @@ endef
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-matrix faults bench schemas picture clean
+.PHONY: help demo test test-matrix faults bench schemas sync picture clean
 
 help:
 	@echo "make demo    watch a team be killed and resume its work"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-matrix  run the conformance suite with the oldest and the newest dependencies (PYTHON=python3.13)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ and docs/errors.md from the code"
+	@echo "make sync    write agentbus/sync/client/ from the asynchronous API"
 	@echo "make picture record the demo as docs/images/demo.svg"
 	@echo "make bench   measure everything against others, in ten minutes (BENCH_ARGS=\"--quick\": in one; build/benchmarks)"
 	@echo "make clean   remove .venv, caches and builds (never a bus)"
@@ -65,6 +66,9 @@ bench: $(VENV)/.installed-bench
 schemas: $(VENV)/.installed
 	@$(BIN)/python -m agentbus.cli.json_schemas
 	@$(BIN)/python -m tests.support.error_reference
+
+sync: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.support.sync_client
 
 picture: $(VENV)/.installed
 	@$(BIN)/python docs/images/record.py

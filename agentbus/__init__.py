@@ -6,6 +6,8 @@
         async with bus.agent("planner-1", type="planner") as planner:
             await planner.send("executor-1", "task_assignment", {"phase": "design"})
 
+``agentbus.sync`` has the same names without an event loop.
+
 Names are imported when they are first used, so that the command line starts without asyncio.
 """
 
@@ -15,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentbus import errors, records
+    from agentbus import errors, records, sync
     from agentbus.api.agent import Agent
     from agentbus.api.bus import Bus, connect, doctor
     from agentbus.api.documents import Document
@@ -63,6 +65,7 @@ __all__ = [
     "pool",
     "records",
     "restore_backup",
+    "sync",
     "topic",
     "workflow",
 ]
@@ -97,7 +100,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "records"):
+    if name in ("errors", "records", "sync"):
         return import_module(f"agentbus.{name}")
     home = _HOMES.get(name)
     if home is None:

@@ -42,6 +42,7 @@ PUBLIC = [
     "pool",
     "records",
     "restore_backup",
+    "sync",
     "topic",
     "workflow",
 ]

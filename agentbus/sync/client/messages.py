@@ -1,0 +1,114 @@
+"""``bus.messages``: messages of any status, dead letters and cleaning up; ``bus.quotas``: the limits of a bus.
+
+Written by ``make sync`` from ``agentbus.api.messages``: change that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentbus.api import messages as api
+from agentbus.core.validation import PAGE_SIZE
+from agentbus.sync.client.base import Wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Unpack
+
+    from agentbus.api.messages import Finished, QuotaChanges
+    from agentbus.core.addresses import Address
+    from agentbus.records import MessageRecord, Page, QuotaPolicy
+
+
+class Messages(Wrapper[api.Messages], wraps=api.Messages):
+    """The messages of the bus.
+
+    >>> for letter in bus.messages.dead().items:                              # doctest: +SKIP
+    ...     print(letter.message_id, letter.error)
+    """
+
+    __slots__ = ()
+
+    def get(self, message_id: str) -> MessageRecord | None:
+        """Return a message by its message_id, or None. Of a published message, the newest copy.
+
+        >>> bus.messages.get("m-7")                                             # doctest: +SKIP
+        """
+        return self._call(self._inner.get, message_id)
+
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        type: str | None = None,
+        sender: str | None = None,
+        to: str | Address | None = None,
+        session: str | None = None,
+        correlation: str | None = None,
+        holder: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[MessageRecord]:
+        """Return messages, newest first. ``holder``: those leased to this agent.
+
+        >>> page = bus.messages.list(to="executor-1", status="queued")          # doctest: +SKIP
+        """
+        return self._call(
+            self._inner.list,
+            status=status,
+            type=type,
+            sender=sender,
+            to=to,
+            session=session,
+            correlation=correlation,
+            holder=holder,
+            cursor=cursor,
+            limit=limit,
+        )
+
+    def dead(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[MessageRecord]:
+        """Return dead letters, newest first, each with its last error.
+
+        >>> letters = bus.messages.dead()                                       # doctest: +SKIP
+        """
+        return self._call(self._inner.dead, cursor=cursor, limit=limit)
+
+    def requeue(self, *message_ids: str) -> int:
+        """Requeue dead letters: all, or none. Their attempts restart at zero. Return their number.
+
+        >>> bus.messages.requeue("m-7", "m-9")                                  # doctest: +SKIP
+        """
+        return self._call(self._inner.requeue, *message_ids)
+
+    def purge(self, *, status: Finished | None = None, older_than: float = 0) -> int:
+        """Delete finished messages that are older than this many seconds, dead letters only with ``status="dead"``.
+        Return their number.
+
+        >>> bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
+        """
+        return self._call(self._inner.purge, status=status, older_than=older_than)
+
+
+class Quotas(Wrapper[api.Quotas], wraps=api.Quotas):
+    """``bus.quotas``: limits that keep a runaway agent from starving the others. None is set by default.
+
+    >>> bus.quotas.change(depth=10_000, rate=50)                                # doctest: +SKIP
+    """
+
+    __slots__ = ()
+
+    def policy(self) -> QuotaPolicy:
+        """Return the quotas of this bus.
+
+        >>> bus.quotas.policy().depth                                         # doctest: +SKIP
+        10000
+        """
+        return self._call(self._inner.policy)
+
+    def change(self, **changes: Unpack[QuotaChanges]) -> QuotaPolicy:
+        """Set quotas for all processes; those not named are unchanged, None removes one. The names are those of
+        ``records.QuotaPolicy``. Return the new quotas.
+
+        >>> bus.quotas.change(depth=10_000, rate=50, size=2 * 1024**3)          # doctest: +SKIP
+        """
+        return self._call(self._inner.change, **changes)
