@@ -43,13 +43,11 @@ class _Call(Generic[T]):
 
     # On the loop
 
-    def start(self, running: set[_Call[Any]]) -> None:
+    def start(self) -> None:
         if self._cancelled:
             self.end()
-            return
-        running.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(lambda _: running.discard(self))
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -76,10 +74,12 @@ class _Call(Generic[T]):
     def outcome(self) -> T:
         error, self.error = self.error, None
         try:
+            closed = isinstance(error, asyncio.CancelledError) or (error is None and self.result is _NOTHING)
+            if closed and not self._cancelled:
+                # The loop was stopped.
+                raise BusClosed
             if error is not None:
                 raise error
-            if self.result is _NOTHING:
-                raise BusClosed
             return self.result
         finally:
             # Break the reference cycle: the traceback refers to this frame.
@@ -94,7 +94,8 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event | None = None
-        self._running: set[_Call[Any]] = set()
+        self._calls: set[_Call[Any]] = set()
+        """The calls that threads wait for."""
         self._closers: list[Callable[[], object]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -112,8 +113,10 @@ class Portal:
         _open.add(self)
 
     def stop(self) -> None:
-        """Stop the loop, and wait for its thread."""
+        """Stop the loop, and wait for its thread. A forked child leaves both to its parent."""
         _open.discard(self)
+        if self._pid != os.getpid():
+            return
         loop, thread, stopping = self._loop, self._thread, self._stopping
         if loop is not None and thread is not None and stopping is not None:
             with suppress(RuntimeError):  # it has ended
@@ -156,21 +159,30 @@ class Portal:
         """Do as ``call`` does. ``release`` gets a result that an interrupted caller did not receive."""
         loop = self.check()
         call = _Call(lambda: work(*args, **kwargs))
+        # Before it is scheduled: the end of the loop ends every call that is known.
+        self._calls.add(call)
         try:
-            loop.call_soon_threadsafe(call.start, self._running, context=copy_context())
+            self._run(loop, call, release)
+        finally:
+            self._calls.discard(call)
+        return call.outcome()
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop, call: _Call[T], release: Callable[[T], Awaitable[object]] | None) -> None:
+        try:
+            loop.call_soon_threadsafe(call.start, context=copy_context())
         except RuntimeError:
             raise BusClosed from None
         try:
             call.wait()
         except BaseException:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(call.cancel)
                 call.wait(GRACE)
                 if release is not None and call.error is None and call.result is not _NOTHING:
                     result = call.result
-                    loop.call_soon_threadsafe(_Call(lambda: release(result)).start, self._running)
+                    loop.call_soon_threadsafe(_Call(lambda: release(result)).start)
             raise
-        return call.outcome()
 
     # On the thread
 
@@ -179,7 +191,7 @@ class Portal:
             asyncio.run(self._main(ready))
         finally:
             self._loop = None
-            for call in tuple(self._running):
+            for call in tuple(self._calls):
                 call.end()
 
     async def _main(self, ready: threading.Event) -> None:
@@ -187,6 +199,19 @@ class Portal:
         self._loop = asyncio.get_running_loop()
         ready.set()
         await self._stopping.wait()
+
+
+def _forget_in_child() -> None:
+    """Leave the loops to the parent process: their threads do not exist here."""
+    for portal in tuple(_open):
+        with suppress(Exception):
+            for task in asyncio.all_tasks(portal._loop):
+                # Otherwise each would be reported as lost when this process ends.
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @atexit.register

@@ -7,6 +7,7 @@ hand.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, ParamSpec, T
 from agentbus.api.block import Block, is_public
 from agentbus.api.bus import Bus
 from agentbus.api.message import Message, check_handler
-from agentbus.errors import Misuse
+from agentbus.errors import BusForked, Misuse
 from agentbus.sync.portal import OpenBlock, Portal, iterate
 
 I_co = TypeVar("I_co", covariant=True)
 P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W", bound="Wrapper[Any]")
+
+log = logging.getLogger("agentbus")
 
 _WRAPPERS: dict[type[Any], type[Wrapper[Any]]] = {}
 
@@ -207,6 +210,11 @@ class BusBase(Wrapper[Bus]):
         try:
             kind = None if error is None else type(error)
             self._portal.call(self._inner.__aexit__, kind, error, None)
+        except BusForked as forked:
+            # Only the process that opened the bus can close it.
+            if error is None:
+                raise
+            log.warning("the bus was not closed: %s", forked)
         finally:
             self._portal.stop()
 
