@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import cached_property
 from itertools import pairwise
@@ -72,7 +72,7 @@ from agentbus.records import Checkpoint, CheckpointSummary
 
 if TYPE_CHECKING:
     from agentbus.api.bus import Bus
-    from agentbus.api.sending import OutgoingMessage, PayloadChecker
+    from agentbus.api.sending import Outgoing, PayloadChecker
     from agentbus.core.cancellation import Threads
 
 R = TypeVar("R")
@@ -141,7 +141,7 @@ class Agent:
         (receipt,) = await send_drafts(self, draft_from(self, to, type, payload, options))
         return receipt
 
-    async def send_many(self, messages: Iterable[OutgoingMessage | Sequence[Any]]) -> list[Receipt]:
+    async def send_many(self, messages: Iterable[Outgoing]) -> list[Receipt]:
         """Send many messages in one commit: all, or none. An error has the position of the invalid one as ``item``.
 
         Each message is a ``(to, type, payload)``, a ``(to, Struct)``, or a dict with the arguments of ``send``.
@@ -449,7 +449,7 @@ class Agent:
 
     @property
     def _renewer(self) -> Renewer:
-        return self._bus.renewer
+        return self._bus._renewer
 
     def _write(
         self,

@@ -150,7 +150,7 @@ class Bus:
         try:
             entry = await self._engine.open()
             await evict_dead_processes(self._engine, entry.peers)
-            self.renewer = await self._heartbeat.start()
+            self._renewer = await self._heartbeat.start()
             await self._backup_on_open()
             await self.recovery._on_open(self._ask)
         except BaseException:

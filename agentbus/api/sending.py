@@ -95,6 +95,12 @@ class OutgoingMessage(SendOptions, total=False):
     payload: Any
 
 
+Outgoing: TypeAlias = (
+    OutgoingMessage | tuple[str | Address, str | msgspec.Struct] | tuple[str | Address, str, Any] | list[Any]
+)
+"""A message for ``Agent.send_many``."""
+
+
 class Sender(Protocol):
     """The attributes of an agent that sending needs."""
 

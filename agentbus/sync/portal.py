@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import math
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -26,6 +27,8 @@ T = TypeVar("T")
 log = logging.getLogger("agentbus")
 
 _NOTHING: Any = object()
+_LONGEST_SLEEP = 0.5
+"""Seconds after which a waiting main thread wakes for the handlers of signals."""
 _open: set[Portal] = set()
 """The portals that the end of the interpreter closes."""
 
@@ -37,7 +40,10 @@ class _Call(Generic[T]):
         self.result: T = _NOTHING
         self.error: BaseException | None = None
         self._work = work
-        self._done = threading.Event()
+        # A plain lock: an exception of a signal handler in threading.Event leaves it unusable.
+        self._waiting = threading.Lock()
+        self._waiting.acquire()
+        self._ended = False
         self._task: asyncio.Task[None] | None = None
         self._cancelled = False
 
@@ -64,12 +70,21 @@ class _Call(Generic[T]):
             self.end()
 
     def end(self) -> None:
-        self._done.set()
+        if not self._ended:
+            self._ended = True
+            self._waiting.release()
 
     # On the thread of the caller
 
-    def wait(self, seconds: float | None = None) -> None:
-        self._done.wait(seconds)
+    def wait(self, seconds: float = math.inf) -> None:
+        """Wait for the end of the call, at most ``seconds``.
+
+        A signal may be delivered to another thread, or just before this one sleeps. Its handler runs on the main
+        thread, as soon as that runs Python code, so the main thread must not sleep for long.
+        """
+        longest = _LONGEST_SLEEP if threading.current_thread() is threading.main_thread() else threading.TIMEOUT_MAX
+        while not self._ended and seconds > 0 and not self._waiting.acquire(timeout=min(seconds, longest)):
+            seconds -= longest
 
     def outcome(self) -> T:
         error, self.error = self.error, None
@@ -169,11 +184,13 @@ class Portal:
 
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop, call: _Call[T], release: Callable[[T], Awaitable[object]] | None) -> None:
+        context = copy_context()
         try:
-            loop.call_soon_threadsafe(call.start, context=copy_context())
-        except RuntimeError:
-            raise BusClosed from None
-        try:
+            # In the same block as the wait: a call that has started must not outlive an interruption.
+            try:
+                loop.call_soon_threadsafe(call.start, context=context)
+            except RuntimeError:
+                raise BusClosed from None
             call.wait()
         except BaseException:
             with suppress(RuntimeError):  # the loop is closed

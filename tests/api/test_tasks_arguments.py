@@ -140,7 +140,7 @@ async def test_sub_tasks_are_checked_too(bus: Bus, clock: FakeClock) -> None:
     @agentbus.workflow("parent")
     async def parent(task: Task, by_name: bool) -> None:
         try:
-            await task.start("feature" if by_name else feature, 5)
+            await task.start("feature" if by_name else feature, 5)  # type: ignore[arg-type]
         except WrongArguments as error:
             caught.append(error.reason)
 

@@ -73,6 +73,7 @@ class Module:
                 self._running.add(f"from agentbus.sync.client.base import {name}")
         if re.search(r"\bcast\(", body):
             self._running.add("from typing import cast")
+        if "cast(Any, " in body:
             self._running.add("from typing import Any")
         if "@overload" in body:
             self._running.add("from typing import overload")

@@ -362,7 +362,15 @@ class Task:
         workflow: Workflow[..., Any] | str,
         *arguments: Any,
         keywords: Mapping[str, Any] | None = None,
-        returns: Any = None,
+        returns: Any,
+        **options: Unpack[ChildOptions],
+    ) -> Child[Any]: ...
+    @overload
+    async def start(
+        self,
+        workflow: str,
+        *arguments: Any,
+        keywords: Mapping[str, Any] | None = None,
         **options: Unpack[ChildOptions],
     ) -> Child[Any]: ...
     async def start(  # type: ignore[misc]  # mypy compares *arguments: Any with a TypeVarTuple

@@ -5,21 +5,21 @@ Written by ``make sync`` from ``agentbus.api.agent``: change that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agentbus.api import agent as api
 from agentbus.core.validation import LEASE
 from agentbus.sync.client.base import Wrapper, unwrap_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
-    from typing import Unpack
+    from typing import Any, Unpack
 
     import msgspec
 
     from agentbus.api import checkpoints
-    from agentbus.api.sending import OutgoingMessage, SendOptions
+    from agentbus.api.sending import Outgoing, SendOptions
     from agentbus.core.addresses import Address
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint, CheckpointSummary
@@ -74,7 +74,7 @@ class Agent(Wrapper[api.Agent], wraps=api.Agent):
         """
         return self._call(self._inner.send, to, type, payload, **options)
 
-    def send_many(self, messages: Iterable[OutgoingMessage | Sequence[Any]]) -> list[Receipt]:
+    def send_many(self, messages: Iterable[Outgoing]) -> list[Receipt]:
         """Send many messages in one commit: all, or none. An error has the position of the invalid one as ``item``.
 
         Each message is a ``(to, type, payload)``, a ``(to, Struct)``, or a dict with the arguments of ``send``.

@@ -5,7 +5,7 @@ Written by ``make sync`` from ``agentbus.api.bus``: change that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agentbus.api import bus as api
 from agentbus.api.bus import KEEP_BACKUPS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
-    from typing import Literal, Unpack
+    from typing import Any, Literal, Unpack
 
     from msgspec import Struct
 

@@ -5,7 +5,7 @@ Written by ``make sync`` from ``agentbus.api.recovery``: change that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agentbus.api import recovery as api
 from agentbus.api.recovery import WITHIN
@@ -14,6 +14,7 @@ from agentbus.sync.client.base import Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from agentbus.records import (
         AgentRecord,

@@ -5,7 +5,7 @@ Written by ``make sync`` from ``agentbus.api.session``: change that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agentbus.api import session as api
 from agentbus.core.validation import KEEP_VERSIONS, PAGE_SIZE
@@ -14,7 +14,7 @@ from agentbus.sync.client.base import Wrapper
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
-    from typing import Unpack
+    from typing import Any, Unpack
 
     from agentbus.api.agents import MemberOptions, ProfileOptions
     from agentbus.api.checkpoints import CheckpointOptions
