@@ -1,9 +1,8 @@
 """The API without an event loop: the same names, arguments and errors, for scripts, notebooks and threads.
 
-    import agentbus
-
-    with agentbus.sync.connect() as bus, bus.agent("planner-1", type="planner") as planner:
-        planner.send("executor-1", "task_assignment", {"phase": "design"})
+>>> with agentbus.sync.connect() as bus:                                              # doctest: +SKIP
+...     with bus.agent("planner-1", type="planner") as planner:
+...         planner.send("executor-1", "task_assignment", {"phase": "design"})
 
 The calls run on an event loop that the bus has on a thread of its own. The loop sends the heartbeats of the agents and
 renews their leases while the script computes. A bus and everything made by it can be used from any thread, but a unit

@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -340,3 +340,42 @@ async def test_the_reply_to_a_request_may_be_acknowledged_but_need_not(bus: Bus)
         answer = await soon(asking)
     await answer.ack()
     assert (await bus.stats()).messages == {"acked": 2}
+
+
+def _with(value: Any) -> None:
+    with value:
+        pytest.fail("this block must not run")
+
+
+async def _await(value: Any) -> None:
+    await value
+
+
+WRONG_FORMS: dict[str, tuple[Callable[[Bus], Any], str]] = {
+    "with connect()": (lambda bus: _with(agentbus.connect("nowhere")), "async with agentbus.connect() as bus:"),
+    "await connect()": (lambda bus: _await(agentbus.connect("nowhere")), "async with agentbus.connect() as bus:"),
+    "with bus.agent()": (lambda bus: _with(bus.agent("b", type="worker")), "async with bus.agent(…) as agent:"),
+    "await bus.agent()": (lambda bus: _await(bus.agent("b", type="worker")), "async with bus.agent(…) as agent:"),
+    "bus.agent().send": (lambda bus: cast(Any, bus.agent("b", type="worker")).send("a", "note"), "agent.send"),
+    "bus.agent().id": (lambda bus: cast(Any, bus.agent("b", type="worker")).id, "agent.id"),
+    "await bus.session()": (lambda bus: _await(bus.session("planning")), "async with bus.session(…) as session:"),
+    "bus.session().agent": (lambda bus: cast(Any, bus.session("planning")).agent("b", type="worker"), "session.agent"),
+}
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize("name", WRONG_FORMS)
+async def test_a_wrong_form_shows_the_right_one(bus: Bus, name: str) -> None:
+    use, form = WRONG_FORMS[name]
+    with pytest.raises(Misuse) as refused:
+        made = use(bus)
+        if asyncio.iscoroutine(made):
+            await made
+    assert form in str(refused.value)
+    assert await bus.agents.get("b") is None
+    assert (await bus.sessions.list()).items == []
+
+
+@pytest.mark.one_engine
+async def test_a_block_has_no_other_attributes(bus: Bus) -> None:
+    assert not hasattr(bus.agent("b", type="worker"), "nothing")

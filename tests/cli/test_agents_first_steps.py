@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from tests.cli.conftest import Shell
@@ -32,3 +36,11 @@ def test_where_there_is_no_bus_it_says_how_to_make_one(nowhere: Shell) -> None:
     assert error["code"] == "no_bus"
     assert "agentbus init" in error["fix"]
     assert list(nowhere.directory.iterdir()) == []
+
+
+def test_the_package_is_the_command_line_too(shell: Shell) -> None:
+    """``python -m agentbus``, in a real interpreter: the fork server has imported the package."""
+    command = [sys.executable, "-m", "agentbus", "status", "--json"]
+    ended = subprocess.run(command, cwd=shell.directory, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["schema_version"] == 1

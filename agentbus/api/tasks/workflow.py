@@ -74,7 +74,7 @@ class ChildOptions(TypedDict, total=False):
     settings: Mapping[str, Any] | None
     """Settings for the workflow, which ``task.settings`` returns."""
     restarts: int
-    """How often a failed task restarts (default 0)."""
+    """Restarts of a failed task, at most (default 0)."""
     backoff: float
     """Seconds before the first restart; the delays grow."""
     max_losses: int

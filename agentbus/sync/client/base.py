@@ -1,4 +1,4 @@
-"""What the classes of the synchronous API share. Each wraps an object of the asynchronous API, whose methods it calls
+"""The base classes of the synchronous API. Each class wraps an object of the asynchronous API, whose methods it calls
 on the event loop of the bus.
 
 The other modules of this package are written by ``make sync`` from the asynchronous API, which alone is written by
