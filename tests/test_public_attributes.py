@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
@@ -14,6 +15,7 @@ import agentbus
 from agentbus import sync
 from agentbus.api.block import is_public
 from tests.support import sync_client
+from tests.test_structure import WORKED_WITH
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "sync.md"
 
@@ -99,6 +101,20 @@ def test_the_synchronous_classes_are_those_that_the_asynchronous_ones_make() -> 
         expected, found = ast.parse(text), ast.parse((sync_client.TARGET / name).read_text(encoding="utf-8"))
         assert imports(found) == imports(expected), name
         assert content(found) == content(expected), name
+
+
+@pytest.mark.parametrize(
+    "kind", list(dict.fromkeys([*WORKED_WITH, *NAMES])), ids=lambda kind: f"{kind.__module__}.{kind.__name__}"
+)
+def test_no_method_takes_untyped_keywords(kind: type[object]) -> None:
+    """``mypy`` would accept any name."""
+    for name in public(dir(kind)):
+        method = getattr(kind, name)
+        if inspect.isfunction(method):
+            for signature in map(inspect.signature, get_overloads(method) or [method]):
+                for parameter in signature.parameters.values():
+                    if parameter.kind is parameter.VAR_KEYWORD:
+                        assert re.match(r"Unpack\[|P\.kwargs$", str(parameter.annotation)), f"{kind}.{name}"
 
 
 def test_the_synchronous_methods_have_the_same_parameters() -> None:

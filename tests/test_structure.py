@@ -27,7 +27,7 @@ from agentbus.api.recovery import Recovery
 from agentbus.api.sessions import Sessions
 from agentbus.api.state import UnitState
 from agentbus.api.tasks.client import Control, Tasks
-from agentbus.api.tasks.task import Child, Task
+from agentbus.api.tasks.task import Child, ConfiguredTask, Task
 from agentbus.operations.copy import TABLES
 from agentbus.operations.rows import COLUMNS
 from tests.support.source import package_nodes, package_tree, syntax_tree
@@ -367,6 +367,7 @@ WORKED_WITH = (
     Bus,
     Checkpoints,
     Child,
+    ConfiguredTask,
     Control,
     Document,
     Messages,

@@ -201,6 +201,16 @@ class Portal:
                     loop.call_soon_threadsafe(_Call(lambda: release(result)).start)
             raise
 
+    def finish(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run the last call of an object, unless the bus is closed. The garbage collector may call this on any thread,
+        also on that of the loop, which does not wait."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None and threading.get_ident() == thread.ident:
+            loop.call_soon(_Call(work).start)
+            return
+        with suppress(BusClosed, BusForked):
+            self.call(work)
+
     # On the thread
 
     def _serve(self, ready: threading.Event) -> None:
@@ -210,6 +220,7 @@ class Portal:
             self._loop = None
             for call in tuple(self._calls):
                 call.end()
+            ready.set()
 
     async def _main(self, ready: threading.Event) -> None:
         self._stopping = asyncio.Event()
@@ -240,8 +251,9 @@ def _close_all() -> None:
                     close()
 
 
-def iterate(portal: Portal, items: AsyncIterator[T]) -> Iterator[T]:
-    """Iterate over an asynchronous iterator; leaving the loop closes it."""
+def iterate(portal: Portal, items: AsyncIterator[T], release: Callable[[object], Awaitable[object]]) -> Iterator[T]:
+    """Iterate over an asynchronous iterator; leaving the loop closes it. ``release`` gets an item that an interrupted
+    caller did not receive."""
 
     async def step() -> tuple[T] | None:
         try:
@@ -254,12 +266,15 @@ def iterate(portal: Portal, items: AsyncIterator[T]) -> Iterator[T]:
         if closing is not None:
             await closing()
 
+    async def release_step(found: tuple[T] | None) -> None:
+        if found is not None:
+            await release(found[0])
+
     try:
-        while (found := portal.call(step)) is not None:
+        while (found := portal.call_releasing(release_step, step)) is not None:
             yield found[0]
     finally:
-        with suppress(BusClosed):
-            portal.call(close)
+        portal.finish(close)
 
 
 class OpenBlock(Generic[T]):

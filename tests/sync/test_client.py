@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -250,6 +251,21 @@ async def test_a_thread_with_a_running_event_loop_can_call_it(engine: Engine, bu
     assert agent.state.get("k") == 1
     async with engine.connect() as same:
         assert await same.state("a").get("k") == 1
+
+
+@pytest.mark.one_engine
+def test_an_abandoned_iterator_releases_what_it_reserved(bus: sync.Bus, agent: sync.Agent) -> None:
+    agent.send_many([("a", "note", number) for number in range(3)])
+    held = [agent.inbox(prefetch=3)]
+    next(held[0]).ack()
+    # As the garbage collector may do it, on the thread of the loop.
+    bus._portal.call(_drop, held)
+    eventually(lambda: bus.stats().messages == {"acked": 1, "queued": 2}, lambda: str(bus.stats().messages))
+
+
+async def _drop(held: list[Iterator[sync.Message]]) -> None:
+    held.clear()
+    gc.collect()
 
 
 @pytest.mark.one_engine

@@ -71,7 +71,7 @@ class Wrapper(Generic[I_co]):
 
     def _iterate(self, make: Callable[P, AsyncIterator[object]], *args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         self._portal.check()
-        return map(self._wrap, iterate(self._portal, make(*args, **kwargs)))
+        return map(self._wrap, iterate(self._portal, make(*args, **kwargs), _release))
 
     def _block(
         self, make: Callable[P, AbstractAsyncContextManager[object]], *args: P.args, **kwargs: P.kwargs
