@@ -225,6 +225,9 @@ class Module:
         kind = ast.unparse(one.annotation) if one.annotation is not None else ""
         if kind == "Handler":
             return f"self._handler({one.arg})"
+        if kind == "Iterable[Outgoing]":
+            # A generator of the caller runs on the thread of the caller.
+            return f"list({one.arg})"
         if not NAMES.search(kind):
             return one.arg
         return f"unwrap_all({one.arg})" if kind.startswith("Iterable") else f"unwrap({one.arg})"

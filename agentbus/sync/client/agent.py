@@ -81,7 +81,7 @@ class Agent(Wrapper[api.Agent], wraps=api.Agent):
 
         >>> agent.send_many([("a", "note", 1), {"to": "b", "type": "note", "priority": 9}])  # doctest: +SKIP
         """
-        return self._call(self._inner.send_many, messages)
+        return self._call(self._inner.send_many, list(messages))
 
     def publish(
         self, name: str, type: str | msgspec.Struct, payload: Any = None, **options: Unpack[SendOptions]
