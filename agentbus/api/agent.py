@@ -114,7 +114,7 @@ class Agent:
         """The number of its calls that wait for a message; waiting counts as activity."""
         self._mailboxes: Mailboxes
         """The mailboxes that it reads."""
-        self.replies: int
+        self._replies: int
         """The mailbox that replies to its requests go to."""
         self._bus = bus
         self._restored = registration.restored

@@ -71,7 +71,7 @@ class BlockingWaiters:
 
     @asynccontextmanager
     async def to(self, channel: str) -> AsyncIterator[BlockingWaiter]:
-        """Watch a channel for the length of a block, as ``bus.listening`` does."""
+        """Watch a channel for the length of a block, as ``Listening.to`` does."""
         waiter = self.listen((channel,))
         try:
             waiter.enter()

@@ -60,7 +60,7 @@ async def test_a_moderate_log_keeps_its_file_and_a_small_one_is_left_alone(
 ) -> None:
     async with agentbus.connect(tmp_path) as bus:
         asked: list[bool] = []
-        writer = bus.engine._writer  # type: ignore[attr-defined]
+        writer = bus._engine._writer  # type: ignore[attr-defined]
         checkpoint = writer.checkpoint
 
         async def noting(*, truncate: bool) -> bool:
@@ -108,7 +108,7 @@ async def test_writes_continue_during_checkpoints_and_their_cancellation(tmp_pat
         a = await worker(bus, "a")
         with reading(tmp_path):
             await fill(bus, tmp_path, 2 * MIB)
-        writer = bus.engine._writer  # type: ignore[attr-defined]
+        writer = bus._engine._writer  # type: ignore[attr-defined]
 
         async def checkpoints() -> None:
             for number in range(50):
