@@ -378,7 +378,7 @@ async def test_a_result_with_an_unknown_commit_outcome_is_looked_up(
             await write(agent, operation, request, **options)
         raise OutcomeUnknown(path="bus", reason="the connection was lost")
 
-    monkeypatch.setattr(Agent, "write", lossy)
+    monkeypatch.setattr(Agent, "_write", lossy)
     await bus.tasks.start(flow, id="t")
     await work_off(bus, flow)
     assert (await task_of(bus, "t")).result == "done"
