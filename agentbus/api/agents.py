@@ -24,10 +24,10 @@ from agentbus.core.validation import (
     name_or_none,
 )
 from agentbus.engine.interface import Engine
-from agentbus.errors import AgentExists, UnknownType
+from agentbus.errors import AgentExists, InvalidInput, UnknownType
 from agentbus.operations.agent_deletion import DeleteRequest, delete
 from agentbus.operations.agent_identity import Registration
-from agentbus.operations.agents import RegisterRequest, UpdateRequest, register, update
+from agentbus.operations.agents import DeclareRequest, RegisterRequest, UpdateRequest, register, update
 from agentbus.operations.common import INCOMPLETE
 from agentbus.operations.lookups import AgentFilter, get_agent, list_agents
 from agentbus.operations.rows import Profile
@@ -96,6 +96,32 @@ def registration(
         address_names(pools, "pool"),
         address_names(topics, "topic"),
         takeover,
+    )
+
+
+def expectation(
+    limit: int, id: str, type: str, session: str | None, within: float | None, about: ProfileOptions
+) -> RegisterRequest:
+    """Check the arguments of ``bus.expect``."""
+    return RegisterRequest(
+        check_agent(id),
+        check_name(type, "agent type"),
+        None,
+        profile(limit, {**about}, "session"),
+        session=name_or_none(session, "session"),
+        within=None if within is None else check_seconds(within, "within"),
+    )
+
+
+def declaration(addresses: Iterable[Address]) -> DeclareRequest:
+    """Check the arguments of ``bus.declare``."""
+    found = tuple(addresses)
+    for address in found:
+        if not isinstance(address, Address) or address.kind == "agent":
+            raise InvalidInput(reason=f"{address!r} is not a pool or a topic; agents are announced with expect()")
+    return DeclareRequest(
+        tuple(address.name for address in found if address.kind == "pool"),
+        tuple(address.name for address in found if address.kind == "topic"),
     )
 
 

@@ -13,7 +13,15 @@ from msgspec import Struct
 
 from agentbus.api import events
 from agentbus.api.agent import Agent
-from agentbus.api.agents import AgentOptions, Agents, ProfileOptions, profile, register_agent, registration
+from agentbus.api.agents import (
+    AgentOptions,
+    Agents,
+    ProfileOptions,
+    declaration,
+    expectation,
+    register_agent,
+    registration,
+)
 from agentbus.api.block import Block
 from agentbus.api.checkpoints import Checkpoints
 from agentbus.api.heartbeat import Heartbeat, Renewer
@@ -33,7 +41,7 @@ from agentbus.api.state import Listening, State
 from agentbus.api.tasks.client import Tasks
 from agentbus.api.types import Vocabulary, definition
 from agentbus.api.watchdog import MAX_BLOCKED
-from agentbus.core.addresses import Address, check_agent
+from agentbus.core.addresses import Address
 from agentbus.core.cancellation import Threads, check_callback, complete, finish_shielded, fire_and_forget
 from agentbus.core.clock import Clock, SystemClock
 from agentbus.core.files import check_path
@@ -49,22 +57,20 @@ from agentbus.core.validation import (
     SWEEP_INTERVAL,
     Durability,
     check_choice,
-    check_name,
     check_number,
     check_range,
     check_scope,
     check_seconds,
     check_text,
     error_text,
-    name_or_none,
     read_flag,
 )
 from agentbus.engine.interface import Engine, Progress
 from agentbus.engine.processes import evict_dead_processes
 from agentbus.engine.url import require_driver, server_url
-from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, Misuse, OutOfRange
+from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange
 from agentbus.operations.agent_identity import Registration
-from agentbus.operations.agents import DeclareRequest, EndRequest, RegisterRequest, declare, finish
+from agentbus.operations.agents import EndRequest, RegisterRequest, declare, finish
 from agentbus.operations.liveness import Rules
 from agentbus.operations.lookups import count
 from agentbus.operations.processes import LeaveRequest, leave
@@ -135,7 +141,7 @@ class Bus:
 
         self.agents = Agents(engine, max_payload)
         self.sessions = Sessions(self)
-        self.messages = Messages(engine)
+        self.messages = Messages(self)
         self.checkpoints = Checkpoints(engine, max_snapshot)
         self.tasks = Tasks(self)
         self.recovery = Recovery(engine, max_payload, max_snapshot)
@@ -296,31 +302,14 @@ class Bus:
 
         >>> await bus.expect("executor-1", type="executor")                           # doctest: +SKIP
         """
-        request = RegisterRequest(
-            check_agent(id),
-            check_name(type, "agent type"),
-            None,
-            profile(self._max_payload, {**about}, "session"),
-            session=name_or_none(session, "session"),
-            within=None if within is None else check_seconds(within, "within"),
-        )
-        await self._register(request)
+        await self._register(expectation(self._max_payload, id, type, session, within, about))
 
     async def declare(self, *addresses: Address) -> None:
         """Create pools and topics before an agent joins them.
 
         >>> await bus.declare(agentbus.pool("executors"), agentbus.topic("plans"))    # doctest: +SKIP
         """
-        for address in addresses:
-            if not isinstance(address, Address) or address.kind == "agent":
-                raise InvalidInput(reason=f"{address!r} is not a pool or a topic; agents are announced with expect()")
-        await self._engine.write(
-            declare,
-            DeclareRequest(
-                tuple(address.name for address in addresses if address.kind == "pool"),
-                tuple(address.name for address in addresses if address.kind == "topic"),
-            ),
-        )
+        await self._engine.write(declare, declaration(addresses))
 
     async def define(
         self,

@@ -1,11 +1,13 @@
-"""``bus.messages``: messages of any status, dead letters and cleaning up; ``bus.quotas``: the limits of a bus."""
+"""``bus.messages``: messages of any status, dead letters and cleaning up, and what people send; ``bus.quotas``: the
+limits of a bus."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, TypedDict, Unpack
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
-from agentbus.core.addresses import Address, parse_address
+from agentbus.api.sending import OPTIONS, SendOptions, draft_from, send_drafts
+from agentbus.core.addresses import Address, operator_name, parse_address
 from agentbus.core.validation import (
     MAX_PAGE,
     MESSAGE_STATUSES,
@@ -21,11 +23,23 @@ from agentbus.core.validation import (
     name_or_none,
 )
 from agentbus.engine.interface import Engine
+from agentbus.operations.agent_identity import Registration
 from agentbus.operations.lookups import MessageFilter, get_message, list_dead, list_messages
+from agentbus.operations.operators import enter_operator, find_operator
+from agentbus.operations.protocol import Actor, Operation
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
 from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
+from agentbus.operations.send import Receipt
 from agentbus.records import MessageRecord, Page, QuotaPolicy
 
+if TYPE_CHECKING:
+    import msgspec
+
+    from agentbus.api.sending import PayloadChecker
+    from agentbus.api.types import Vocabulary
+
+R = TypeVar("R")
+T = TypeVar("T")
 _PURGE_STEP = 5000
 
 Finished = Literal["acked", "dead", "expired"]
@@ -39,6 +53,42 @@ class QuotaChanges(TypedDict, total=False):
     size: int | None
 
 
+class Source(Protocol):
+    """An open bus, asynchronous or synchronous."""
+
+    @property
+    def _engine(self) -> Engine: ...
+    @property
+    def _vocabulary(self) -> Vocabulary: ...
+    @property
+    def _checker(self) -> PayloadChecker: ...
+
+
+class Operator:
+    """A person as the sender of messages: what ``api.sending`` needs of an agent."""
+
+    session = None
+
+    def __init__(self, bus: Source, registration: Registration) -> None:
+        self.id = registration.agent
+        self._actor = Actor(registration.agent, registration.epoch)
+        self._replies = registration.replies
+        self._engine = bus._engine
+        self._vocabulary = bus._vocabulary
+        self._checker = bus._checker
+        self._waiting = 0
+
+    def _write(self, operation: Operation[R, T], request: R, *, durable: bool | None = None) -> Awaitable[T]:
+        return self._engine.write(operation, request, durable=durable)
+
+
+async def register_operator(engine: Engine, name: str) -> Registration:
+    """Return the mailboxes of a person, created with the first use of the name."""
+    sender = operator_name(name)
+    found = await engine.read(find_operator, sender)
+    return await engine.write(enter_operator, sender) if found is None else found
+
+
 class Messages:
     """The messages of the bus.
 
@@ -46,8 +96,31 @@ class Messages:
     ...     print(letter.message_id, letter.error)
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, bus: Source) -> None:
+        self._bus = bus
+        self._engine = bus._engine
+
+    async def send(
+        self,
+        to: str | Address,
+        type: str | msgspec.Struct,
+        payload: Any = None,
+        *,
+        by: str,
+        **options: Unpack[SendOptions],
+    ) -> Receipt:
+        """Send a message as a person: its sender is ``operator:`` and the name ``by``. Agents send with ``agent.send``,
+        whose options these are.
+
+        A person is not registered. Replies, and messages to ``operator:ada``, wait in a mailbox that exists from the
+        first message on: ``bus.messages.list(to="operator:ada")``.
+
+        >>> await bus.messages.send("executor-1", "note", {"text": "use the new API"}, by="ada")   # doctest: +SKIP
+        """
+        check_options(options, OPTIONS)
+        operator = Operator(self._bus, await register_operator(self._engine, by))
+        (receipt,) = await send_drafts(operator, draft_from(operator, to, type, payload, options))
+        return receipt
 
     async def get(self, message_id: str) -> MessageRecord | None:
         """Return a message by its message_id, or None. Of a published message, the newest copy.

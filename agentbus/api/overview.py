@@ -1,4 +1,4 @@
-"""The state of the bus at a glance: counts, unfinished work by name, open questions, and capacity.
+"""The state of the bus at a glance: what failed, what waits, counts, unfinished work by name, and capacity.
 
 Shared by the interfaces. Imports no event loop: the synchronous API drives it too.
 """
@@ -13,17 +13,18 @@ import msgspec
 
 from agentbus.core.validation import read_number
 from agentbus.errors import InvalidInput, OutOfRange
-from agentbus.operations.lookups import count, last_seen
+from agentbus.operations.lookups import count, failed_agents, last_seen
 from agentbus.operations.processes import WriterLoad, read_writer_load
 from agentbus.operations.task_lookups import unsettled_steps
 from agentbus.records.entities import QueueDepth
 
 if TYPE_CHECKING:
     from agentbus.api.agents import Agents
+    from agentbus.api.messages import Messages
     from agentbus.api.sessions import Sessions
     from agentbus.api.tasks.client import Tasks
     from agentbus.engine.interface import Engine
-    from agentbus.records import SessionRecord, TaskRecord
+    from agentbus.records import AgentRecord, SessionRecord, TaskRecord
 
 MAX_NAMED = 20
 """Agents, sessions, tasks and queues that are named."""
@@ -40,6 +41,8 @@ class Source(Protocol):
     def _engine(self) -> Engine: ...
     @property
     def agents(self) -> Agents: ...
+    @property
+    def messages(self) -> Messages: ...
     @property
     def sessions(self) -> Sessions: ...
     @property
@@ -107,6 +110,30 @@ class Question(msgspec.Struct, frozen=True):
     command: str
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """Something that failed. ``kind`` is ``agent`` (also a suspect one), ``task``, ``session`` or ``message`` (a dead
+    letter); ``command`` is the command that shows it."""
+
+    kind: str
+    name: str
+    status: str
+    at: int
+    reason: str | None
+    command: str
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Something that waits. ``kind`` is ``approval``, ``step`` (one with an unknown outcome), ``session`` (an
+    interrupted one), ``task`` (a halted one) or ``queue`` (messages of one recipient); ``command`` is the command that
+    lets it continue, or shows the messages."""
+
+    kind: str
+    name: str
+    since: int
+    what: str
+    command: str
+
+
 class Capacity(msgspec.Struct, frozen=True):
     """The reasons why one file is too small for the bus, if there are any, and the advice."""
 
@@ -115,8 +142,10 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """The state of the bus at a glance."""
+    """The state of the bus at a glance. ``failed`` and ``waiting`` name the newest of each kind, at most MAX_NAMED."""
 
+    failed: list[Failure]
+    waiting: list[Waiting]
     counts: Counts
     agents: list[AgentOverview]
     queues: list[QueueDepth]
@@ -137,13 +166,16 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     tasks: list[TaskRecord] = []
     for status in _UNFINISHED_TASKS:
         tasks += (await bus.tasks.list(status=status, limit=MAX_NAMED)).items
+    asked = await open_questions(bus)
     return Overview(
+        failed=await _failures(bus),
+        waiting=_waiting(asked, sessions, tasks, counts.queues, bus._engine.clock.now().wall),
         counts=Counts(counts.agents, counts.messages),
         agents=await _unfinished_agents(bus),
         queues=list(counts.queues),
         sessions=[_session(one) for one in sessions],
         tasks=[TaskOverview.of(one) for one in tasks[:MAX_NAMED]],
-        asked=await open_questions(bus),
+        asked=asked,
         oldest_waiting=counts.oldest_waiting,
         database_bytes=database_bytes,
         log_bytes=log_bytes,
@@ -162,6 +194,68 @@ async def open_questions(bus: Source) -> list[Question]:
         for task, key, since in await bus._engine.read(unsettled_steps, _MAX_QUESTIONS)
     ]
     return [*approvals, *steps]
+
+
+async def _failures(bus: Source) -> list[Failure]:
+    agents = await bus._engine.read(failed_agents, MAX_NAMED)
+    tasks = (await bus.tasks.list(status="failed", limit=MAX_NAMED)).items
+    sessions = (await bus.sessions.list(status="failed", limit=MAX_NAMED)).items
+    dead = (await bus.messages.dead(limit=MAX_NAMED)).items
+    show = "agentbus {} {}".format
+    return [
+        *(
+            Failure("agent", one.id, one.status, one.updated, _reason(one), show("agents show", one.id))
+            for one in agents
+        ),
+        *(
+            Failure("task", one.id, one.status, one.ended or one.updated,
+                    None if one.error is None else f"{one.error.type}: {one.error.message}", show("task show", one.id))
+            # A sub-task that failed is a matter of the task that started it.
+            for one in tasks if one.parent is None
+        ),
+        *(
+            Failure("session", one.id, one.status, one.ended or one.updated, one.error, show("session status", one.id))
+            for one in sessions
+        ),
+        *(
+            Failure("message", one.message_id, one.status, one.finished or one.created,
+                    f"{one.type} to {one.recipient}" + (f": {one.error}" if one.error else ""),
+                    show("messages show", one.message_id))
+            for one in dead
+        ),
+    ]  # fmt: skip
+
+
+def _reason(agent: AgentRecord) -> str | None:
+    """Return why an agent failed or is suspect."""
+    if agent.error is not None or not agent.evidence:
+        return agent.error
+    return str(agent.evidence.get("verdict"))
+
+
+def _waiting(
+    asked: Sequence[Question],
+    sessions: Sequence[SessionRecord],
+    tasks: Sequence[TaskRecord],
+    queues: Sequence[QueueDepth],
+    now: int,
+) -> list[Waiting]:
+    return [
+        *(Waiting(one.kind, one.task, one.since, one.name, one.command) for one in asked[:MAX_NAMED]),
+        *(
+            Waiting("session", one.id, one.updated, one.error or one.status, f"agentbus session recover {one.id}")
+            for one in sessions if one.status == "interrupted"
+        ),
+        *(
+            Waiting("task", one.id, one.updated, one.status, f"agentbus task continue {one.id}")
+            for one in tasks if one.status == "halted"
+        ),
+        *(
+            Waiting("queue", one.recipient, now - one.oldest, f"{one.queued} queued",
+                    f"agentbus messages list --to {one.recipient} --status queued")
+            for one in queues
+        ),
+    ]  # fmt: skip
 
 
 async def _unfinished_agents(bus: Source) -> list[AgentOverview]:

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from typing import Any, BinaryIO
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentbus.cli.errors import InvalidJSON, NotText, Usage
+from agentbus.cli.errors import InvalidJSON, NotText, Usage, echoed
+from agentbus.errors import PayloadTooLarge, SnapshotTooLarge
 
-_MAX_BYTES = 512 * 1024 * 1024
-"""The maximum of max_payload and max_snapshot."""
+if TYPE_CHECKING:
+    from agentbus.cli.context import Call
+
+_INDENTED = 16
+"""The input may be this many times as large as the value: the limit applies to JSON without spaces."""
+_LIMIT = 32 * 1024 * 1024
+"""The limit of values that are neither payloads nor snapshots."""
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, which some editors write."""
 JSON_HELP = "JSON, @FILE, or - to read standard input"
 
 
-def json_value(text: str | None, *, as_text: bool = False, texts: bool = False) -> Any:
+def json_value(
+    text: str | None,
+    *,
+    as_text: bool = False,
+    texts: bool = False,
+    limit: int = _LIMIT,
+    too_large: type[PayloadTooLarge] | type[SnapshotTooLarge] = PayloadTooLarge,
+) -> Any:
     """Return the value of an argument: JSON, ``@file``, or ``-`` for standard input. None for None.
 
-    ``as_text``: take the input as a string. ``texts``: the command has the option --text.
+    ``as_text``: take the input as a string. ``texts``: the command has the option --text. Input that must exceed
+    ``limit`` bytes as JSON is ``too_large``, and is not read.
     """
     if text is None:
         return None
+    bound = limit + len(_MARK) if as_text else _INDENTED * limit
     if text == "-":
-        what, given = "standard input", _read(sys.stdin.buffer, "standard input")
+        what, given = "standard input", sys.stdin.buffer.read(bound + 1)
+        if len(given) > bound:
+            raise too_large(size=f"more than {bound}", limit=limit)
     elif text.startswith("@"):
         what = text[1:]
         try:
             with open(what, "rb") as file:
-                given = _read(file, what)
+                # Only a regular file has a size; /dev/zero never ends.
+                size = os.fstat(file.fileno()).st_size
+                given = b"" if size > bound else file.read(bound + 1)
+            if size > bound or len(given) > bound:
+                raise too_large(size=size if size > bound else f"more than {bound}", limit=limit)
         except OSError as error:
             raise Usage(reason=f"{what}: {error.strerror}", advice="@FILE reads a file") from None
     else:
@@ -42,14 +66,26 @@ def json_value(text: str | None, *, as_text: bool = False, texts: bool = False) 
         raise _invalid(found, what, error, _advice(text, texts)) from None
 
 
-def value(given: Namespace, name: str) -> Any:
-    """Return the value of an argument of a command with ``text_option``."""
-    return json_value(getattr(given, name), as_text=given.text, texts=True)
+def payload(call: Call, name: str = "payload") -> Any:
+    """Return the value of an argument of a command with ``text_option``, at most ``max_payload`` bytes of JSON."""
+    given = call.arguments
+    return json_value(getattr(given, name), as_text=given.text, texts=True, limit=call.settings["max_payload"])
+
+
+def snapshot(call: Call, name: str) -> Any:
+    """Return the value of an argument of a command with ``text_option``, at most ``max_snapshot`` bytes of JSON."""
+    given, limit = call.arguments, call.settings["max_snapshot"]
+    return json_value(getattr(given, name), as_text=given.text, texts=True, limit=limit, too_large=SnapshotTooLarge)
 
 
 def text_option(parser: ArgumentParser) -> None:
     """Add the option --text."""
     parser.add_argument("--text", action="store_true", help="take the value as a string, not as JSON")
+
+
+def by_option(parser: ArgumentParser) -> None:
+    """Add the option with which a person sends and receives messages."""
+    parser.add_argument("--by", metavar="NAME", help="act as the person operator:NAME (default: AGENTBUS_OPERATOR)")
 
 
 def _advice(given: str, texts: bool) -> str:
@@ -60,18 +96,9 @@ def _advice(given: str, texts: bool) -> str:
     return f"{quoted}; {as_text}" if texts else quoted
 
 
-def _read(file: BinaryIO, what: str) -> bytes:
-    """Read a file up to the largest limit: /dev/zero never ends."""
-    given = file.read(_MAX_BYTES + 1)
-    if len(given) > _MAX_BYTES:
-        raise Usage(reason=f"{what} has more than {_MAX_BYTES // 2**20} MiB", advice="store large data in files")
-    return given
-
-
 def _text(given: bytes, what: str) -> str:
     try:
-        # Some editors write a byte order mark.
-        return given.removeprefix(b"\xef\xbb\xbf").decode()
+        return given.removeprefix(_MARK).decode()
     except UnicodeDecodeError as error:
         raise NotText(what=what, position=error.start, byte=f"0x{given[error.start]:02x}") from None
 
@@ -126,7 +153,7 @@ def _duration(text: str, unit: int) -> int | float:
             # More digits than a float can hold count as infinite.
             found = float(str(count)) * milliseconds / (unit * 1000)
             return int(found) if found.is_integer() else found
-    raise ArgumentTypeError(f"{text!r} is not a duration: {_EXAMPLES[unit]}, 500ms, 5s, 10m, 1h, 2d")
+    raise ArgumentTypeError(f"{echoed(text)} is not a duration: {_EXAMPLES[unit]}, 500ms, 5s, 10m, 1h, 2d")
 
 
 _UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -137,7 +164,7 @@ def amount(text: str) -> int | float | str:
     """Return a number, or ``none``."""
     found = text if text == "none" else _number(text)
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is not an amount: 10000, none")
+        raise ArgumentTypeError(f"{echoed(text)} is not an amount: 10000, none")
     return found
 
 
@@ -154,7 +181,7 @@ def size(text: str) -> int | float | str:
     count = _number(text.strip().rstrip("iBkKMGT"))
     factor = _SIZES.get(text.strip().lstrip("0123456789. ").removesuffix("B"))
     if count is None or factor is None:
-        raise ArgumentTypeError(f"{text!r} is not a size: 2147483648 (bytes), 500MB, 2GiB, none")
+        raise ArgumentTypeError(f"{echoed(text)} is not a size: 2147483648 (bytes), 500MB, 2GiB, none")
     return int(count * factor)
 
 
@@ -176,6 +203,16 @@ def _number(text: str) -> int | float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def ask_reason(call: Call, action: str, option: str) -> str:
+    """Return the reason that a person types on a terminal. Elsewhere it must be given as an option."""
+    if not call.arguments.json and sys.stdin.isatty() and sys.stderr.isatty():
+        print("reason: ", end="", file=sys.stderr, flush=True)
+        typed = sys.stdin.readline().strip()
+        if typed:
+            return typed
+    raise Usage(reason=f"a reason is required to {action}", advice=f"pass {option} TEXT")
 
 
 def paging(parser: ArgumentParser) -> None:

@@ -55,6 +55,8 @@ class Call:
         self.command = command
         self.arguments = arguments
         self.settings = settings
+        self._headed = False
+        """True once the names of the columns were printed."""
 
     @cached_property
     def bus(self) -> BlockingBus:
@@ -73,6 +75,15 @@ class Call:
         if identity is None:
             raise NoIdentity
         return self.bus.agent(identity)
+
+    @cached_property
+    def correspondent(self) -> BlockingAgent:
+        """The caller of a command for messages: an agent, or a person."""
+        if self.arguments.by is None and self.settings.text("agent") is not None:
+            return self.me
+        from agentbus.cli.operators import correspondent
+
+        return correspondent(self)
 
     @cached_property
     def visitor(self) -> BlockingAgent | None:
@@ -94,10 +105,15 @@ class Call:
                 self.bus.close()
 
     def emit(self, result: Result) -> None:
-        """Print a result, and flush."""
-        from agentbus.cli.output import emit
+        """Print a result, and flush. Of several results, only the first has a line of column names."""
+        from agentbus.cli.output import PlainFormat, emit
 
-        emit(result, json=self.arguments.json)
+        given = self.arguments
+        # On commands that send, --header is another option.
+        header = getattr(given, "header", None) is True and not self._headed
+        self._headed = True
+        form = PlainFormat(header, getattr(given, "epoch", False))
+        emit(result, json=given.json, form=form, quiet=given.quiet)
 
     def note(self, text: str) -> None:
         """Print a note on stderr."""
@@ -119,6 +135,7 @@ class Command:
         arguments: Callable[[ArgumentParser], Any] | None = None,
         *,
         output: str = "",
+        columns: bool = False,
         runs: bool = False,
     ) -> None:
         self.run = run
@@ -127,6 +144,8 @@ class Command:
         self.arguments = arguments
         self.output = output
         """The columns of the plain output."""
+        self.columns = columns
+        """True if the plain output has columns: --header prints their names, --epoch changes their times."""
         self.runs = runs
         """True if the words after ``--`` are a command to run."""
 
@@ -137,7 +156,7 @@ DEFAULTS: dict[str, Any] = {
     "agent": None,
     "durability": DURABILITY,
     "lock_timeout": LOCK_TIMEOUT,
-    "lease": VISITOR_LEASE,
+    "visitor_lease": VISITOR_LEASE,
     "max_payload": MAX_PAYLOAD,
     "max_snapshot": MAX_SNAPSHOT,
     "outgrown_waits": 30.0,
@@ -145,6 +164,8 @@ DEFAULTS: dict[str, Any] = {
     "outgrown_size": 4 * 1024**3,
 }
 """The settings and their defaults. ``agent`` cannot be set in the shared file."""
+RENAMED = {"lease": "visitor_lease"}
+"""Earlier names of settings, which still work: ``lease`` of Python code is another one, 60 seconds by default."""
 _MAX_CHARACTERS = 1024 * 1024
 """Characters of the file that are read."""
 OPTIONS = ("url", "agent")
@@ -159,6 +180,8 @@ class Settings:
         self.sources = sources
         self.url_error: AgentBusError | None = None
         """The error that a use of the URL of the file raises."""
+        self.notes: list[str] = []
+        """Notes on sources that contradict each other, and on names that have changed."""
 
     def __getitem__(self, name: str) -> Any:
         if name == "url" and self.url_error is not None:
@@ -177,28 +200,40 @@ class Settings:
 
 
 def gather_settings(arguments: Namespace) -> Settings:
-    """Return the settings of this call."""
-    values = dict(DEFAULTS)
-    sources = dict.fromkeys(DEFAULTS, "default")
-    for name, default in DEFAULTS.items():
-        text = os.environ.get(f"AGENTBUS_{name.upper()}")
-        if text:
-            if name == "agent":
-                check_text(text, "AGENTBUS_AGENT")
-            values[name] = _read(name, text, default, f"AGENTBUS_{name.upper()}")
-            sources[name] = "environment"
+    """Return the settings of this call: options override the environment, which overrides the file."""
+    settings = Settings(dict(DEFAULTS), dict.fromkeys(DEFAULTS, "default"))
+    environment = _from_environment(settings)
     given = {name: value for name in OPTIONS if (value := getattr(arguments, name, None)) is not None}
-    named = given.get("url", values["url"])
-    settings = Settings(values, sources)
-    for name, value in _from_file(named).items():
-        values[name] = value
-        sources[name] = FILE
-    if sources["url"] == FILE and "url" not in given:
+    named = given.get("url", environment.get("url"))
+    file = _from_file(named, settings)
+    for source, found in ((FILE, file), ("environment", environment), ("option", given)):
+        for name, value in found.items():
+            settings.values[name] = value
+            settings.sources[name] = source
+    if settings.sources["url"] == FILE:
         settings.use_url_of_file(location_of(named))
-    for name, value in given.items():
-        values[name] = value
-        sources[name] = "option"
+    differing = [name for name in file if name in environment and file[name] != environment[name]]
+    if differing:
+        names = ", ".join(f"AGENTBUS_{name.upper()}" for name in differing)
+        settings.notes.append(f"{names} overrides {FILE}; before, {FILE} took precedence")
     return settings
+
+
+def _from_environment(settings: Settings) -> dict[str, Any]:
+    """Return the settings of the environment."""
+    found: dict[str, Any] = {}
+    for name in (*RENAMED, *DEFAULTS):
+        variable = f"AGENTBUS_{name.upper()}"
+        text = os.environ.get(variable)
+        if not text:
+            continue
+        if name == "agent":
+            check_text(text, variable)
+        current = RENAMED.get(name, name)
+        found[current] = _read(text, DEFAULTS[current], variable)
+        if current != name:
+            settings.notes.append(f"{variable} is now AGENTBUS_{current.upper()}; the old name still works")
+    return found
 
 
 def capacity_bounds(settings: Settings) -> dict[str, Any]:
@@ -242,11 +277,11 @@ def open_configured(settings: Settings, *, create: bool = False) -> BlockingBus:
         lock_timeout=settings["lock_timeout"],
         max_payload=settings["max_payload"],
         max_snapshot=settings["max_snapshot"],
-        lease=settings["lease"],
+        lease=settings["visitor_lease"],
     )
 
 
-def _from_file(url: str | None) -> dict[str, Any]:
+def _from_file(url: str | None, settings: Settings) -> dict[str, Any]:
     """Return the settings of the file. A server has no file, but a file can name a server."""
     if server_url(url) is not None:
         return {}
@@ -276,7 +311,11 @@ def _from_file(url: str | None) -> dict[str, Any]:
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise Usage(reason=f"{path}: {error}", advice="use TOML: lease = 600") from None
+        raise Usage(reason=f"{path}: {error}", advice="use TOML: visitor_lease = 600") from None
+    for old, current in RENAMED.items():
+        if old in found:
+            settings.notes.append(f"{old} in {FILE} is now {current}; the old name still works")
+            found.setdefault(current, found.pop(old))
     allowed = [name for name in DEFAULTS if name != "agent"]
     for name, value in found.items():
         if name not in allowed:
@@ -326,7 +365,7 @@ def _trusted_directory(url: str, home: str) -> str:
     raise UntrustedHome(path=path, reason=reason, command=f"if you trust it: agentbus trust {quote(path)}")
 
 
-def _read(name: str, text: str, default: Any, source: str) -> Any:
+def _read(text: str, default: Any, source: str) -> Any:
     if not isinstance(default, int | float):
         return text
     try:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from agentbus.errors import AgentBusError, InvalidInput, RequestTimedOut
+from agentbus.errors import (
+    AgentBusError,
+    InvalidInput,
+    RequestTimedOut,
+    UnknownApproval,
+    UnknownParticipant,
+    UnknownStep,
+    UnknownTask,
+)
+from agentbus.errors.base import shortened
 
 DONE = 0
 FAILED = 1
@@ -26,7 +35,13 @@ class NoIdentity(InvalidInput):
 
     code = "no_identity"
     text = "no agent specified"
-    fix_text = "pass --agent ID, or set AGENTBUS_AGENT to the output of agentbus register"
+    fix_text = "pass --agent ID, or set AGENTBUS_AGENT to the output of agentbus register{otherwise}"
+
+    def __init__(self, otherwise: str = "") -> None:
+        super().__init__(otherwise=otherwise)
+
+    def __reduce__(self) -> tuple[type[NoIdentity], tuple[str]]:
+        return NoIdentity, (self.otherwise,)
 
 
 class InvalidJSON(InvalidInput):
@@ -61,6 +76,15 @@ class NothingThere(AgentBusError):
     fix_text = "{advice}"
 
 
+_NOTHING = (RequestTimedOut, NothingThere, UnknownTask, UnknownStep, UnknownApproval, UnknownParticipant)
+"""Errors whose exit code is that of a query that found nothing."""
+
+
+def echoed(word: str) -> str:
+    """Return a word of the command line as an error shows it: quoted, and not longer than a name can be."""
+    return repr(shortened(word))
+
+
 def missing(error: AgentBusError) -> AgentBusError:
     """Return the error with the exit code of a query that found nothing."""
     error.__dict__["exit_code"] = NOTHING
@@ -84,7 +108,7 @@ def exit_code(error: AgentBusError) -> int:
     """Return the exit code for an error."""
     if "exit_code" in error.__dict__:
         return int(error.__dict__["exit_code"])
-    if isinstance(error, RequestTimedOut | NothingThere):
+    if isinstance(error, _NOTHING):
         return NOTHING
     if isinstance(error, InvalidInput):
         return USAGE

@@ -15,8 +15,9 @@ from agentbus.cli import errors
 from agentbus.cli.command_table import ALIASES, COMMANDS, DEFAULTS
 from agentbus.cli.context import Call, Command, gather_settings
 from agentbus.cli.errors import Usage
-from agentbus.cli.output import emit, escape_control_chars, write_json
+from agentbus.cli.output import escape_control_chars, write_json
 from agentbus.errors import AgentBusError
+from agentbus.errors.base import shortened
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -95,10 +96,12 @@ def _run(words: list[str]) -> int:
     if command.runs:
         arguments.command = after[1:]
     call = Call(name, arguments, gather_settings(arguments))
+    for text in call.settings.notes:
+        call.note(f"agentbus: {text}")
     try:
         result = command.run(call)
         if not isinstance(result, int):
-            emit(result, json=arguments.json)
+            call.emit(result)
             result = result.code
     except BaseException as error:
         # Record the visit even if the command failed, unless the store is unavailable.
@@ -120,13 +123,19 @@ def parser(name: str, command: Command) -> Parser:
     )
     if command.arguments is not None:
         command.arguments(made)
+    if command.columns:
+        plain = made.add_argument_group("plain output, in a pipe or a file")
+        plain.add_argument("--header", action="store_true", help="first print a line with the names of the columns")
+        plain.add_argument(
+            "--epoch", action="store_true", help="print times as milliseconds since 1970 (default: ISO 8601, UTC)"
+        )
     common = made.add_argument_group("common options")
     common.add_argument(
         "--json", action="store_true", help="print JSON: {schema_version, data} or {schema_version, error}"
     )
     common.add_argument("--url", metavar="URL", help="the bus: a directory, or postgresql://… (AGENTBUS_URL)")
     common.add_argument("--agent", metavar="ID", help="the calling agent: id or id#epoch (AGENTBUS_AGENT)")
-    common.add_argument("--quiet", action="store_true", help="print no notes on stderr")
+    common.add_argument("--quiet", action="store_true", help="print no notes and confirmations")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
     common.add_argument("-h", "--help", action="help", default=SUPPRESS, help="show this help")
     return made
@@ -150,7 +159,7 @@ class Parser(ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        raise Usage(reason=message, advice=f"see {self.prog} --help")
+        raise Usage(reason=shortened(message), advice=f"see {self.prog} --help")
 
     def action(self, option: str) -> argparse.Action | None:
         return self._option_string_actions.get(option)
@@ -161,8 +170,10 @@ class Parser(ArgumentParser):
 
 def _parse(parser: Parser, words: list[str]) -> Namespace:
     arguments, unknown = parser.parse_known_args(words)
+    # The mark before the other words, which ``_options_first`` adds.
+    unknown = [word for word in unknown if word != "--"]
     if unknown:
-        raise Usage(reason=f"unexpected argument {unknown[0]!r}", advice=f"see {parser.prog} --help")
+        raise Usage(reason=f"unexpected argument {errors.echoed(unknown[0])}", advice=f"see {parser.prog} --help")
     return arguments
 
 
@@ -197,7 +208,7 @@ def _options_first(parser: Parser, words: list[str]) -> list[str]:
 def _unknown_option(parser: Parser, name: str) -> Usage:
     near = _closest(name, parser.options())
     advice = f"did you mean {near}?" if near else f"see {parser.prog} --help"
-    return Usage(reason=f"{parser.prog} has no option {name}", advice=advice)
+    return Usage(reason=f"{parser.prog} has no option {shortened(name)}", advice=advice)
 
 
 def _is_number(word: str) -> bool:
@@ -269,7 +280,7 @@ def _unknown(what: str, word: str, known: Any) -> Usage:
     near = f"agentbus {SYNONYMS[word]}" if known is COMMANDS and word in SYNONYMS else _closest(word, [*known, *more])
     listed = ", ".join(known)
     advice = f"did you mean {near}?" if near else f"commands: {listed}"
-    return Usage(reason=f"{what} {word!r}", advice=advice)
+    return Usage(reason=f"{what} {errors.echoed(word)}", advice=advice)
 
 
 def _closest(word: str, known: list[str]) -> str | None:
@@ -288,7 +299,7 @@ def _list_commands(words: list[str]) -> int:
         return errors.DONE
     unknown = [word for word in words if word.startswith("-") and word not in (*_HELP, "--json", "--quiet", "--debug")]
     if unknown and unknown[0] not in _WITH_VALUE:
-        raise Usage(reason=f"no option {unknown[0]}", advice="see agentbus --help")
+        raise Usage(reason=f"no option {shortened(unknown[0])}", advice="see agentbus --help")
     lines = ["usage: agentbus COMMAND …", "", "A durable bus for AI agents.", ""]
     lines += [f"  {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
     lines += ["", "agentbus help COMMAND describes a command; --json prints JSON.",

@@ -1,13 +1,15 @@
 """The result of a command, and its output: as JSON, as plain lines, or as tables.
 
 ``--json`` prints ``{"schema_version": 1, "data": …}``. Plain lines are stable: one record per line, tab-separated
-columns, no heading; times are milliseconds since 1970, an absent value is ``-``, and values other than strings and
-numbers are JSON. Tables are for terminals, where ``rich`` is installed.
+columns, a line with their names only with ``--header``; times are ISO 8601 in UTC, with ``--epoch`` milliseconds since
+1970; an absent value is ``-``, values other than strings and numbers are JSON, control characters are escaped. Tables
+are for terminals, where ``rich`` is installed.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,35 @@ def escape_control_chars(text: str) -> str:
 
 
 SCHEMA_VERSION = 1
+TIMES = frozenset({
+    "created", "updated", "ended", "started", "finished", "expires", "due", "seen", "busy_until", "decided", "at",
+    "since",
+})  # fmt: skip
+"""Fields that are times, in records of which all fields are shown."""
+_BREAKING = (*range(0x7F, 0xA0), 0x2028, 0x2029)
+"""Characters beyond those that JSON escapes that end a line for some programs, or that a terminal interprets."""
+_ESCAPED = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), 0x5C, *_BREAKING)}
+_ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in _BREAKING}
 _encode = msgspec.json.Encoder().encode
+
+
+class PlainFormat(msgspec.Struct, frozen=True):
+    """The form of plain lines: with a line of column names, and with times as milliseconds since 1970."""
+
+    header: bool = False
+    epoch: bool = False
+
+    @property
+    def chosen(self) -> bool:
+        """Return True if an option asks for plain lines, which a terminal then gets as well."""
+        return self.header or self.epoch
+
+    def headed(self, names: Sequence[str], lines: list[str]) -> list[str]:
+        """Return the lines, after one with the names of the columns if that is wanted."""
+        return ["\t".join(names), *lines] if self.header else lines
+
+
+PLAIN = PlainFormat()
 
 
 class Result(ABC):
@@ -45,7 +75,7 @@ class Result(ABC):
         """Return the data for ``--json``."""
 
     @abstractmethod
-    def lines(self) -> list[str]:
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
         """Return the plain lines."""
 
     def show(self) -> None:
@@ -72,8 +102,37 @@ class Notice(Result):
     def data(self) -> Any:
         return self._data
 
-    def lines(self) -> list[str]:
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
         return [self._line] if self._line else []
+
+
+class Done(Notice):
+    """The result of an action: data, and a sentence that says what was done.
+
+    ``line`` replaces the sentence where the output is no terminal: an id or a number that scripts use.
+    """
+
+    def __init__(self, data: Any, sentence: str, line: str | None = None, code: int = 0) -> None:
+        super().__init__(data, sentence if line is None else line, code)
+        self._sentence = sentence
+        self.confirms = line is None
+        """True if the plain line is the sentence, which --quiet leaves out."""
+
+    def show(self) -> None:
+        print_lines([self._sentence])
+
+
+CONFIRMED = "plain output: a sentence that says what was done"
+"""The help on the output of such an action."""
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "message"), counted(3, "message")
+    ('1 message', '3 messages')
+    """
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 class Text(Result):
@@ -85,7 +144,7 @@ class Text(Result):
     def data(self) -> Any:
         return self._text
 
-    def lines(self) -> list[str]:
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
         return self._text.splitlines()
 
 
@@ -129,8 +188,8 @@ class Rows(Watchable):
             return rows[0]
         return {"items": rows, "cursor": self._cursor} if self._paged else rows
 
-    def lines(self) -> list[str]:
-        return ["\t".join(plain(row.get(name)) for name, _ in self._columns) for row in self._rows]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        return form.headed([name for name, _ in self._columns], table_lines(self._columns, self._rows, form))
 
     def show(self) -> None:
         from agentbus.cli.rich_output import lines, table
@@ -180,8 +239,12 @@ class One(Result):
     def data(self) -> Any:
         return self._record
 
-    def lines(self) -> list[str]:
-        return [f"{name}\t{plain(value)}" for name, value in self._shown.items()]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        found = [f"{name}\t{plain(value, self._kind(name), form)}" for name, value in self._shown.items()]
+        return form.headed(("name", "value"), found)
+
+    def _kind(self, name: str) -> str:
+        return self._kinds.get(name, "time" if name in TIMES else "")
 
     def show(self) -> None:
         from agentbus.cli.rich_output import record
@@ -189,16 +252,40 @@ class One(Result):
         record(self._shown, self._kinds)
 
 
-def plain(value: Any) -> str:
-    """Return a value for a plain line."""
+def table_lines(
+    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], form: PlainFormat, *before: str
+) -> list[str]:
+    """Return the lines of records; ``before`` are columns that all lines start with."""
+    return ["\t".join((*before, *(plain(row.get(name), kind, form) for name, kind in columns))) for row in rows]
+
+
+def plain(value: Any, kind: str = "", form: PlainFormat = PLAIN) -> str:
+    r"""Return a value for a plain line.
+
+    >>> plain("one\ttwo\x1b"), plain(1_000, "time"), plain(None)
+    ('one\\ttwo\\x1b', '1970-01-01T00:00:01.000Z', '-')
+    """
     if value is None:
         return "-"
     if isinstance(value, str):
         # Tabs and newlines separate columns and lines.
-        return value.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
+        return value.translate(_ESCAPED)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _encode(value).decode()
-    return str(value)
+        return _encode(value).decode().translate(_ESCAPED_IN_JSON)
+    return iso_time(value) if kind == "time" and not form.epoch else str(value)
+
+
+def iso_time(milliseconds: float) -> str:
+    """Return a time in UTC.
+
+    >>> iso_time(1_767_225_600_250)
+    '2026-01-01T00:00:00.250Z'
+    """
+    whole = int(milliseconds)
+    try:
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole // 1000))}.{whole % 1000:03d}Z"
+    except (OverflowError, ValueError, OSError):
+        return str(whole)
 
 
 def bare(value: Any) -> str:
@@ -206,19 +293,21 @@ def bare(value: Any) -> str:
     return value if isinstance(value, str) else _encode(value).decode()
 
 
-def emit(result: Result, *, json: bool) -> None:
-    """Print a result, and flush."""
+def emit(result: Result, *, json: bool, form: PlainFormat = PLAIN, quiet: bool = False) -> None:
+    """Print a result, and flush. ``quiet``: without the sentence that confirms an action."""
     if json:
         write_json({"data": result.data()})
-    elif is_terminal():
+    elif quiet and isinstance(result, Done) and result.confirms:
+        return
+    elif is_terminal() and not form.chosen:
         result.show()
         sys.stdout.flush()
     elif sys.stdout.isatty():
-        print_lines(result.lines())
+        print_lines(result.lines(form))
         sys.stdout.flush()
     else:
         # The name of a file that is not UTF-8 is printed as it is.
-        _write("".join(f"{line}\n" for line in result.lines()).encode(errors="surrogateescape"))
+        _write("".join(f"{line}\n" for line in result.lines(form)).encode(errors="surrogateescape"))
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from agentbus.cli.output import escape_control_chars, plain
+from agentbus.cli.output import TIMES, escape_control_chars, plain
 
 if TYPE_CHECKING:
     from agentbus.cli.views import Part
@@ -110,7 +110,8 @@ class Grid:
             for row in rows:
                 found.add_row(*(row[column] for column in shown))
             yield found
-            yield from (CommandLine(self._rows[first][column].plain) for column in below)
+            commands = [self._rows[first][column].plain for column in below] if self._rows else []
+            yield from (CommandLine(command) for command in commands if command != NOTHING)
 
     def _widths(self, shown: list[int], headings: list[str], width: int) -> dict[int, int]:
         """Return the width of each column. Spare width goes to folded columns: first to the main one, so that none of
@@ -134,7 +135,7 @@ class Grid:
             yield Text(self._title, style="italic")
         for row in self._rows:
             yield Text("  ").join(text for column, text in enumerate(row) if column not in below)
-            yield from (CommandLine(row[column].plain) for column in below)
+            yield from (CommandLine(row[column].plain) for column in below if row[column].plain != NOTHING)
 
     def _main_column(self) -> int | None:
         """Return the main column."""
@@ -312,7 +313,6 @@ _COLOURS = {
     "waiting": "yellow", "halted": "yellow", "open": "bold yellow", "unknown": "red", "retrying": "yellow",
     "finished": "green", "approved": "green", "rejected": "red", "cancelled": "dim",
 }  # fmt: skip
-_TIMES = frozenset({"created", "updated", "ended", "started", "finished", "expires", "due", "seen", "busy_until"})
 _NO_NUMBERS = frozenset({"time", "flag", "status"})
 
 
@@ -399,7 +399,7 @@ def grid(
     cells = [[cell(row.get(name), kind or name) for name, kind in columns] for row in rows]
     numeric = [
         kind not in _NO_NUMBERS
-        and name not in _TIMES
+        and name not in TIMES
         and all(isinstance(row.get(name), int | float | None) for row in rows)
         and any(row.get(name) is not None for row in rows)
         for name, kind in columns
@@ -431,7 +431,7 @@ def cell(value: Any, kind: str) -> Text:
         return Text(NOTHING, style="dim")
     if kind == "status":
         return coloured(str(value))
-    if (kind == "time" or kind in _TIMES) and isinstance(value, int):
+    if (kind == "time" or kind in TIMES) and isinstance(value, int):
         return Text(ago(value), style="dim")
     if kind in {"progress", "percent"}:
         return Text(f"{value} %")
@@ -508,7 +508,8 @@ _AGENTS = (
     ("note", ""),
     ("session", ""),
 )
-_QUEUES = (("recipient", ""), ("queued", ""), ("oldest", ""))
+_FAILED = (("kind", ""), ("name", ""), ("status", "status"), ("at", "time"), ("reason", "reason"))
+_WAITING = (("kind", ""), ("name", ""), ("since", "time"), ("what", "reason"), ("command", "command"))
 _SESSIONS = (
     ("id", ""),
     ("operation", ""),
@@ -526,13 +527,15 @@ _TASKS = (
     ("waits for", "reason"),
     ("updated", "time"),
 )
-_FEW = 3
-_USE = ("settings", "queues", "sessions", "agents", "tasks")
+_FEW = 5
+"""Failures of a kind that are named."""
+_USE = ("settings", "sessions", "agents", "tasks", "failed", "waiting")
 """The parts that a small screen drops first."""
+_SHOW = "agentbus agents show, task show, session status, messages dead"
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
 
 
-def print_overview(found: dict[str, Any], settings: dict[str, Any]) -> None:
+def print_overview(found: dict[str, Any], settings: dict[str, Any] | None) -> None:
     """Print an overview once."""
     Console().print(draw_overview(found, settings))
 
@@ -549,17 +552,26 @@ def live(draw: Callable[[int], RenderableType], pause: float, over: Callable[[],
 def draw_overview(
     found: dict[str, Any], settings: dict[str, Any] | None = None, max_lines: int | None = None
 ) -> RenderableType:
-    """Return the tables of an overview, without the empty ones. With ``max_lines``, in that number of lines."""
-    parts: list[RenderableType | Shortenable] = [_counts(found)]
+    """Return the tables of an overview, without the empty ones: what failed, what waits, then the rest. With
+    ``max_lines``, in that number of lines."""
+    parts: list[RenderableType | Shortenable] = []
 
     def add(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], title: str) -> None:
         parts.append(shortenable(columns, rows, title, _USE.index(title)) if max_lines else grid(columns, rows, title))
 
+    failed, left = _few(found["failed"])
+    if failed:
+        add(_FAILED, failed, "failed")
+        parts.append(Text(f"{f'{left} more; ' if left else ''}details: {_SHOW}", style="dim"))
+    if found["waiting"]:
+        # A queue waits for its receiver, not for a person.
+        waiting = [{**one, "command": None} if one["kind"] == "queue" else one for one in found["waiting"]]
+        add(_WAITING, waiting, "waiting")
+    if not failed and not found["waiting"]:
+        parts.append(Text("nothing failed, nothing waits", style="green"))
+    parts.append(_counts(found))
     if found["agents"]:
         add(_AGENTS, found["agents"], "agents")
-    if found["queues"]:
-        queues = [{**queue, "oldest": span(queue["oldest"] / 1000)} for queue in found["queues"]]
-        add(_QUEUES, queues, "queues")
     if found["sessions"]:
         sessions = [{**one, "status": "degraded" if one["degraded"] else one["status"]} for one in found["sessions"]]
         add(_SESSIONS, sessions, "sessions")
@@ -571,8 +583,6 @@ def draw_overview(
     if found["tasks"]:
         tasks = [{**one, "waits for": ", ".join(one["waits"]) or None} for one in found["tasks"]]
         add(_TASKS, tasks, "tasks")
-    if found["asked"]:
-        parts.append(_asked(found["asked"]))
     if settings is not None:
         rows = [{"setting": name, **one} for name, one in settings.items()]
         add(_SETTINGS, rows, "settings")
@@ -581,12 +591,13 @@ def draw_overview(
     return Screen(apart[:-1], max_lines - 1) if max_lines else Group(*apart)  # type: ignore[arg-type]
 
 
-def _asked(questions: Sequence[dict[str, Any]]) -> RenderableType:
-    """Return the open questions with the commands that answer them, or the command that lists many."""
-    count = len(questions)
-    text = Text(f"{count} open {'question' if count == 1 else 'questions'}:", style="bold yellow")
-    few = questions if count <= _FEW else [{"command": "agentbus task approvals"}]
-    return Group(text, *(CommandLine(one["command"]) for one in few))
+def _few(failures: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the first failures of each kind, and the number of the others."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for one in failures:
+        kinds.setdefault(one["kind"], []).append(one)
+    shown = [one for ones in kinds.values() for one in ones[:_FEW]]
+    return shown, len(failures) - len(shown)
 
 
 def _counts(found: dict[str, Any]) -> Text:

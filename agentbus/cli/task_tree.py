@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentbus.api.overview import TaskOverview
-from agentbus.cli.output import Watchable, plain
+from agentbus.cli.output import PLAIN, TIMES, PlainFormat, Watchable, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,14 +129,23 @@ class TaskView(Watchable):
             "actions": self.actions,
         }
 
-    def lines(self) -> list[str]:
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
         found = self.found
-        rows: list[tuple[Any, ...]] = [("task", *field) for field in msgspec.to_builtins(found.task).items()]
-        rows += [("step", *_values(step, STEP)) for step in found.steps]
-        rows += [("approval", *_values(approval, APPROVAL)) for approval in found.approvals]
-        rows += [("subtask", *_values(part.task, BRIEF)) for part in found.parts.values()]
-        rows += [("action", *action.values()) for action in self.actions]
-        return ["\t".join(plain(value) for value in row) for row in rows]
+        # 0: it can be taken at once.
+        fields = {**msgspec.to_builtins(found.task), "due": found.task.due or None}
+        task = [f"task\t{name}\t{plain(value, _kind(name), form)}" for name, value in fields.items()]
+        lines = form.headed(("subject", "name", "value"), task)
+        for subject, names, records in (
+            ("step", STEP, found.steps), ("approval", APPROVAL, found.approvals),
+            ("subtask", BRIEF, [part.task for part in found.parts.values()]),
+        ):  # fmt: skip
+            if records:
+                rows = ["\t".join((subject, *_values(record, names, form))) for record in records]
+                lines += form.headed(("subject", *names), rows)
+        if self.actions:
+            rows = ["\t".join(("action", *map(plain, action.values()))) for action in self.actions]
+            lines += form.headed(("subject", *self.actions[0]), rows)
+        return lines
 
     def drawn(self, max_lines: int | None = None) -> RenderableType:
         from agentbus.cli.task_chart import chart
@@ -149,5 +158,9 @@ class TaskView(Watchable):
         show(self.drawn())
 
 
-def _values(record: Any, names: Sequence[str]) -> list[Any]:
-    return [msgspec.to_builtins(getattr(record, name)) for name in names]
+def _values(record: Any, names: Sequence[str], form: PlainFormat) -> list[str]:
+    return [plain(msgspec.to_builtins(getattr(record, name)), _kind(name), form) for name in names]
+
+
+def _kind(name: str) -> str:
+    return "time" if name in TIMES else ""

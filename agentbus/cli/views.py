@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from agentbus.cli.context import Call, ending_cleanly
-from agentbus.cli.output import Result, Watchable, escape_control_chars, is_terminal, plain
+from agentbus.cli.output import (
+    PLAIN,
+    TIMES,
+    PlainFormat,
+    Result,
+    Watchable,
+    escape_control_chars,
+    is_terminal,
+    plain,
+    table_lines,
+)
 from agentbus.errors import AgentBusError
 
 if TYPE_CHECKING:
@@ -27,9 +37,9 @@ class Part:
         self.columns = [(name, kind) for name, _, kind in (column.partition(":") for column in columns)]
         self.rows: list[dict[str, Any]] = [msgspec.to_builtins(item) for item in items]
 
-    def lines(self) -> list[str]:
-        names = [name for name, _ in self.columns]
-        return ["\t".join((self.subject, *(plain(row.get(name)) for name in names))) for row in self.rows]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        names = ("subject", *(name for name, _ in self.columns))
+        return form.headed(names, table_lines(self.columns, self.rows, form, self.subject)) if self.rows else []
 
 
 class Fields(Part):
@@ -38,6 +48,14 @@ class Fields(Part):
     def __init__(self, subject: str, title: str, record: dict[str, Any], kinds: dict[str, str] | None = None) -> None:
         super().__init__(subject, title, ("name", "value"), [{"name": n, "value": v} for n, v in record.items()])
         self.kinds = kinds or {}
+
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        kinds = dict.fromkeys(TIMES, "time") | self.kinds
+        found = [
+            "\t".join((self.subject, row["name"], plain(row["value"], kinds.get(row["name"], ""), form)))
+            for row in self.rows
+        ]
+        return form.headed(("subject", "name", "value"), found) if found else []
 
 
 class Sections(Result):
@@ -57,8 +75,8 @@ class Sections(Result):
     def data(self) -> Any:
         return self._data
 
-    def lines(self) -> list[str]:
-        found = [line for part in self.parts for line in part.lines()]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        found = [line for part in self.parts for line in part.lines(form)]
         return found if self.remark is None else [*found, f"remark\t{self.remark}"]
 
     def show(self) -> None:

@@ -12,6 +12,8 @@ from agentbus.core.validation import check_name, scope_session
 from agentbus.errors import InvalidName
 
 AddressKind = Literal["agent", "pool", "topic"]
+OPERATOR = "operator:"
+"""The prefix of the names under which people send messages. No agent id starts with it."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -63,13 +65,36 @@ def _parse(name: str) -> Address:
 
 
 def check_agent(agent: object) -> str:
-    """Return a valid agent id. The prefixes ``pool:``, ``topic:`` and ``session:`` are reserved."""
+    """Return a valid agent id. The prefixes ``pool:``, ``topic:``, ``session:`` and ``operator:`` are reserved."""
     checked = check_name(agent, "agent")
+    if is_operator(checked):
+        rule = "operator: is for people; an agent needs an id without it"
+        raise InvalidName(what="agent", name=agent, rule=rule)
     if checked.startswith(("pool:", "topic:")):
         raise InvalidName(what="agent", name=agent, rule="pool: and topic: are for addresses of pools and topics")
     if scope_session(checked) is not None:
         raise InvalidName(what="agent", name=agent, rule="session: is for the state of sessions")
     return checked
+
+
+def is_operator(name: str) -> bool:
+    """Return True if a sender, recipient or holder is a person: ``operator:ada``."""
+    return name.startswith(OPERATOR)
+
+
+def operator_name(name: object) -> str:
+    """Return the name under which a person sends: ``operator:ada`` for ``ada``.
+
+    >>> operator_name("ada")
+    'operator:ada'
+    """
+    if type(name) is not str or len(name) > _MAX_OPERATOR or is_operator(name):
+        rule = f"use 1 to {_MAX_OPERATOR} of A-Z a-z 0-9 . _ : @ / -, without operator: in front"
+        raise InvalidName(what="operator", name=name, rule=rule)
+    return OPERATOR + check_name(name, "operator")
+
+
+_MAX_OPERATOR = 128 - len(OPERATOR)
 
 
 def address_names(addresses: Iterable[str | Address], kind: AddressKind) -> tuple[str, ...]:

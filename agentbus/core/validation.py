@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange
-from agentbus.errors.base import shown
+from agentbus.errors.base import shortened, shown
 
 if TYPE_CHECKING:
     import re
@@ -169,7 +169,9 @@ def check_headers(headers: object) -> str | None:
     if not isinstance(headers, dict):
         raise InvalidInput(reason="headers must be a dict of text to text")
     checked = {
-        check_text(name, "header name", MAX_HEADERS, low=1): check_text(value, "header", MAX_HEADERS)
+        check_text(name, "header name", MAX_HEADERS, low=1): check_text(
+            value, f"header {shortened(name)!r}", MAX_HEADERS
+        )
         for name, value in headers.items()
     }
     if not checked:

@@ -18,6 +18,7 @@
     │       └── NoDriver              the driver for the server is not installed
     ├── NotFound (LookupError)        the call names something that does not exist
     │   ├── UnknownRecipient
+    │   ├── UnknownOperator
     │   ├── UnknownAgent
     │   ├── UnknownMessage
     │   ├── UnknownSession
@@ -173,6 +174,7 @@ from agentbus.errors.calls import (
     UnknownDocument,
     UnknownFile,
     UnknownMessage,
+    UnknownOperator,
     UnknownParticipant,
     UnknownRecipient,
     UnknownSession,
@@ -340,6 +342,7 @@ __all__ = [
     "UnknownDocument",
     "UnknownFile",
     "UnknownMessage",
+    "UnknownOperator",
     "UnknownParticipant",
     "UnknownRecipient",
     "UnknownSession",

@@ -79,8 +79,34 @@ def shown(value: object, show: Callable[[Any], str], what: str = "it") -> str:
         return f"({what} cannot be shown: {type(problem).__name__})"
 
 
+def shortened(text: str) -> str:
+    """Return the start of a text that is longer than any name.
+
+    >>> shortened("a" * 1000)[-22:]
+    'aaa… (1000 characters)'
+    """
+    return text if len(text) <= _MAX_NAME else f"{text[:_SHOWN]}… ({len(text)} characters)"
+
+
+_MAX_NAME = 256
+"""Characters of the longest name, the key of a state entry."""
+_SHOWN = 60
+
+
+class _LongText(str):
+    """A text that is quoted in part: names are quoted, reasons are not."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(shortened(str(self)))
+
+
 def _filled(template: str, facts: dict[str, Any]) -> str:
     """Fill a template with facts. A foreign object that cannot be shown does not hide the rest of the message."""
+    long = {name: _LongText(value) for name, value in facts.items() if type(value) is str and len(value) > _MAX_NAME}
+    if long:
+        facts = type(facts)({**facts, **long})
     try:
         return template.format_map(facts)
     except BaseException:

@@ -127,6 +127,15 @@ class UnknownRecipient(NotFound):
     shell_fix_text = "agentbus agents list shows the agents; register it, or name an existing pool or topic"
 
 
+class UnknownOperator(NotFound):
+    """No person has sent messages under this name, so it has no mailbox."""
+
+    code = "unknown_operator"
+    text = "no operator {operator!r}"
+    fix_text = "a person has a mailbox from the first message on: bus.messages.send(…, by=NAME)"
+    shell_fix_text = "a person has a mailbox from the first message on: agentbus send … --by NAME"
+
+
 class UnknownAgent(NotFound):
     """No agent has this id."""
 

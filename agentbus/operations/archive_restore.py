@@ -16,9 +16,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from agentbus.core.addresses import is_operator
 from agentbus.core.clock import Now
 from agentbus.core.validation import scope_session
-from agentbus.errors import AgentBusError, ArchiveDiffers, Outdated, UnknownSession
+from agentbus.errors import AgentBusError, ArchiveDiffers, InvalidName, Outdated, UnknownSession
 from agentbus.operations.archive_rows import (
     ArchivedAgent,
     ArchivedCheckpoint,
@@ -144,6 +145,9 @@ def mailboxes(wanted: Sequence[tuple[str, str, str]], now: Now) -> Op[list[int]]
 
 
 def restore_agent(line: ArchivedAgent, now: Now) -> Op[Outcome[bool]]:
+    if is_operator(line.id):
+        # Written before the prefix was reserved. What it owned is restored under its names.
+        return InvalidName(what="agent", name=line.id, rule="operator: is for people")
     # An existing agent is the same or a later incarnation.
     existing, type = yield from gather(Query("agent_incarnation", (line.id,)), _type_of(line))
     if existing:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from agentbus.core.addresses import is_operator
 from agentbus.core.clock import Now
 from agentbus.errors import AgentBusError, AgentFenced, SessionEnded, UnknownSession
 from agentbus.operations.protocol import Actor, Op, Query, Row, Rows
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 LIVE = frozenset({"running", "suspect"})
 INCOMPLETE = LIVE | {"pending", "spawning"}
 SESSION_ENDED = frozenset({"completed", "failed"})
+OPERATOR_EPOCH = 0
+"""The epoch of a person. Incarnations of agents start at 1: one that was renamed because of its id stays fenced."""
 T = TypeVar("T")
 _ROW = 1024
 """Bytes that a small row counts in a budget."""
@@ -50,8 +53,10 @@ def agent_statuses_from(rows: Rows) -> dict[str, AgentStatus]:
 
 
 def fenced(actor: Actor, current: AgentStatus | None) -> AgentFenced | None:
-    """Return the error of an actor that may not act, or None. An actor may act if its epoch is current and it has not
-    ended."""
+    """Return the error of an actor that may not act, or None. An agent may act if its epoch is current and it has not
+    ended. A person always may."""
+    if actor.epoch == OPERATOR_EPOCH and is_operator(actor.agent):
+        return None
     if current is not None and current.epoch == actor.epoch and current.status in LIVE:
         return None
     if current is None:

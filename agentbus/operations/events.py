@@ -30,6 +30,7 @@ KINDS = {
     "agent_recovered": "a suspect agent was active again; evidence (of the suspicion)",
     "agent_failed": "an agent failed; error, evidence (if the bus detected it)",
     "agent_stopped": "an agent stopped before its work was done; error (the reason, if given)",
+    "agent_renamed": "a migration changed the id of an agent; before (its old id)",
     "agent_deleted": "an agent was deleted; checkpoints (deleted in the same commit; most are pruned before)",
     "process_dead": "a process was found dead, its agents failed; reason, evidence",
     "process_back": "a process marked dead sent a heartbeat; its agents stay failed",

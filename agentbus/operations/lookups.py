@@ -77,6 +77,12 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
     return page(rows, wanted.limit, agent_record, lambda agent: agent.id)
 
 
+def failed_agents(limit: int, now: Now) -> Op[list[AgentRecord]]:
+    """Return the agents that are failed or suspect, the latest first."""
+    rows = yield Query("agent_failed", (limit,))
+    return [agent_record(row) for row in rows]
+
+
 def last_seen(agents: Sequence[AgentRecord], now: Now) -> Op[dict[str, Seen]]:
     """Return the last activity of live agents, by id: their last call, or the last heartbeat of their process. Ended
     ones are omitted: times before the last boot have another origin."""

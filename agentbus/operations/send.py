@@ -7,10 +7,17 @@ from typing import TypeAlias
 
 import msgspec
 
-from agentbus.core.addresses import Address
+from agentbus.core.addresses import Address, is_operator
 from agentbus.core.clock import Now
 from agentbus.core.codec import canonical
-from agentbus.errors import AgentBusError, AgentEnded, MessageIdConflict, UnknownRecipient, UnknownType
+from agentbus.errors import (
+    AgentBusError,
+    AgentEnded,
+    MessageIdConflict,
+    UnknownOperator,
+    UnknownRecipient,
+    UnknownType,
+)
 from agentbus.operations.common import AgentStatus, agent_status_query, agent_statuses_from, fenced
 from agentbus.operations.protocol import (
     Actor,
@@ -88,6 +95,8 @@ class _Directory(msgspec.Struct):
     quotas: Rows
     pools: dict[str, int] = {}
     topics: dict[str, list[int]] = {}
+    operators: dict[str, int] = {}
+    """The mailboxes of people."""
     sent: dict[str, list[_Sent]] = {}
     new: dict[str, SendRequest] = {}
     """The requests of this batch by the ids that they use for the first time."""
@@ -156,9 +165,8 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
 
 
 def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
-    agents = {request.actor.agent for request in requests}
-    pools: set[str] = set()
-    topics: set[str] = set()
+    names: dict[str, set[str]] = {kind: set() for kind in ("agent", *_MAILBOXES)}
+    names["agent"].update(request.actor.agent for request in requests)
     types: set[str] = set()
     ids: set[str] = set()
     for request in requests:
@@ -168,26 +176,33 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
                 ids.add(draft.message_id)
             to = draft.to
             if isinstance(to, Address):
-                (agents if to.kind == "agent" else pools if to.kind == "pool" else topics).add(to.name)
-    queries = [agent_status_query(agents), Query("type_known", ("message", list(types))), Query("bus_quotas")]
-    if pools:
-        queries.append(Query("pool_mailbox", (list(pools),)))
-    if topics:
-        queries.append(Query("topic_mailboxes", (list(topics),)))
+                names["operator" if _is_person(to) else to.kind].add(to.name)
+    queries = [agent_status_query(names["agent"]), Query("type_known", ("message", list(types))), Query("bus_quotas")]
+    queries += [Query(query, (list(names[kind]),)) for kind, query in _MAILBOXES.items() if names[kind]]
     if ids:
         queries.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from gather(*queries)))
     directory = _Directory(agent_statuses_from(next(answers)), dict(next(answers)), next(answers))
-    if pools:
+    if names["pool"]:
         directory.pools = {row[0]: row[1] for row in next(answers)}
-    for name, mailbox in next(answers) if topics else ():
+    for name, mailbox in next(answers) if names["topic"] else ():
         boxes = directory.topics.setdefault(name, [])
         if mailbox is not None:
             boxes.append(mailbox)
+    if names["operator"]:
+        directory.operators = {row[0]: row[1] for row in next(answers)}
     for row in next(answers) if ids else ():
         sent = _Sent(*row)
         directory.sent.setdefault(sent.message_id, []).append(sent)
     return directory
+
+
+_MAILBOXES = {"pool": "pool_mailbox", "topic": "topic_mailboxes", "operator": "mailbox_of_operators"}
+"""The queries for the mailboxes of recipients that are not agents, in the order of their answers."""
+
+
+def _is_person(to: Address) -> bool:
+    return to.kind == "agent" and is_operator(to.name)
 
 
 def _plan(request: SendRequest, directory: _Directory) -> _Plan:
@@ -199,6 +214,8 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
+            if _is_person(draft.to):
+                return UnknownOperator(operator=draft.to.name, item=index)
             return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, item=index)
         if draft.message_id is not None:
             sent = _sent_before(request, draft, boxes, directory, index)
@@ -208,9 +225,10 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
                 plan.append(sent)
                 continue
         if isinstance(draft.to, Address) and draft.to.kind == "agent" and not draft.reply:
-            status = directory.agents[draft.to.name].status
-            if status in {"completed", "stopped"}:
-                return AgentEnded(agent=draft.to.name, status=status, item=index)
+            # A person is not registered, and never ends.
+            reader = directory.agents.get(draft.to.name)
+            if reader is not None and reader.status in {"completed", "stopped"}:
+                return AgentEnded(agent=draft.to.name, status=reader.status, item=index)
         schema = directory.types[draft.type]
         if schema is not None and schema != draft.fits:
             return Unchecked(type=draft.type, item=index, schemas=_schemas(request, directory))
@@ -271,11 +289,11 @@ def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
     to = draft.to
     if isinstance(to, int):
         return [to]
-    if to.kind == "agent":
+    if to.kind == "agent" and not is_operator(to.name):
         reader = directory.agents.get(to.name)
         return None if reader is None else [reader.mailbox]
-    if to.kind == "pool":
-        box = directory.pools.get(to.name)
+    if to.kind != "topic":
+        box = (directory.pools if to.kind == "pool" else directory.operators).get(to.name)
         return None if box is None else [box]
     return directory.topics.get(to.name)
 

@@ -209,6 +209,14 @@ class BlockingBus:
             raise UnknownAgent(agent=id)
         return BlockingAgent(self, registration, registration.epoch if epoch is None else epoch)
 
+    def operator(self, name: str) -> BlockingAgent:
+        """Return a person, who sends and receives messages as ``operator:NAME`` without being registered."""
+        from agentbus.api.messages import register_operator
+        from agentbus.sync.agent import BlockingAgent
+
+        found = run(register_operator(self._engine, name))
+        return BlockingAgent(self, found, found.epoch, has_called=True)
+
     def register(self, id: str, *, type: str, pid: int | None = None, **options: Unpack[AgentOptions]) -> BlockingAgent:
         """Register a visiting agent; the options are those of ``Bus.register``.
 
@@ -256,7 +264,7 @@ class BlockingBus:
     def messages(self) -> Messages:
         from agentbus.api.messages import Messages
 
-        return Messages(self._engine)
+        return Messages(self)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:

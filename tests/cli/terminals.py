@@ -23,9 +23,15 @@ from tests.support import zygote
 
 
 def on_terminal(
-    shell: Shell, *words: str, until: str | None = None, interrupt: bool = False, errors: bool = False
+    shell: Shell,
+    *words: str,
+    until: str | None = None,
+    interrupt: bool = False,
+    errors: bool = False,
+    typed: str | None = None,
 ) -> tuple[int, str]:
-    """Run it on a terminal of its own, with standard error if asked; what it showed."""
+    """Run it on a terminal of its own, with standard error if asked; what it showed. It is interrupted, or ``typed`` is
+    typed, once it has shown ``until``."""
     mine, theirs = pty.openpty()
     environment = {**shell.environment, "TERM": "xterm-256color", "COLUMNS": "160"}
     process = zygote.Popen(
@@ -50,6 +56,8 @@ def on_terminal(
             if until is not None and until in shown.decode(errors="replace"):
                 if interrupt:
                     process.send_signal(signal.SIGINT)
+                if typed is not None:
+                    os.write(mine, typed.encode())
                 until = None
         return process.wait(TIMEOUT), shown.decode()
     finally:

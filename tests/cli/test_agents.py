@@ -87,7 +87,7 @@ def test_when_an_agent_was_seen_is_a_time_that_anybody_can_read(shell: Shell) ->
     # The wall clock is read to the millisecond, twice.
     assert began - 5 <= seen["w1"] <= now + 5
     assert seen["w2"] is None
-    fields = dict(line.split("\t") for line in shell.say("agents", "show", "w1").splitlines())
+    fields = dict(line.split("\t") for line in shell.say("agents", "show", "w1", "--epoch").splitlines())
     assert "last_call" not in fields
     assert abs(int(fields["seen"]) - seen["w1"]) <= 5
     assert 590_000 < int(fields["busy_until"]) - began < 610_000

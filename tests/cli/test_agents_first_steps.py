@@ -20,7 +20,7 @@ def test_an_agent_registers_sends_receives_and_acknowledges(shell: Shell) -> Non
     assert sent == "m-1"
     (message,) = shell.json("receive", agent=me)
     assert (message["lease"], message["payload"], message["priority"]) == ("m-1#1", {"phase": "design"}, 9)
-    assert shell.say("ack", message["lease"], agent=me) == ""
+    assert shell.say("ack", message["lease"], agent=me) == "acknowledged m-1#1"
     assert shell.run("receive", agent=me).code == 4
 
 

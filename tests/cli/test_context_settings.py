@@ -17,17 +17,41 @@ def test_a_bus_is_found_from_below(shell: Shell) -> None:
     assert inner.json("init") == {"path": str(below / ".agentbus"), "made": False}
 
 
-def test_settings_come_from_the_environment_the_file_and_options(shell: Shell) -> None:
-    shell.environment |= {"AGENTBUS_LEASE": "60", "AGENTBUS_LOCK_TIMEOUT": "5"}
-    (shell.directory / ".agentbus" / "agentbus.toml").write_text("lease = 90\nmax_payload = 2000\n")
+def test_settings_come_from_the_file_the_environment_and_options(shell: Shell) -> None:
+    shell.environment |= {"AGENTBUS_VISITOR_LEASE": "60", "AGENTBUS_LOCK_TIMEOUT": "5"}
+    file = shell.directory / ".agentbus" / "agentbus.toml"
+    file.write_text("visitor_lease = 90\nmax_payload = 2000\nlock_timeout = 5\n")
     settings = shell.json("status", "--agent", "nobody", agent="somebody")["settings"]
-    assert settings["lease"] == {"value": 90, "source": "agentbus.toml"}
+    assert settings["visitor_lease"] == {"value": 60.0, "source": "environment"}
     assert settings["lock_timeout"] == {"value": 5.0, "source": "environment"}
     assert settings["max_payload"] == {"value": 2000, "source": "agentbus.toml"}
     assert settings["agent"] == {"value": "nobody", "source": "option"}
     assert settings["durability"] == {"value": "disk", "source": "default"}
     shell.say("register", "a", "--type", "worker")
     assert shell.json("send", "a", "note", f'"{"x" * 3000}"', agent="a", code=2)["code"] == "payload_too_large"
+
+
+def test_a_setting_that_the_file_and_the_environment_contradict_is_noted_once(shell: Shell) -> None:
+    shell.environment |= {"AGENTBUS_VISITOR_LEASE": "60", "AGENTBUS_LOCK_TIMEOUT": "5"}
+    file = shell.directory / ".agentbus" / "agentbus.toml"
+    file.write_text("visitor_lease = 90\nlock_timeout = 5\n")
+    noted = shell.run("agents").err.splitlines()
+    assert [line for line in noted if "took precedence" in line] == noted
+    assert ["AGENTBUS_VISITOR_LEASE" in line and "LOCK" not in line for line in noted] == [True]
+    assert shell.run("agents", "--quiet").err == ""
+
+
+def test_the_earlier_names_of_settings_work_with_a_note(shell: Shell) -> None:
+    file = shell.directory / ".agentbus" / "agentbus.toml"
+    file.write_text("lease = 90\n")
+    found = shell.run("status", "--settings")
+    assert "setting\tvisitor_lease\t90 (agentbus.toml)" in found.out.splitlines()
+    assert "visitor_lease" in found.err
+    assert shell.json("status")["settings"]["lease"]["value"] == 90
+    shell.environment["AGENTBUS_LEASE"] = "70"
+    found = shell.run("status", "--settings")
+    assert "setting\tvisitor_lease\t70.0 (environment)" in found.out.splitlines()
+    assert "AGENTBUS_VISITOR_LEASE" in found.err
 
 
 def test_a_wrong_file_says_so(shell: Shell) -> None:

@@ -111,7 +111,7 @@ def test_who_is_alive_without_a_process_is_said_to_be_nowhere(shell: Shell) -> N
     shell.register("w1")
     assert shell.refused("register", "w1", "--type", "worker", code=1)["message"] == "agent 'w1' is running"
     assert shell.refused("agents", "delete", "w1", code=1)["fix"].startswith("end it first")
-    said = shell.say("status")
+    said = shell.say("status", "--settings")
     assert "setting\tagent\t- (default)" in said
     assert "None" not in said
 

@@ -179,8 +179,10 @@ def test_status_and_doctor_say_when_a_bus_outgrows_one_file(shell: Shell) -> Non
     (check,) = [check for check in shell.json("doctor") if check["name"] == "room"]
     assert check["status"] == "warning"
     assert check["fix"].endswith(command)
-    # What the file beside the bus says is stronger.
+    # The environment is stronger than the file beside the bus.
     (shell.directory / ".agentbus" / "agentbus.toml").write_text("outgrown_size = 1000000000\n")
+    assert status(shell)["why"] != []
+    del shell.environment["AGENTBUS_OUTGROWN_SIZE"]
     assert status(shell)["why"] == []
     (check,) = [check for check in shell.json("doctor") if check["name"] == "room"]
     assert check["status"] == "ok"

@@ -61,7 +61,7 @@ def test_an_imported_meeting_continues_with_those_who_remain(shell: Shell) -> No
     rows = shell.json("session", "participants", name, "--meeting", "planning")
     assert rows[2]["result"] == {"risks": 2}
     assert shell.json("session", "participants", name, "--meeting", "other") == []
-    error = shell.json("session", "finish", "nobody", "--session", name, code=1)
+    error = shell.json("session", "finish", "nobody", "--session", name, code=4)
     assert error["code"] == "unknown_participant"
     assert f"agentbus session participants {name}" in error["fix"]
 

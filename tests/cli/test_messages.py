@@ -64,8 +64,68 @@ def test_headers_are_given_by_name(pair: Shell) -> None:
     (message,) = pair.json("receive", agent="b")
     assert message["headers"] == {"trace": "a=b", "empty": ""}
     assert pair.json("messages", "show", message["message_id"])["headers"] == message["headers"]
-    for wrong in (("--header", "trace"), ("--header", "a=1", "--header", "a=2")):
-        assert pair.run("send", "b", "note", "1", *wrong, agent="a").code == 2
+    for wrong in (
+        ("--header", "trace"),
+        ("--header", "trace=1", "--header", "trace=2"),
+        ("--header", "trace=" + "x" * 5000),
+    ):
+        error = pair.refused("send", "b", "note", "1", *wrong, agent="a", code=2)
+        assert "'trace'" in error["message"]
+
+
+def test_a_payload_that_must_be_too_large_is_not_read(pair: Shell) -> None:
+    pair.environment["AGENTBUS_MAX_PAYLOAD"] = "1000"
+    # A hole: a file of 4 GiB that takes no space. Reading it would exhaust the memory.
+    with open(pair.directory / "hole", "wb") as file:
+        file.truncate(4 * 1024**3)
+    error = pair.refused("send", "b", "note", "@hole", agent="a", code=2)
+    assert (error["code"], "4294967296 bytes" in error["message"]) == ("payload_too_large", True)
+    assert pair.refused("document", "save", "plan", "@hole", agent="a", code=2)["code"] == "snapshot_too_large"
+    # Indented JSON may be larger than the payload.
+    pair.say("send", "b", "note", "-", agent="a", input=b"[1,\n" + b" " * 5000 + b"2]")
+    assert pair.run("send", "b", "note", "-", "--text", agent="a", input=b"x" * 1100).code == 2
+    assert pair.json("receive", agent="b")[0]["payload"] == [1, 2]
+
+
+def test_a_command_waits_for_an_agent(pair: Shell) -> None:
+    assert pair.told("wait", "--for", "a") == {"agent": "a", "status": "running", "reached": True}
+    late = ("wait", "--for", "late", "--timeout", "0")
+    assert pair.told(*late, code=4) == {"agent": "late", "status": None, "reached": False}
+    pair.say("expect", "late", "--type", "worker")
+    assert pair.told(*late, code=4)["status"] == "pending"
+    waiting = pair.start("wait", "--for", "late", "--status", "completed,failed", "--json")
+    try:
+        me = pair.say("register", "late", "--type", "worker")
+        assert pair.told(*late)["reached"] is True
+        pair.say("fail", "no", agent=me)
+        out, err = waiting.communicate(timeout=30)
+    finally:
+        waiting.kill()
+    assert (waiting.returncode, b'"status":"failed"' in out) == (0, True), err
+    assert pair.refused("wait", "--for", "a", "--status", "asleep", code=2)["code"] == "out_of_range"
+    assert pair.refused("wait", "--status", "running", agent="a", code=2)["code"] == "usage"
+
+
+def test_a_pool_and_a_topic_are_declared(pair: Shell) -> None:
+    pair.say("declare", "pool:jobs", "topic:plans")
+    pair.say("declare", "pool:jobs")
+    assert pair.json("send", "pool:jobs", "note", agent="a")["delivered"] == 1
+    assert pair.json("send", "topic:plans", "note", agent="a")["delivered"] == 0
+    error = pair.refused("declare", "jobs", code=2)
+    assert (error["code"], "pool:jobs" in error["fix"]) == ("usage", True)
+
+
+def test_very_long_words_are_shown_in_part(pair: Shell) -> None:
+    long = "x" * 5000
+    for words in (
+        ("agents", "show", long), (long,), ("agents", long), ("send", "b", long), ("receive", "--wait", long),
+        ("messages", "list", "--limit", long), ("status", long), ("status", f"--{long}"), ("state", "get", long),
+        ("send", "b", "note", "--header", long), ("task", "start", "w", "--keyword", long),
+    ):  # fmt: skip
+        outcome = pair.run(*words, agent="a")
+        assert outcome.code == 2, words
+        assert 0 < len(outcome.err) < 1500, (words, len(outcome.err))
+        assert "characters)" in outcome.err, words
 
 
 def test_a_message_is_given_back_or_rejected(pair: Shell) -> None:

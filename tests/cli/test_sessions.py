@@ -35,7 +35,7 @@ def test_a_session_from_its_beginning_to_its_end(shell: Shell) -> None:
     assert ["missing", "judge", "risks"] in lines
     assert [line[:4] for line in lines if line[0] == "agent"] == [["agent", "planner", "worker", "running"]]
     ended = shell.run("session", "complete", agent=me)
-    assert (ended.code, ended.out, "risks" in ended.err) == (0, "", True)
+    assert (ended.code, ended.out, "risks" in ended.err) == (0, "completed session p-1\n", True)
     (row,) = [line.split("\t") for line in shell.say("session", "list", "--status", "completed").splitlines()]
     assert row[:5] == ["p-1", "planning", "ms-1", "completed", "40"]
 

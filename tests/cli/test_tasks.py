@@ -20,8 +20,8 @@ from rich.console import Console
 import agentbus
 from agentbus.cli import rich_output, task_chart
 from agentbus.cli.commands.status import overview_of
-from agentbus.cli.commands.task_control import account
 from agentbus.cli.context import gather_settings
+from agentbus.cli.operators import account
 from agentbus.cli.task_tree import TaskTree, TaskView, load_tree
 from agentbus.sync.bus import open_bus
 from tests.cli.conftest import TIMEOUT, Shell, until
@@ -118,14 +118,15 @@ def test_a_decision_has_the_name_of_a_person(shell: Shell, monkeypatch: pytest.M
     agent = shell.register("a")
     # A script has no terminal.
     assert shell.refused("task", "approve", "f-1", code=2)["code"] == "no_operator"
-    for words in (("approve", "f-1"), ("reject", "f-1"), ("auto", "f-1", "on")):
+    for words in (("approve", "f-1"), ("reject", "f-1", "--reason", "no"), ("auto", "f-1", "on")):
         assert shell.refused("task", *words, "--by", "a", code=2)["code"] == "not_an_operator"
     monkeypatch.setenv("AGENTBUS_OPERATOR", "ada")
-    assert shell.told("task", "reject", "f-1")["by"] == "ada"
+    reject = ("task", "reject", "f-1", "--reason", "no")
+    assert shell.told(*reject)["by"] == "ada"
     work(shell)
-    assert shell.told("task", "reject", "f-1", "--by", "bob")["by"] == "bob"
+    assert shell.told(*reject, "--by", "bob")["by"] == "bob"
     work(shell)
-    assert shell.told("task", "reject", "f-1", "--by", "carol", agent=agent)["by"] == "carol"
+    assert shell.told(*reject, "--by", "carol", agent=agent)["by"] == "carol"
     work(shell)
     code, shown = on_terminal(shell, "task", "approve", "f-1", "--json")
     assert (code, json.loads(shown)["data"]["by"]) == (0, account())
@@ -252,8 +253,11 @@ def test_the_overview_names_what_waits_for_a_person(shell: Shell) -> None:
     assert [(one["id"], one["status"]) for one in found["tasks"]] == [("f-1", "waiting")]
     assert [one["command"] for one in found["asked"]] == ["agentbus task approve f-1 plan"]
     code, shown = on_terminal(shell, "status")
-    assert (code, "1 open question:" in uncoloured(shown)) == (0, True)
-    assert "agentbus task approve f-1 plan" in uncoloured(shown)
+    assert code == 0
+    lines = [line.strip() for line in uncoloured(shown).splitlines()]
+    assert lines[0] == "waiting"
+    assert lines[2].endswith("agentbus task approve f-1 plan")
+    assert "tasks" in lines[3:]
     code, shown = on_terminal(
         shell, "task", "list", "--watch", "--interval", "0.05", until="approval:plan", interrupt=True
     )
@@ -289,7 +293,7 @@ def test_tasks_are_listed_and_counted(shell: Shell) -> None:
         (("show", "none"), 4, "unknown_task"),
         (("wait", "none"), 4, "unknown_task"),
         (("log", "none"), 4, "unknown_task"),
-        (("halt", "none"), 1, "unknown_task"),
+        (("halt", "none"), 4, "unknown_task"),
         (("show", "no name"), 2, "invalid_name"),
         (("list", "--status", "asleep"), 2, "out_of_range"),
         (("start",), 2, "usage"),
@@ -300,9 +304,10 @@ def test_tasks_are_listed_and_counted(shell: Shell) -> None:
         (("start", "feature", "--restarts", "-1"), 2, "out_of_range"),
         (("start", "feature", "2", "--id", "f-1"), 1, "task_exists"),
         (("start", "feature", "--session", "none"), 1, "unknown_session"),
-        (("approve", "f-1", "code", "--by", "ada"), 1, "unknown_approval"),
+        (("approve", "f-1", "code", "--by", "ada"), 4, "unknown_approval"),
+        (("reject", "f-1", "plan", "--by", "ada"), 2, "usage"),
         (("approve", "f-1", "--by", ""), 2, "out_of_range"),
-        (("redo", "f-1", "deploy"), 1, "unknown_step"),
+        (("redo", "f-1", "deploy"), 4, "unknown_step"),
         (("redo", "f-1"), 2, "usage"),
         (("settle", "f-1", "plan", "--by", "ada"), 2, "usage"),
         (("settle", "f-1", "plan", "--redo", "--error", "x", "--by", "ada"), 2, "usage"),
@@ -343,7 +348,7 @@ def test_nothing_that_is_copied_is_cut_in_two(waiting: Shell, width: int) -> Non
 
 def test_a_decision_that_was_made_stays(shell: Shell) -> None:
     begun(shell)
-    shell.told("task", "reject", "f-1", "plan", "--by", "ada")
+    shell.told("task", "reject", "f-1", "plan", "--by", "ada", "--reason", "no")
     error = shell.refused("task", "approve", "f-1", "plan", "--by", "bob", code=1)
     assert error["code"] == "wrong_state"
     assert "agentbus task redo f-1 approval:plan" in error["fix"]
@@ -470,5 +475,5 @@ def test_a_watched_bus_shows_what_is_asked_however_many_agents_there_are(shell: 
     lines = screen.getvalue().splitlines()
     assert len(lines) < height
     assert "executor-frontend-000" in screen.getvalue()
-    assert any(line.startswith("f-1 ") and "approval:plan" in line for line in lines)
-    assert lines[-1].strip() == "agentbus task approve f-1 plan"
+    assert lines[0].strip() == "waiting"
+    assert lines[2].strip().endswith("agentbus task approve f-1 plan")

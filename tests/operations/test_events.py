@@ -62,7 +62,13 @@ def emitted(module: ast.Module) -> list[str]:
 @cache
 def recorded() -> frozenset[str]:
     """Return every kind that the operations record, as regular expressions."""
-    return frozenset(kind for file in OPERATIONS for kind in emitted(package_tree(file)))
+    return frozenset(kind for file in OPERATIONS for kind in emitted(package_tree(file))) | by_migrations()
+
+
+def by_migrations() -> frozenset[str]:
+    """Return the kinds that migrations record."""
+    scripts = "\n".join(migrations().values())
+    return frozenset(kind for kind in KINDS if f"'{kind}'" in scripts)
 
 
 def test_every_event_that_is_recorded_is_documented() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import to_builtins
 
 from agentbus.cli.arguments import json_value, paging, seconds
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import NOTHING, missing
-from agentbus.cli.output import Notice, One, Result, Rows
+from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows
 from agentbus.errors import UnknownAgent
+from agentbus.operations.common import LIVE
 
 if TYPE_CHECKING:
+    from agentbus.api.agents import ProfileOptions
     from agentbus.records import AgentRecord
     from agentbus.sync.bus import BlockingBus
 
@@ -34,11 +36,43 @@ def register(call: Call) -> Result:
         "agent": agent.identity, "id": agent.id, "epoch": agent.epoch, "session": agent.session,
         "pools": sorted(found.pools), "topics": sorted(found.subscriptions), "restored": restored,
     }  # fmt: skip
-    return Notice(data, agent.identity)
+    return Done(data, f"registered {agent.identity}", agent.identity)
+
+
+def expect(call: Call) -> Result:
+    from agentbus.api.agents import expectation, register_agent
+
+    given = call.arguments
+    known = call.bus.do(call.bus.agents.get(given.id))
+    options = cast("ProfileOptions", _profile(given))
+    request = expectation(call.bus._max_payload, given.id, given.type, given.session, given.within, options)
+    found = call.bus.do(register_agent(call.bus._engine, request))
+    record = call.bus.do(call.bus.agents.get(found.agent))
+    status = None if record is None else record.status
+    if known is not None and known.status in LIVE:
+        done = f"{found.agent} is registered already"
+    else:
+        done = f"expecting {found.agent}" + ("" if given.within is None else f" within {given.within:g} s")
+    return Done({"agent": found.agent, "status": status, "within": given.within}, done)
+
+
+def _expect(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("id", help="the agent's id")
+    add("--type", required=True, metavar="TYPE", help="agent type (see agentbus types list)")
+    add("--within", type=seconds, metavar="S", help="a monitor marks it failed if it has not registered by then")
+    profile_options(parser)
 
 
 def about(given: Namespace) -> dict[str, Any]:
     """Return the arguments of ``register`` that the options of ``about_options`` give."""
+    return {
+        "session": given.session, "pools": given.pool or (), "topics": given.topic or (),
+        "takeover": given.takeover, **_profile(given),
+    }  # fmt: skip
+
+
+def _profile(given: Namespace) -> dict[str, Any]:
     metadata = json_value(given.metadata)
     found = {
         name: value
@@ -49,10 +83,7 @@ def about(given: Namespace) -> dict[str, Any]:
         found["metadata"] = metadata
     if given.capability:
         found["capabilities"] = given.capability
-    return {
-        "session": given.session, "pools": given.pool or (), "topics": given.topic or (),
-        "takeover": given.takeover, **found,
-    }  # fmt: skip
+    return found
 
 
 def _register(parser: ArgumentParser) -> None:
@@ -77,10 +108,16 @@ def _register(parser: ArgumentParser) -> None:
 def about_options(parser: ArgumentParser) -> None:
     """Add the options of every command that registers an agent."""
     add = parser.add_argument
-    add("--session", metavar="ID", help="the session that it joins")
     add("--takeover", action="store_true", help="take over from an incarnation that is running elsewhere")
     add("--pool", action="append", metavar="NAME", help="pool to consume from; can be repeated")
     add("--topic", action="append", metavar="NAME", help="topic to subscribe to; can be repeated")
+    profile_options(parser)
+
+
+def profile_options(parser: ArgumentParser) -> None:
+    """Add the options that describe an agent."""
+    add = parser.add_argument
+    add("--session", metavar="ID", help="the session that it joins")
     add("--capability", action="append", metavar="NAME", help="capability of the agent; can be repeated")
     add("--parent", metavar="ID", help="the agent that is notified if it fails")
     add("--milestone", metavar="NAME", help="milestone of its work")
@@ -94,36 +131,41 @@ def about_options(parser: ArgumentParser) -> None:
 
 def heartbeat(call: Call) -> Result:
     call.me.heartbeat()
-    return _ended(call, "running")
+    data = {"agent": call.me.identity, "status": "running"}
+    return Done(data, f"recorded a heartbeat of {call.me.identity}", "")
 
 
 def progress(call: Call) -> Result:
     call.me.progress(call.arguments.percent, call.arguments.note)
-    return Notice({"agent": call.me.identity, "progress": call.arguments.percent})
+    done = f"recorded {call.arguments.percent} % for {call.me.identity}"
+    # Called often, by programs whose output is read: only a terminal gets the sentence.
+    return Done({"agent": call.me.identity, "progress": call.arguments.percent}, done, "")
 
 
 def busy(call: Call) -> Result:
     call.me.busy(call.arguments.seconds)
-    return Notice({"agent": call.me.identity, "busy": call.arguments.seconds})
+    duration = call.arguments.seconds
+    done = f"{call.me.identity} is busy for {duration:g} s" if duration else f"{call.me.identity} is busy no more"
+    return Done({"agent": call.me.identity, "busy": duration}, done, "")
 
 
 def complete(call: Call) -> Result:
     call.me.complete()
-    return _ended(call, "completed")
+    return _ended(call, "completed", f"completed {call.me.identity}")
 
 
 def fail(call: Call) -> Result:
     call.me.fail(call.arguments.error)
-    return _ended(call, "failed")
+    return _ended(call, "failed", f"marked {call.me.identity} failed")
 
 
 def stop(call: Call) -> Result:
     call.me.stop(call.arguments.reason)
-    return _ended(call, "stopped")
+    return _ended(call, "stopped", f"stopped {call.me.identity}")
 
 
-def _ended(call: Call, status: str) -> Result:
-    return Notice({"agent": call.me.identity, "status": status})
+def _ended(call: Call, status: str, done: str) -> Result:
+    return Done({"agent": call.me.identity, "status": status}, done)
 
 
 def _progress(parser: ArgumentParser) -> Any:
@@ -144,8 +186,6 @@ def _reason(parser: ArgumentParser) -> Any:
 
 
 _SILENT = "plain output: nothing"
-
-
 COLUMNS = ("id", "type", "status:status", "progress:percent", "note", "session", "updated:time", "seen:time")
 _PLAIN = "plain output: id, type, status, progress, note, session, updated, seen (last call or heartbeat)"
 
@@ -225,9 +265,12 @@ def clear(call: Call) -> Result:
 
 
 def _gone(agents: Sequence[str]) -> Result:
-    return Rows(
-        [{"id": id, "deleted": True} for id in agents], ("id", "deleted"), paged=False, empty="no agents deleted"
-    )
+    rows = [{"id": id, "deleted": True} for id in agents]
+    return Rows(rows, ("id", "deleted"), paged=False, people=_deleted, empty="no agents deleted")
+
+
+def _deleted(row: dict[str, Any]) -> dict[str, Any]:
+    return {"deleted": row["id"]}
 
 
 def _list(parser: ArgumentParser) -> None:
@@ -266,8 +309,14 @@ COMMANDS = {
         _register,
         output="plain output: id#epoch, the value for AGENTBUS_AGENT",
     ),
+    "expect": Command(
+        expect, "Announce an agent that will register later: it is pending, and its mailbox exists. With --within it is"
+        " spawning.",
+        "agentbus expect exec-001 --type executor --within 60", _expect, output=CONFIRMED,
+    ),
     "heartbeat": Command(
-        heartbeat, "Send a heartbeat. It extends the leases that the agent holds.", "agentbus heartbeat", output=_SILENT
+        heartbeat, "Send a heartbeat. It extends the leases that the agent holds.", "agentbus heartbeat",
+        output=_SILENT,
     ),
     "progress": Command(
         progress, "Report progress.", "agentbus progress 40 'writing tests'", _progress, output=_SILENT
@@ -276,23 +325,25 @@ COMMANDS = {
         busy, "Announce a period of silence, during which the agent is not marked failed.", "agentbus busy 600",
         _seconds, output=_SILENT,
     ),
-    "complete": Command(complete, "Mark this agent completed.", "agentbus complete", output=_SILENT),
+    "complete": Command(complete, "Mark this agent completed.", "agentbus complete", output=CONFIRMED),
     "fail": Command(
         fail, "Mark this agent failed and notify its parent.",
-        "agentbus fail 'the tests cannot be made to pass'", _error, output=_SILENT,
+        "agentbus fail 'the tests cannot be made to pass'", _error, output=CONFIRMED,
     ),
     "stop": Command(
         stop, "Mark this agent stopped: it ends before its work is done.", "agentbus stop 'out of budget'", _reason,
-        output=_SILENT,
+        output=CONFIRMED,
     ),
     "agents list": Command(listed, "List agents, ordered by id.",
-                           "agentbus agents list --status running", _list, output=_PLAIN),
+                           "agentbus agents list --status running", _list, output=_PLAIN, columns=True),
     "agents show": Command(show, "Show all fields of an agent.", "agentbus agents show planner-1", _id,
-                           output="plain output: one line per field: name, value"),
+                           output="plain output: one line per field: name, value", columns=True),
     "agents find": Command(find, "List the agents with a capability. Exit code 4 if there is none.",
-                           "agentbus agents find python", _find, output=_PLAIN),
+                           "agentbus agents find python", _find, output=_PLAIN, columns=True),
     "agents delete": Command(delete, "Delete agents that have ended, with their state and checkpoints.",
-                             "agentbus agents delete planner-1", _ids, output="plain output: id, true"),
+                             "agentbus agents delete planner-1", _ids, output="plain output: id, deleted (true)",
+                             columns=True),
     "agents clear": Command(clear, "Delete the agents that completed or stopped.",
-                            "agentbus agents clear --older-than 3600", _clear, output="plain output: id, true"),
+                            "agentbus agents clear --older-than 3600", _clear,
+                            output="plain output: id, deleted (true)", columns=True),
 }  # fmt: skip

@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
-from agentbus.cli.arguments import JSON_HELP, paging, text_option, value
+from agentbus.cli.arguments import JSON_HELP, paging, snapshot, text_option
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import FAILED, NothingThere, Usage, missing
-from agentbus.cli.output import Notice, One, Result, Rows, bare
+from agentbus.cli.output import Done, Notice, One, Result, Rows, bare, counted
 from agentbus.errors import UnknownCheckpoint
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ def create(call: Call) -> Result:
     given = call.arguments
     if given.all:
         return _composite(call)
-    snapshot = value(given, "snapshot")
+    content = snapshot(call, "snapshot")
     options: dict[str, Any] = {
         "notes": given.notes, "files": given.file or (), "root": given.root, "keep": given.keep,
     }  # fmt: skip
     if given.of is None:
-        made = call.me.checkpoint(given.name, snapshot, **options)
+        made = call.me.checkpoint(given.name, content, **options)
     else:
         owner, kind = _owner(call)
-        made = call.bus.do(call.bus.checkpoints.save(owner, given.name, snapshot, kind=kind, **options))
+        made = call.bus.do(call.bus.checkpoints.save(owner, given.name, content, kind=kind, **options))
     return _made(made)
 
 
@@ -48,7 +48,8 @@ def _composite(call: Call) -> Result:
 
 def _made(made: Any) -> Result:
     fields = ("id", "owner_kind", "owner", "name", "session", "created")
-    return Notice({name: getattr(made, name) for name in fields}, str(made.id))
+    done = f"created checkpoint {made.id}, {made.name} of {made.owner}"
+    return Done({name: getattr(made, name) for name in fields}, done, str(made.id))
 
 
 def listed(call: Call) -> Result:
@@ -97,7 +98,7 @@ def prune(call: Call) -> Result:
     if given.all:
         kind = "composite"
     count = call.bus.do(call.bus.checkpoints.prune(owner, given.name, keep=given.keep, kind=kind))
-    return Notice({"pruned": count}, str(count))
+    return Done({"pruned": count}, f"deleted {counted(count, 'checkpoint')}", str(count))
 
 
 def _owner(call: Call, *, session: bool = False) -> tuple[str, str]:
@@ -184,11 +185,11 @@ COMMANDS = {
     "checkpoint list": Command(
         listed, "List checkpoints, newest first: those of the calling agent, or all if no agent is specified.",
         "agentbus checkpoint list --of planner-1", _list,
-        output="plain output: id, owner kind, owner, name, created, size, files, notes",
+        output="plain output: id, owner_kind, owner, name, created, size, files, notes", columns=True,
     ),
     "checkpoint show": Command(
         show, "Show a checkpoint with its snapshot.", "agentbus checkpoint show 7", _id,
-        output="plain output: one line per field: name, value",
+        output="plain output: one line per field: name, value", columns=True,
     ),
     "checkpoint restore": Command(
         restore, "Print the snapshot of the newest checkpoint. Exit code 4 if there is none.",
@@ -198,7 +199,7 @@ COMMANDS = {
     "checkpoint verify": Command(
         verify, "Compare the files that a checkpoint refers to. Exit code 1 if one has changed.",
         "agentbus checkpoint verify 7", _verify,
-        output="plain output: path, status (ok, changed, vanished, outside, unreadable)",
+        output="plain output: path, status (ok, changed, vanished, outside, unreadable)", columns=True,
     ),
     "checkpoint prune": Command(
         prune, "Delete all but the newest checkpoints of a name, or of each name.",

@@ -42,6 +42,7 @@ _agentbus() {{
     done
     case "$before" in
         --agent|--parent|--sender|--of) found={listed} ;;
+        --for) [[ "$name" == wait ]] && found={listed} ;;
         --session) found={sessions} ;;
         --type) found={types} ;;
         *)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.cli.arguments import seconds
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import DONE, FAILED
-from agentbus.cli.output import Result, is_terminal, plain
+from agentbus.cli.output import PLAIN, PlainFormat, Result, is_terminal, plain
 from agentbus.core.validation import check_seconds
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ class Closing(Result):
 
         return {**msgspec.to_builtins(self._figures), "holds": self._figures.holds}
 
-    def lines(self) -> list[str]:
-        return [f"result\t{name}\t{plain(value)}" for name, value in self.data().items()]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        lines = [f"result\t{name}\t{plain(value)}" for name, value in self.data().items()]
+        return form.headed(("subject", "name", "value"), lines)
 
     def show(self) -> None:
         figures = self._figures

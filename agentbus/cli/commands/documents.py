@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from agentbus.cli.arguments import JSON_HELP, text_option, value
+from agentbus.cli.arguments import JSON_HELP, snapshot, text_option
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage, missing
-from agentbus.cli.output import Notice, Result, Rows, bare
+from agentbus.cli.output import Done, Notice, Result, Rows, bare
 from agentbus.errors import UnknownDocument
 
 _VERSIONS = 10
@@ -17,7 +17,7 @@ COLUMNS = ("name", "version", "author", "created:time")
 
 def save(call: Call) -> Result:
     given = call.arguments
-    content = value(given, "value")
+    content = snapshot(call, "value")
     session = _session(call)
     if call.settings.text("agent") is None:
         document = call.bus.do(call.bus.sessions.open(session)).document(given.name, keep=given.keep)
@@ -25,7 +25,8 @@ def save(call: Call) -> Result:
     else:
         # The agent is the author; a fenced agent is rejected.
         version = call.me.document(given.name, content, keep=given.keep, session=session).version
-    return Notice({"session": session, "name": given.name, "version": version}, str(version))
+    done = f"saved {given.name} of session {session}, version {version}"
+    return Done({"session": session, "name": given.name, "version": version}, done, str(version))
 
 
 def show(call: Call) -> Result:
@@ -52,7 +53,8 @@ def history(call: Call) -> Result:
 def export(call: Call) -> Result:
     given = call.arguments
     path = call.bus.do(_document(call).export(given.path))
-    return Notice({"session": _session(call), "name": given.name, "path": str(path)}, str(path))
+    data = {"session": _session(call), "name": given.name, "path": str(path)}
+    return Done(data, f"wrote {given.name} to {path}", str(path))
 
 
 def _document(call: Call) -> Any:
@@ -116,11 +118,11 @@ COMMANDS = {
     "document list": Command(
         listed, "List the documents of a session, each with its newest version.",
         "agentbus document list --session planning-001", _of_session,
-        output="plain output: name, version, author, created",
+        output="plain output: name, version, author, created", columns=True,
     ),
     "document history": Command(
         history, "List the stored versions of a document, newest first.", "agentbus document history plan",
-        _history, output="plain output: version, author, created",
+        _history, output="plain output: version, author, created", columns=True,
     ),
     "document export": Command(
         export, "Write the newest version of a document to a JSON file, atomically.",

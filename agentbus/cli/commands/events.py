@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any, Literal
 
 from agentbus.cli.context import Call, Command, ending_cleanly
-from agentbus.cli.errors import Usage
+from agentbus.cli.errors import Usage, echoed
 from agentbus.cli.output import Result, Rows
 
 COLUMNS = ("id", "at:time", "kind:event", "subject_kind", "subject", "actor", "facts:json")
@@ -63,7 +63,9 @@ def _after(text: str | None) -> int | Literal["now"] | None:
     try:
         return int(text)
     except ValueError:
-        raise Usage(reason=f"--after {text!r} is not an event id", advice="pass the id of an event, or now") from None
+        raise Usage(
+            reason=f"--after {echoed(text)} is not an event id", advice="pass the id of an event, or now"
+        ) from None
 
 
 def _events(parser: ArgumentParser) -> None:
@@ -84,7 +86,8 @@ COMMANDS = {
     "events": Command(
         events, "Print the audit log: who changed what, and when.", "agentbus events --follow --json",
         _events,
-        output="plain output: id, at, kind, subject kind, subject, actor, facts (JSON)\n"
+        output="plain output: id, at, kind, subject_kind, subject, actor, facts (JSON)\n"
         "with --follow --json one envelope per line",
+        columns=True,
     ),
 }  # fmt: skip

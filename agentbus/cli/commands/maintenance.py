@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentbus.cli.arguments import amount, days, hours, minutes, size
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import DONE, FAILED
-from agentbus.cli.output import Notice, Result, Rows, plain
+from agentbus.cli.output import PLAIN, Done, Notice, PlainFormat, Result, Rows, plain
 from agentbus.cli.views import Fields, Part, Sections, progress_bar
 from agentbus.core.validation import check_seconds
 from agentbus.errors import PlanOutdated, WrongState
@@ -40,7 +40,7 @@ def create(call: Call) -> Result:
 
     given = call.arguments
     made = with_bar(call, "backing up", lambda bus, report: bus.backup(given.path, keep=given.keep, progress=report))
-    return Notice(made, made.path)
+    return Done(made, f"saved a backup as {made.path}", made.path)
 
 
 def backups(call: Call) -> Result:
@@ -75,7 +75,7 @@ def restore(call: Call) -> Result:
     call.note(
         "the replaced bus is in backups/ as replaced-….db; work that ran at the time of the backup is interrupted"
     )
-    return Notice({"backup": os.path.abspath(path), "path": directory}, directory)
+    return Done({"backup": os.path.abspath(path), "path": directory}, f"replaced the bus in {directory}", directory)
 
 
 def doctor(call: Call) -> Result:
@@ -224,7 +224,10 @@ def export(call: Call) -> Result:
     made = with_bar(
         call, "exporting", lambda bus, report: bus.export(given.path, session=given.session, progress=report)
     )
-    return Notice(made, made.path)
+    return Done(made, f"exported to {made.path}", made.path)
+
+
+_IMPORTED = ("what", "of", "count", "why")
 
 
 class Imported(Result):
@@ -237,14 +240,14 @@ class Imported(Result):
     def data(self) -> Any:
         return msgspec.to_builtins(self._report)
 
-    def lines(self) -> list[str]:
-        return ["\t".join(plain(value) for value in row) for row in self._rows()]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        return form.headed(_IMPORTED, ["\t".join(plain(value) for value in row) for row in self._rows()])
 
     def show(self) -> None:
         from agentbus.cli.rich_output import table
 
-        columns = (("what", ""), ("of", "prose"), ("count", ""), ("why", "reason"))
-        rows = [dict(zip([name for name, _ in columns], row, strict=True)) for row in self._rows()]
+        columns = tuple(zip(_IMPORTED, ("", "prose", "", "reason"), strict=True))
+        rows = [dict(zip(_IMPORTED, row, strict=True)) for row in self._rows()]
         table(columns, rows, "nothing to import", None)
         hidden = self._report.refused + self._report.changed - len(self._report.problems)
         if hidden > 0:
@@ -315,8 +318,9 @@ class Copied(Result):
     def data(self) -> Any:
         return msgspec.to_builtins(self._report)
 
-    def lines(self) -> list[str]:
-        return ["\t".join(plain(value) for value in (table.name, table.rows, table.checksum)) for table in self._tables]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        rows = [(table.name, table.rows, table.checksum) for table in self._tables]
+        return form.headed(("table", "rows", "checksum"), ["\t".join(map(plain, row)) for row in rows])
 
     def show(self) -> None:
         from agentbus.cli.rich_output import table
@@ -336,7 +340,8 @@ COMMANDS = {
         cleanup, "Archive and delete old finished data, by the retention policy of the bus and these options.",
         "agentbus cleanup --keep-days 7 --dry-run", _cleanup,
         output="plain output: by the first column\n  removed, kind, count\n  ended, session (with --stale)\n"
-        "  left, session, reason it was not ended\n  archive, path",
+        "  left, session, why (it was not ended)\n  archive, name (path, bytes), value",
+        columns=True,
     ),
     "quotas": Command(
         quotas, "Show or set quotas, which keep a runaway agent from starving the others. None is set by default.",
@@ -349,7 +354,7 @@ COMMANDS = {
     ),
     "backup list": Command(
         backups, "List the backups of this bus, newest first.", "agentbus backup list",
-        output="plain output: path, size, created",
+        output="plain output: path, size, created", columns=True,
     ),
     "backup restore": Command(
         restore, "Replace the bus by a backup. No process may have it open. The replaced bus is stored in backups/.",
@@ -358,14 +363,15 @@ COMMANDS = {
     ),
     "doctor": Command(
         doctor, "Check the bus for problems. Changes nothing. Exit code 1 if there is an error.",
-        "agentbus doctor", output="plain output: status (ok, warning, error), name, text, fix",
+        "agentbus doctor", output="plain output: status (ok, warning, error), name, text, fix", columns=True,
     ),
     "import": Command(
         import_,
         "Import existing data: directories of JSON files, SQLite databases, archives of a bus.",
         "agentbus import ./coordination",
         _import,
-        output="plain output: imported, refused or changed; kind or file; count or line; reason",
+        output="plain output: what (imported, present, refused or changed), of (kind or file), count (or line), why",
+        columns=True,
     ),
     "export": Command(
         export,
@@ -378,6 +384,6 @@ COMMANDS = {
         copy, "Copy a bus to another location, between files and servers, and compare the two. No process may have it"
         " open. The source is unchanged. Run it again to resume an interrupted copy.",
         "agentbus copy .agentbus postgresql://me@server/agents", _copy,
-        output="plain output: table, rows, checksum",
+        output="plain output: table, rows, checksum", columns=True,
     ),
 }  # fmt: skip

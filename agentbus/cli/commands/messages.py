@@ -1,15 +1,17 @@
-"""Messages: send, receive, settle, request and wait as an agent; list, requeue and purge as an operator."""
+"""Messages: send, receive, settle, request and wait, as an agent or a person; list, requeue and purge them; declare
+pools and topics."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from typing import Any
 
-from agentbus.cli.arguments import JSON_HELP, paging, seconds, text_option, value
+from agentbus.cli.arguments import JSON_HELP, ask_reason, by_option, paging, payload, seconds, text_option
 from agentbus.cli.context import Call, Command, ending_cleanly
-from agentbus.cli.errors import NOTHING, Usage, missing
-from agentbus.cli.output import Notice, One, Result, Rows
+from agentbus.cli.errors import NOTHING, Usage, echoed, missing
+from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows, counted
 from agentbus.errors import UnknownMessage
 
 RECEIVED = ("lease", "priority", "type", "sender", "payload:json")
@@ -18,8 +20,10 @@ _RECEIVED_HELP = "plain output: lease, priority, type, sender, payload (JSON)"
 
 def send(call: Call) -> Result:
     given = call.arguments
-    receipt = call.me.send(_recipient(given), given.type, value(given, "payload"), **_options(given))
-    return _receipt(receipt)
+    content = payload(call)
+    to = _recipient(given)
+    receipt = call.correspondent.send(to, given.type, content, **_options(given))
+    return _receipt(receipt, f"to {to}")
 
 
 def _recipient(given: Any) -> str:
@@ -33,23 +37,32 @@ def _options(given: Any) -> dict[str, Any]:
     names = ("priority", "delay", "ttl", "session", "max_attempts")
     found = {name: value for name in names if (value := getattr(given, name)) is not None}
     if given.header:
-        headers = [_header(text) for text in given.header]
-        found["headers"] = dict(headers)
-        if len(found["headers"]) < len(headers):
-            raise Usage(reason="a header is given twice", advice="give each name once")
+        found["headers"] = _headers(given.header)
     return found if given.id is None else {**found, "message_id": given.id}
 
 
-def _header(text: str) -> tuple[str, str]:
-    name, separator, content = text.partition("=")
-    if not separator:
-        raise Usage(reason=f"invalid header {text!r}", advice="use --header NAME=VALUE")
-    return name, content
+def _headers(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, separator, content = text.partition("=")
+        if not separator or not name:
+            raise Usage(reason=f"invalid header {echoed(text)}", advice="use --header NAME=VALUE")
+        if name in found:
+            raise Usage(reason=f"header {echoed(name)} is given twice", advice="give each name once")
+        found[name] = content
+    return found
 
 
-def _receipt(receipt: Any) -> Result:
+def _receipt(receipt: Any, where: str) -> Result:
     data = {"message_id": receipt.message_id, "delivered": receipt.delivered, "duplicate": receipt.duplicate}
-    return Notice(data, receipt.message_id or "-")
+    if receipt.duplicate:
+        done = f"{receipt.message_id} was sent before"
+    elif not receipt.delivered:
+        done = f"sent {where}, which has no subscriber"
+    else:
+        copies = f", {receipt.delivered} copies" if receipt.delivered > 1 else ""
+        done = f"sent {receipt.message_id} {where}{copies}"
+    return Done(data, done, receipt.message_id or "-")
 
 
 def _send(parser: ArgumentParser) -> None:
@@ -72,20 +85,22 @@ def _send_options(parser: ArgumentParser) -> None:
     add("--session", metavar="ID", help="session (default: that of the calling agent)")
     add("--header", action="append", metavar="NAME=VALUE", help="a header of the message (repeatable)")
     add("--max-attempts", type=int, metavar="N", help="deliveries before it becomes a dead letter (default 5)")
+    by_option(parser)
 
 
 def receive(call: Call) -> Result | int:
     given = call.arguments
     if given.peek and (given.ack or given.wait or given.held):
         raise Usage(reason="--peek excludes --ack, --wait and --held", advice="remove them")
+    me = call.correspondent
     if given.peek:
-        return _received(call.me.peek(1 if given.max is None else given.max))
+        return _received(me.peek(1 if given.max is None else given.max))
     if given.held:
-        held = call.me.in_hand() if given.max is None else call.me.in_hand(given.max)
+        held = me.in_hand() if given.max is None else me.in_hand(given.max)
         return _received(held, "no messages held")
     if sys.__stdout__ is None:
         raise Usage(reason="standard output is closed: the messages would be lost", advice="remove >&-")
-    me, max_messages = call.me, 1 if given.max is None else given.max
+    max_messages = 1 if given.max is None else given.max
     # Messages that could not be printed are released.
     with ending_cleanly(), me.received(max_messages, timeout=given.wait, lease=given.lease) as messages:
         result = _received(messages)
@@ -106,27 +121,33 @@ def _receive(parser: ArgumentParser) -> None:
     add("--ack", action="store_true", help="acknowledge the messages once they are printed")
     add("--peek", action="store_true", help="show messages without receiving them")
     add("--held", action="store_true", help="show the messages that were received and not settled, with their leases")
-    add("--lease", type=seconds, metavar="S", help="lease in seconds (default 600); every call of the agent extends it")
+    add(
+        "--lease", type=seconds, metavar="S",
+        help="lease in seconds (default: the setting visitor_lease, 600); every call of the agent extends it",
+    )  # fmt: skip
+    by_option(parser)
 
 
 def ack(call: Call) -> Result:
-    before = call.me.ack(*call.arguments.message)
+    before = call.correspondent.ack(*call.arguments.message)
     for message in before:
         call.note(f"{message} was already acknowledged")
-    return _settled(call, "acked")
+    return _settled(call, "acked", "acknowledged")
 
 
-def _settled(call: Call, status: str) -> Result:
-    return Notice([{"message": message, "status": status} for message in call.arguments.message])
+def _settled(call: Call, status: str, done: str) -> Result:
+    messages = call.arguments.message
+    return Done([{"message": message, "status": status} for message in messages], f"{done} {', '.join(messages)}")
 
 
 def _messages(parser: ArgumentParser) -> None:
     parser.add_argument("message", nargs="+", help="lease from agentbus receive, or message_id")
+    by_option(parser)
 
 
 def nack(call: Call) -> Result:
-    call.me.nack(*call.arguments.message, delay=call.arguments.delay, error=call.arguments.error)
-    return _settled(call, "given back")
+    call.correspondent.nack(*call.arguments.message, delay=call.arguments.delay, error=call.arguments.error)
+    return _settled(call, "given back", "released for redelivery:")
 
 
 def _nack(parser: ArgumentParser) -> None:
@@ -138,26 +159,32 @@ def _nack(parser: ArgumentParser) -> None:
 
 
 def reject(call: Call) -> Result:
-    call.me.reject(*call.arguments.message, error=call.arguments.error)
-    return _settled(call, "dead")
+    given = call.arguments
+    error = given.error or ask_reason(call, f"reject {', '.join(given.message)}", "--reason")
+    call.correspondent.reject(*given.message, error=error)
+    return _settled(call, "dead", "dead-lettered")
 
 
 def _reject(parser: ArgumentParser) -> None:
     _messages(parser)
-    parser.add_argument("--error", required=True, metavar="TEXT", help="the reason, stored with the message")
+    parser.add_argument(
+        "--reason", "--error", dest="error", metavar="TEXT",
+        help="the reason, stored with the message; required, a terminal asks for it",
+    )  # fmt: skip
 
 
 def reply(call: Call) -> Result:
     given = call.arguments
-    receipt = call.me.reply(
+    receipt = call.correspondent.reply(
         given.message,
         given.type,
-        value(given, "payload"),
+        payload(call),
         ack=not given.keep,
         priority=given.priority,
         message_id=given.id,
+        headers=_headers(given.header) if given.header else None,
     )
-    return _receipt(receipt)
+    return _receipt(receipt, f"as the reply to {given.message}")
 
 
 def _reply(parser: ArgumentParser) -> None:
@@ -169,13 +196,16 @@ def _reply(parser: ArgumentParser) -> None:
     add("--keep", action="store_true", help="reply without acknowledging the message")
     add("--priority", type=int, metavar="N", help="0 to 9 (default 5)")
     add("--id", metavar="ID", help="id of the reply; with the same id it is sent only once")
+    add("--header", action="append", metavar="NAME=VALUE", help="a header of the reply (repeatable)")
+    by_option(parser)
 
 
 def request(call: Call) -> Result:
     given = call.arguments
-    payload = value(given, "payload")
+    content = payload(call)
+    me = call.correspondent
     with ending_cleanly():
-        answer = call.me.request(_recipient(given), given.type, payload, timeout=given.timeout, **_options(given))
+        answer = me.request(_recipient(given), given.type, content, timeout=given.timeout, **_options(given))
     return Rows([answer], ("message_id", "type", "sender", "payload:json"), paged=False, whole=True, one=True)
 
 
@@ -187,13 +217,79 @@ def _request(parser: ArgumentParser) -> None:
 
 
 def wait(call: Call) -> Result:
+    given = call.arguments
+    if given.agent_id is not None:
+        return _wait_for_agent(call)
+    if given.status is not None:
+        raise Usage(reason="--status needs --for", advice="agentbus wait --for AGENT --status running")
+    me = call.correspondent
     with ending_cleanly():
-        found = call.me.wait(call.arguments.timeout)
-    return Notice({"pending": found}, code=0 if found else NOTHING)
+        found = me.wait(given.timeout)
+    said = "messages are waiting" if found else "no messages"
+    # A pipe gets nothing: the output of the next command follows.
+    return Done({"pending": found}, said, "", code=0 if found else NOTHING)
+
+
+def _wait_for_agent(call: Call) -> Result:
+    """Wait until an agent has a status. It need not exist yet."""
+    from agentbus.core.addresses import check_agent
+    from agentbus.core.validation import AGENT_STATUSES, choices_or_none
+
+    given = call.arguments
+    if given.by is not None:
+        raise Usage(reason="--for and --by exclude each other", advice="pass one of them")
+    agent = check_agent(given.agent_id)
+    wanted = choices_or_none((given.status or "running").split(","), "status", AGENT_STATUSES) or ()
+    with ending_cleanly():
+        status = call.bus.do(_status_of(call, agent, wanted))
+    found = status in wanted
+    text = f"{agent} is {status}" if status is not None else f"there is no agent {agent} yet"
+    return Done({"agent": agent, "status": status, "reached": found}, text, "", code=0 if found else NOTHING)
+
+
+async def _status_of(call: Call, agent: str, wanted: Sequence[str]) -> str | None:
+    """Return the status of an agent once it is one of these, or when the time is over."""
+    from agentbus.core.validation import check_seconds
+    from agentbus.operations.events import CHANNEL
+
+    clock, timeout = call.bus._engine.clock, call.arguments.timeout
+    deadline = None if timeout is None else clock.now().awake + check_seconds(timeout, "timeout", zero=True)
+    # Every change of a status is an event. Listen before reading: a change in between wakes the waiter.
+    async with call.bus._listening.to(CHANNEL) as waiter:
+        while True:
+            record = await call.bus.agents.get(agent)
+            status = None if record is None else record.status
+            left = None if deadline is None else deadline - clock.now().awake
+            if status in wanted or (left is not None and left <= 0):
+                return status
+            await waiter.wait(None if left is None else left / 1000)
 
 
 def _wait(parser: ArgumentParser) -> None:
-    parser.add_argument("--timeout", type=seconds, metavar="S", help="seconds to wait (default: no limit)")
+    add = parser.add_argument
+    add("--timeout", type=seconds, metavar="S", help="seconds to wait (default: no limit)")
+    add("--for", dest="agent_id", metavar="AGENT", help="wait for this agent instead of messages")
+    add("--status", metavar="S", help="with --for: its status, or several (a,b) (default: running)")
+    by_option(parser)
+
+
+def declare(call: Call) -> Result:
+    from agentbus.api.agents import declaration
+    from agentbus.core.addresses import parse_address
+    from agentbus.operations.agents import declare
+
+    addresses = [parse_address(text) for text in call.arguments.address]
+    for address in addresses:
+        if address.kind == "agent":
+            advice = f"pool:{address.name} or topic:{address.name}; an agent is announced with agentbus expect"
+            raise Usage(reason=f"{address.name} is neither a pool nor a topic", advice=advice)
+    names = [str(address) for address in addresses]
+    call.bus.write(declare, declaration(addresses))
+    return Done([{"address": name} for name in names], f"declared {', '.join(names)}")
+
+
+def _declare(parser: ArgumentParser) -> None:
+    parser.add_argument("address", nargs="+", metavar="ADDRESS", help="pool:NAME or topic:NAME")
 
 
 COLUMNS = ("message_id", "type", "status:status", "priority", "sender", "recipient", "attempts", "created:time")
@@ -234,13 +330,13 @@ def dead(call: Call) -> Result:
 
 def requeue(call: Call) -> Result:
     count = call.bus.do(call.bus.messages.requeue(*call.arguments.message))
-    return Notice({"requeued": count}, str(count))
+    return Done({"requeued": count}, f"requeued {counted(count, 'message')}", str(count))
 
 
 def purge(call: Call) -> Result:
     given = call.arguments
     count = call.bus.do(call.bus.messages.purge(status=given.status, older_than=given.older_than))
-    return Notice({"purged": count}, str(count))
+    return Done({"purged": count}, f"purged {counted(count, 'message')}", str(count))
 
 
 def _list(parser: ArgumentParser) -> None:
@@ -283,18 +379,19 @@ COMMANDS = {
         "agentbus receive --wait 60 --json",
         _receive,
         output=_RECEIVED_HELP,
+        columns=True,
     ),
     "ack": Command(
         ack, "Acknowledge messages. All or none.", "agentbus ack m-7#1", _messages,
-        output="plain output: nothing",
+        output=CONFIRMED,
     ),
     "nack": Command(
         nack, "Release messages for redelivery. All or none.", "agentbus nack m-7#1 --delay 30", _nack,
-        output="plain output: nothing",
+        output=CONFIRMED,
     ),
     "reject": Command(
         reject, "Dead-letter messages that cannot be processed. All or none.",
-        "agentbus reject m-7#1 --error 'the file does not exist'", _reject, output="plain output: nothing",
+        "agentbus reject m-7#1 --reason 'the file does not exist'", _reject, output=CONFIRMED,
     ),
     "reply": Command(
         reply, "Reply to a message and acknowledge it in the same transaction.",
@@ -306,16 +403,24 @@ COMMANDS = {
         output="plain output: message_id, type, sender, payload (JSON)",
     ),
     "wait": Command(
-        wait, "Wait until there are messages, without receiving them. Exit code 4 after a timeout.",
-        "agentbus wait --timeout 600 && agentbus receive --json", _wait, output="plain output: nothing",
+        wait, "Wait until there are messages, without receiving them; or until an agent has a status. Exit code 4 after"
+        " a timeout.",
+        "agentbus wait --timeout 600 && agentbus receive --json", _wait,
+        output="plain output: nothing\nanother example:\n  agentbus wait --for exec-001 --status running --timeout 60",
+    ),
+    "declare": Command(
+        declare, "Create pools and topics before an agent joins them.", "agentbus declare pool:executors topic:plans",
+        _declare, output=CONFIRMED,
     ),
     "messages list": Command(listed, "List messages, newest first.",
-                             "agentbus messages list --to exec-001 --status queued", _list, output=_PLAIN),
+                             "agentbus messages list --to exec-001 --status queued", _list, output=_PLAIN,
+                             columns=True),
     "messages show": Command(show, "Show a message with its payload.", "agentbus messages show m-7", _message,
-                             output="plain output: one line per field: name, value"),
+                             output="plain output: one line per field: name, value", columns=True),
     "messages dead": Command(dead, "List dead letters, newest first, each with its last error.",
                              "agentbus messages dead", paging,
-                             output="plain output: message_id, type, sender, recipient, attempts, finished, error"),
+                             output="plain output: message_id, type, sender, recipient, attempts, finished, error",
+                             columns=True),
     "messages requeue": Command(requeue, "Put dead letters back into their mailboxes. All or none.",
                                 "agentbus messages requeue m-7 m-9", _message_ids,
                                 output="plain output: the number of messages"),

@@ -148,7 +148,8 @@ COMMANDS = {
     "monitor": Command(
         monitor, "Detect dead agents and interrupted sessions and release their work, until Ctrl-C.",
         "agentbus monitor --interval 2 --log monitor.log", _monitor,
-        output="plain output: at, severity, kind, subject, text; with --json one envelope per line\n"
+        output="plain output: at, severity, kind, subject, text\nwith --json one envelope per line\n"
         "with --once, by the first column:\n  finding, at, severity, kind, subject, text\n  count, name, count",
+        columns=True,
     ),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from agentbus.cli.arguments import paging
 from agentbus.cli.commands.sessions import chosen
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage
-from agentbus.cli.output import Result, Rows, plain
+from agentbus.cli.output import PLAIN, PlainFormat, Result, Rows, table_lines
 from agentbus.cli.views import Fields, Part, Sections
 
 if TYPE_CHECKING:
@@ -97,8 +97,9 @@ def _plan(record: RecoveryRecord) -> Result:
 class _Options(Part):
     """The options: a terminal shows the option to type, plain lines have the action."""
 
-    def lines(self) -> list[str]:
-        return [f"{self.subject}\t{row['action']}\t{plain(row['does'])}" for row in self.rows]
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        lines = table_lines((("action", ""), ("does", "")), self.rows, form, self.subject)
+        return form.headed(("subject", "action", "does"), lines) if lines else []
 
 
 def _remark(record: RecoveryRecord) -> str | None:
@@ -248,17 +249,19 @@ def _clear(parser: ArgumentParser) -> None:
 COMMANDS = {
     "recovery check": Command(
         check, "Sweep the bus once, and summarize what was interrupted.", "agentbus recovery check --json",
-        output="plain output: by the first column\n  recovery, field, value\n  status, name, agents\n"
-        "  type, name, agents\n  session, id, agents\n  interrupted, session\n"
-        "  dead, agent (failed with waiting work)\n  remark, advice\ntimes are milliseconds",
+        output="plain output: by the first column\n  recovery, name, value\n  status, name, agents\n"
+        "  type, name, agents\n  session, name, agents\n  interrupted, session\n"
+        "  dead, agent (failed with waiting work)\n  remark, advice\ndurations are milliseconds",
+        columns=True,
     ),
     "recovery list": Command(
         listed, "List the incomplete agents: those that have not ended, and those that failed or stopped in a session"
         " that has not ended.", "agentbus recovery list", paging,
-        output="plain output: id, type, status, session, progress, note, updated, error",
+        output="plain output: id, type, status, session, progress, note, updated, error", columns=True,
     ),
     "recovery clear": Command(
         clear, "Clear the suspect and failed agents: they are stopped and their work is released. Nothing is"
-        " deleted.", "agentbus recovery clear planner-1", _clear, output="plain output: id, stopped",
+        " deleted.", "agentbus recovery clear planner-1", _clear, output="plain output: id, status (stopped)",
+        columns=True,
     ),
 }  # fmt: skip

@@ -110,7 +110,7 @@ def _job(call: Call) -> Job:
         about=options,
         restarts=given.restart,
         pause=given.pause,
-        lease=call.settings["lease"],
+        lease=call.settings["visitor_lease"],
     )
 
 

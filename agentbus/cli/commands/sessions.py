@@ -8,8 +8,8 @@ from typing import Any
 
 from agentbus.cli.arguments import JSON_HELP, json_value, minutes, paging
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import Usage, missing
-from agentbus.cli.output import Notice, Result, Rows
+from agentbus.cli.errors import Usage, echoed, missing
+from agentbus.cli.output import CONFIRMED, Done, Result, Rows, is_terminal
 from agentbus.errors import UnknownSession
 
 COLUMNS = ("id", "operation", "milestone", "status:status", "progress:percent", "updated:time", "degraded:flag")
@@ -34,7 +34,7 @@ def start(call: Call) -> Result:
         metadata=json_value(given.metadata),
         member=None if elsewhere is not None else me,
     )
-    if begun.continued:
+    if begun.continued and not is_terminal():
         call.note(f"{begun.session} existed and was resumed")
     if elsewhere is not None:
         call.note(f"the agent stays in {elsewhere}; to join this session: agentbus session join {begun.session}")
@@ -42,7 +42,8 @@ def start(call: Call) -> Result:
         "id": begun.session, "operation": begun.operation, "milestone": begun.milestone, "continued": begun.continued,
         "joined": me is not None and elsewhere is None,
     }  # fmt: skip
-    return Notice(data, begun.session)
+    done = f"{'resumed' if begun.continued else 'started'} session {begun.session}"
+    return Done(data, done, begun.session)
 
 
 def open_session_or_none(call: Call, session: str) -> str | None:
@@ -56,7 +57,7 @@ def join(call: Call) -> Result:
     left = call.me.join(name)
     if left is not None:
         call.note(f"left {left} (that session stays active)")
-    return Notice({"id": name, "agent": call.me.identity, "left": left})
+    return Done({"id": name, "agent": call.me.identity, "left": left}, f"{call.me.identity} joined session {name}")
 
 
 def _expected(given: list[str] | None) -> dict[str, str] | None:
@@ -67,7 +68,7 @@ def _expected(given: list[str] | None) -> dict[str, str] | None:
         producer, mark, document = text.partition("=")
         if not mark:
             raise Usage(
-                reason=f"--expect {text!r} has no =", advice="name producer and document: --expect planner-1=plan"
+                reason=f"--expect {echoed(text)} has no =", advice="name producer and document: --expect planner-1=plan"
             )
         if producer in expected:
             raise Usage(reason=f"--expect names {producer!r} twice", advice="each producer owes one document")
@@ -162,19 +163,20 @@ def progress(call: Call) -> Result:
     name = chosen(call)
     session = call.bus.do(call.bus.sessions.open(name))
     call.bus.do(session.progress(call.arguments.percent))
-    return Notice({"id": name, "progress": call.arguments.percent})
+    percent = call.arguments.percent
+    return Done({"id": name, "progress": percent}, f"recorded {percent} % for session {name}")
 
 
 def pause(call: Call) -> Result:
     name = chosen(call)
     call.bus.do(call.bus.do(call.bus.sessions.open(name)).pause(call.arguments.reason))
-    return _is(name, "paused")
+    return _is(name, "paused", "paused")
 
 
 def continue_(call: Call) -> Result:
     name = chosen(call)
     call.bus.do(call.bus.do(call.bus.sessions.open(name)).continue_())
-    return _is(name, "active")
+    return _is(name, "active", "continued")
 
 
 def complete(call: Call) -> Result:
@@ -184,13 +186,13 @@ def complete(call: Call) -> Result:
     owed = call.bus.do(session.missing())
     if owed:
         call.note(f"completed without the expected {', '.join(owed.values())}")
-    return _is(name, "completed")
+    return _is(name, "completed", "completed")
 
 
 def fail(call: Call) -> Result:
     name = call.arguments.id
     call.bus.do(call.bus.do(call.bus.sessions.open(name)).fail(call.arguments.error))
-    return _is(name, "failed")
+    return _is(name, "failed", "failed")
 
 
 def participants(call: Call) -> Result:
@@ -223,11 +225,12 @@ def finish(call: Call) -> Result:
     if not done.changed:
         call.note(f"{done.member} had already finished {done.meeting}")
     left = ", ".join(done.remaining)
-    return Notice(done, "\t".join((done.meeting, left or "-")))
+    said = f"{done.member} finished {done.meeting}; {f'remaining: {left}' if left else 'it is complete'}"
+    return Done(done, said, "\t".join((done.meeting, left or "-")))
 
 
-def _is(session: str, status: str) -> Result:
-    return Notice({"id": session, "status": status})
+def _is(session: str, status: str, done: str) -> Result:
+    return Done({"id": session, "status": status}, f"{done} session {session}")
 
 
 def recover(call: Call) -> Result:
@@ -316,8 +319,6 @@ def _recover(parser: ArgumentParser) -> None:
     parser.add_argument("--follow-on-id", metavar="ID", help="with --follow-on: id of the new session")
 
 
-_SILENT = "plain output: nothing"
-
 COMMANDS = {
     "session start": Command(
         start, "Start a session, or resume one that has not ended. The calling agent joins it unless it is in another."
@@ -327,50 +328,51 @@ COMMANDS = {
     ),
     "session join": Command(
         join, "Join a session with the current incarnation of the agent.", "agentbus session join planning-001",
-        _join, output=_SILENT,
+        _join, output=CONFIRMED,
     ),
     "session status": Command(
         status, "Show the status of a session, its agents, documents and tasks, and missing documents."
         " Exit code 4 if it does not exist.",
         "agentbus session status planning-001", _id,
-        output="plain output: by the first column\n  session, field, value\n  agent, id, type, status, progress, note,"
+        output="plain output: by the first column\n  session, name, value\n  agent, id, type, status, progress, note,"
         " updated\n  document, name, version, author, created\n  task, id, workflow, status, phase, progress, updated"
         "\n  missing, producer, document",
+        columns=True,
     ),
     "session list": Command(
         listed, "List sessions, newest first.", "agentbus session list --status active,paused", _list,
-        output="plain output: id, operation, milestone, status, progress, updated, degraded",
+        output="plain output: id, operation, milestone, status, progress, updated, degraded", columns=True,
     ),
     "session progress": Command(
         progress, "Report the progress of a session.", "agentbus session progress 40 planning-001", _progress,
-        output=_SILENT,
+        output=CONFIRMED,
     ),
     "session pause": Command(
         pause, "Pause a session: it is not marked interrupted when its agents fail.",
-        "agentbus session pause planning-001 --reason 'waiting for the budget'", _pause, output=_SILENT,
+        "agentbus session pause planning-001 --reason 'waiting for the budget'", _pause, output=CONFIRMED,
     ),
     "session continue": Command(
         continue_, "Resume a paused or interrupted session.", "agentbus session continue planning-001", _id,
-        output=_SILENT,
+        output=CONFIRMED,
     ),
     "session complete": Command(
-        complete, "Mark a session completed.", "agentbus session complete planning-001", _id, output=_SILENT,
+        complete, "Mark a session completed.", "agentbus session complete planning-001", _id, output=CONFIRMED,
     ),
     "session fail": Command(
         fail, "Mark a session failed.", "agentbus session fail planning-001 'the budget was not granted'",
-        _fail, output=_SILENT,
+        _fail, output=CONFIRMED,
     ),
     "session interrupted": Command(
         interrupted, "List sessions that were interrupted, are degraded by failed agents, or are deserted: without"
         " agents while work waits.",
         "agentbus session interrupted --json",
-        output="plain output: session, milestone, operation, inactive minutes, agents, active, failed, status"
-        " (interrupted, degraded or deserted)",
+        output="plain output: session, milestone, operation, inactive_minutes, agents, active, failed, status"
+        " (interrupted, degraded or deserted)", columns=True,
     ),
     "session participants": Command(
         participants, "List the meetings of a session: members, and which have finished with which result.",
         "agentbus session participants planning-001", _participants,
-        output="plain output: meeting, member, status (finished or remaining), finished, result",
+        output="plain output: meeting, member, status (finished or remaining), finished, result", columns=True,
     ),
     "session finish": Command(
         finish, "Record that a member of a meeting has finished, with its result. The meeting continues with the"
@@ -381,11 +383,12 @@ COMMANDS = {
     "session recover": Command(
         recover, "Show the state of a session and the options for its recovery; with an option, execute it.",
         "agentbus session recover planning-001 --resume", _recover,
-        output="plain output: by the first column\n  session, field, value\n"
+        output="plain output: by the first column\n  session, name, value\n"
         "  agent, id, type, status, progress, checkpoint, waiting, held\n  missing, producer, document\n"
-        "  document, name, version, author, created\n  meeting, name, remaining members\n"
-        "  checkpoint, id, name, created\n  option, action, effect\n"
+        "  document, name, version, author, created\n  meeting, name, remaining\n"
+        "  checkpoint, id, name, created\n  option, action, does\n"
         "  remark, advice\n"
-        "after an option: done, field, value",
+        "after an option: done, name, value",
+        columns=True,
     ),
 }  # fmt: skip

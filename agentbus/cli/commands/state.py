@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from agentbus.cli.arguments import JSON_HELP, paging, seconds, text_option, value
+from agentbus.cli.arguments import JSON_HELP, paging, payload, seconds, text_option
 from agentbus.cli.context import Call, Command, ending_cleanly
-from agentbus.cli.errors import NOTHING, NothingThere
-from agentbus.cli.output import Notice, Result, Rows, bare
+from agentbus.cli.errors import NOTHING, NoIdentity, NothingThere
+from agentbus.cli.output import CONFIRMED, Done, Notice, Result, Rows, bare
 from agentbus.core.validation import check_range
 
 
@@ -16,6 +16,8 @@ def _state(call: Call) -> Any:
     """Return the state of the scope that is named, or of the calling agent."""
     scope = call.arguments.of
     if scope is None:
+        if call.settings.text("agent") is None:
+            raise NoIdentity("; or name the scope: --of SCOPE")
         return call.me.state
     return call.bus.state(scope) if call.visitor is None else call.visitor.state_of(scope)
 
@@ -32,15 +34,18 @@ def get(call: Call) -> Result:
 def put(call: Call) -> Result:
     given = call.arguments
     version = call.bus.do(
-        _state(call).set(given.key, value(given, "value"), ttl=given.ttl, type=given.type, if_version=given.if_version)
+        _state(call).set(given.key, payload(call, "value"), ttl=given.ttl, type=given.type, if_version=given.if_version)
     )
-    return Notice({"key": given.key, "version": version}, str(version))
+    done = f"set {given.key} of {given.of or call.me.id}, version {version}"
+    return Done({"key": given.key, "version": version}, done, str(version))
 
 
 def delete(call: Call) -> Result:
     given = call.arguments
     existed = call.bus.do(_state(call).delete(given.key, if_version=given.if_version))
-    return Notice({"key": given.key, "deleted": existed}, code=0 if existed else NOTHING)
+    scope = given.of or call.me.id
+    done = f"deleted {given.key} of {scope}" if existed else f"{scope} has no entry {given.key}"
+    return Done({"key": given.key, "deleted": existed}, done, code=0 if existed else NOTHING)
 
 
 def listed(call: Call) -> Result:
@@ -126,15 +131,16 @@ COMMANDS = {
     ),
     "state delete": Command(
         delete, "Delete an entry. Exit code 4 if it does not exist.", "agentbus state delete scope", _delete,
-        output="plain output: nothing",
+        output=CONFIRMED,
     ),
     "state list": Command(
         listed, "List entries, ordered by key.", "agentbus state list phase/ --of session:planning-001",
-        _list, output="plain output: key, version, type, updated, expires, value",
+        _list, output="plain output: key, version, type, updated, expires, value (JSON)", columns=True,
     ),
     "state watch": Command(
         watch, "Print the entries, then follow changes until Ctrl-C.",
         "agentbus state watch --of builds --json", _watch,
-        output="plain output: key, version, change, value (- if deleted); with --json one envelope per line",
+        output="plain output: key, version, change, value (- if deleted)\nwith --json one envelope per line",
+        columns=True,
     ),
 }  # fmt: skip

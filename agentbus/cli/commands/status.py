@@ -1,4 +1,4 @@
-"""Create a bus, and show its state: agents, queues, sessions, tasks, and the settings with their sources."""
+"""Create a bus, and show its state: what failed, what waits, what there is, and the settings with their sources."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from agentbus.cli.arguments import watch_options
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage
-from agentbus.cli.output import Notice, Result, Watchable, plain
+from agentbus.cli.output import PLAIN, Done, PlainFormat, Result, Watchable, plain, table_lines
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
     from rich.console import RenderableType
 
     from agentbus.api.overview import Overview
@@ -44,7 +46,7 @@ def init(call: Call) -> Result:
         open_configured(call.settings, create=True).close()
         if above:
             call.note(f"there is another bus in {above}: the two buses are separate")
-    return Notice({"path": path, "made": made}, path)
+    return Done({"path": path, "made": made}, f"created a bus in {path}" if made else f"using the bus in {path}", path)
 
 
 def _bus_above(path: str) -> str:
@@ -65,8 +67,14 @@ def _bus_above(path: str) -> str:
 def status(call: Call) -> Result | int:
     from agentbus.cli.views import show_or_watch
 
-    shown = settings_with_sources(call.settings)
-    return show_or_watch(call, lambda: Status(overview_of(call.bus, call.settings), shown))
+    settings = settings_with_sources(call.settings)
+    named = call.arguments.settings
+    return show_or_watch(call, lambda: Status(overview_of(call.bus, call.settings), settings, named))
+
+
+def _status(parser: ArgumentParser) -> None:
+    parser.add_argument("--settings", action="store_true", help="also show the settings, each with its source")
+    watch_options(parser)
 
 
 def overview_of(bus: BlockingBus, settings: Settings) -> Overview:
@@ -86,20 +94,31 @@ def settings_with_sources(settings: Settings) -> dict[str, Any]:
     return {**found, "url": location}
 
 
-class Status(Watchable):
-    """The state of the bus, and the settings."""
+_FAILED = (("kind", ""), ("name", ""), ("status", ""), ("at", "time"), ("reason", ""), ("command", ""))
+_WAITING = (("kind", ""), ("name", ""), ("since", "time"), ("what", ""), ("command", ""))
 
-    def __init__(self, overview: Overview, settings: dict[str, Any]) -> None:
+
+class Status(Watchable):
+    """The state of the bus, and the settings: JSON always has them."""
+
+    def __init__(self, overview: Overview, settings: dict[str, Any], with_settings: bool = False) -> None:
         import msgspec
 
         self._found = msgspec.to_builtins(overview)
         self._settings = settings
+        self._with_settings = with_settings
 
     def data(self) -> Any:
-        return {**self._found, "settings": self._settings}
+        # ``lease`` is the earlier name.
+        return {**self._found, "settings": {**self._settings, "lease": self._settings["visitor_lease"]}}
 
-    def lines(self) -> list[str]:
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
         found = self._found
+        lines: list[str] = []
+        for subject, columns in (("failed", _FAILED), ("waiting", _WAITING)):
+            if found[subject]:
+                names = ("subject", *(name for name, _ in columns))
+                lines += form.headed(names, table_lines(columns, found[subject], form, subject))
         rows: list[tuple[Any, ...]] = []
         rows += [("agents", status, count) for status, count in found["counts"]["agents"].items()]
         rows += [("messages", status, count) for status, count in found["counts"]["messages"].items()]
@@ -109,20 +128,21 @@ class Status(Watchable):
         rows += [("outgrown", why, found["outgrown"]["fix"]) for why in found["outgrown"]["why"]]
         rows += [("task", one["id"], one["status"]) for one in found["tasks"]]
         rows += [("asked", one["task"], one["command"]) for one in found["asked"]]
-        for name, one in self._settings.items():
+        for name, one in self._settings.items() if self._with_settings else ():
             value = "-" if one["value"] is None else one["value"]
             rows.append(("setting", name, f"{value} ({one['source']})"))
-        return ["\t".join(plain(value) for value in row) for row in rows]
+        counts = ["\t".join(plain(value) for value in row) for row in rows]
+        return lines + (form.headed(("subject", "name", "value"), counts) if counts else [])
 
     def drawn(self, max_lines: int | None = None) -> RenderableType:
         from agentbus.cli.rich_output import draw_overview
 
-        return draw_overview(self._found, max_lines=max_lines)
+        return draw_overview(self._found, self._settings if self._with_settings else None, max_lines)
 
     def show(self) -> None:
         from agentbus.cli.rich_output import print_overview
 
-        print_overview(self._found, self._settings)
+        print_overview(self._found, self._settings if self._with_settings else None)
 
 
 COMMANDS = {
@@ -134,9 +154,15 @@ COMMANDS = {
     ),
     "status": Command(
         status,
-        "Show agents, queues, sessions, tasks and settings.",
-        "agentbus status --json",
-        watch_options,
-        output="plain output: subject, name, value",
+        "Show what failed, then what waits, then what there is: agents, queues, sessions and tasks.",
+        "agentbus status --watch",
+        _status,
+        output="plain output: by the first column\n  failed, kind (agent, task, session, message), name, status, at,"
+        " reason, command\n  waiting, kind (approval, step, session, task, queue), name, since, what, command\n"
+        "  agents, name (a status), value (how many)\n  messages, name (a status), value (how many)\n"
+        "  agent, name, value (status)\n  queue, name, value (messages)\n  session, name, value (status)\n"
+        "  outgrown, name (the reason), value (the fix)\n  task, name, value (status)\n  asked, name, value (command)\n"
+        "  setting, name, value (with --settings)",
+        columns=True,
     ),
 }

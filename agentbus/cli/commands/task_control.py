@@ -1,88 +1,22 @@
-"""Control of durable tasks: start, decide, halt, continue, stop, resume, redo, restart, edit.
-
-A decision carries the name of a person. This keeps an agent, whose shell is that of a person, from approving by
-accident. It is no protection against malice: a caller can pass any name.
-"""
+"""Control of durable tasks: start, decide, halt, continue, stop, resume, redo, restart, edit. A decision carries the
+name of a person."""
 
 from __future__ import annotations
 
-import os
-import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
-from agentbus.cli.arguments import JSON_HELP, json_value, seconds, text_option
+from agentbus.cli.arguments import JSON_HELP, ask_reason, json_value, seconds, text_option
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import Usage, check_text
-from agentbus.cli.output import Notice, Result
+from agentbus.cli.errors import Usage, echoed
+from agentbus.cli.operators import caller, require_operator
+from agentbus.cli.output import CONFIRMED, Done, Result
 from agentbus.core.validation import RETRY_DELAY
-from agentbus.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from agentbus.records import ApprovalRecord, TaskRecord
-
-VARIABLE = "AGENTBUS_OPERATOR"
-_MAX_NAME = 200
-
-
-class AgentsCannotDecide(InvalidInput):
-    """The caller is an agent, and only a person can decide."""
-
-    code = "not_an_operator"
-    text = "{agent} is an agent: agents cannot {action}"
-    fix_text = "pass the name of a person: --by NAME"
-
-
-class NoOperator(InvalidInput):
-    """No operator is named, and there is no terminal to derive one from."""
-
-    code = "no_operator"
-    text = "operator name required in non-interactive mode"
-    fix_text = "pass --by NAME, or set AGENTBUS_OPERATOR"
-
-
-def require_operator(call: Call, action: str) -> str:
-    """Return the name of the person who decides: the one given, or the owner of the terminal."""
-    if call.arguments.by is not None:
-        name: str = call.arguments.by
-        return name
-    agent = call.settings.text("agent")
-    if agent is not None:
-        raise AgentsCannotDecide(agent=agent.partition("#")[0], action=action)
-    named = _named()
-    if named is None and not sys.stdin.isatty():
-        raise NoOperator
-    return named or account()
-
-
-def caller(call: Call) -> str:
-    """Return the caller for the audit log: the name given, an agent, or a person."""
-    if call.arguments.by is not None:
-        name: str = call.arguments.by
-        return name
-    agent = call.settings.text("agent")
-    return _named() or account() if agent is None else agent.partition("#")[0]
-
-
-def account() -> str:
-    """Return the person whose account this is: ``ada@laptop``."""
-    import pwd
-
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = f"user-{os.geteuid()}"
-    return f"{user}@{os.uname().nodename}"[:_MAX_NAME]
-
-
-def _named() -> str | None:
-    name = os.environ.get(VARIABLE) or None
-    if name is not None:
-        check_text(name, VARIABLE)
-    return name
-
 
 _MAX_WORKERS = 100
 """Workers whose workflows are compared."""
@@ -95,8 +29,8 @@ def start(call: Call) -> Result:
     made = call.bus.do(
         call.bus.tasks.start(
             given.workflow,
-            *(json_value(one, as_text=given.text, texts=True) for one in given.argument),
-            keywords=dict(_keyword(text, given) for text in given.keyword or ()),
+            *(_value(call, one) for one in given.argument),
+            keywords=dict(_keyword(call, text) for text in given.keyword or ()),
             id=given.id,
             name=given.name,
             session=given.session or _own_session(call),
@@ -110,7 +44,7 @@ def start(call: Call) -> Result:
         )
     )
     _look_for_workers(call, made.workflow)
-    return Notice(_brief(made), made.id)
+    return Done(_brief(made), f"started {made.id}", made.id)
 
 
 def _own_session(call: Call) -> str | None:
@@ -121,11 +55,15 @@ def _own_session(call: Call) -> str | None:
     return None if visitor is None or visitor.session is None else open_session_or_none(call, visitor.session)
 
 
-def _keyword(text: str, given: Namespace) -> tuple[str, Any]:
+def _keyword(call: Call, text: str) -> tuple[str, Any]:
     name, mark, value = text.partition("=")
     if not mark:
-        raise Usage(reason=f"--keyword {text!r} has no =", advice="name the argument: --keyword size=3")
-    return name, json_value(value, as_text=given.text, texts=True)
+        raise Usage(reason=f"--keyword {echoed(text)} has no =", advice="name the argument: --keyword size=3")
+    return name, _value(call, value)
+
+
+def _value(call: Call, text: str) -> Any:
+    return json_value(text, as_text=call.arguments.text, texts=True, limit=call.settings["max_payload"])
 
 
 def approve(call: Call) -> Result:
@@ -139,10 +77,15 @@ def reject(call: Call) -> Result:
 def _decide(call: Call, decide: Callable[..., Coroutine[Any, Any, ApprovalRecord]], action: str) -> Result:
     given = call.arguments
     by = require_operator(call, f"{action} anything")
-    made = call.bus.do(decide(given.task, given.name, by=by, reason=given.reason))
+    reason = given.reason
+    if action == "reject" and not reason:
+        # The workflow receives it, and decides by it how to continue.
+        reason = ask_reason(call, f"reject {given.task}", "--reason")
+    made = call.bus.do(decide(given.task, given.name, by=by, reason=reason))
     _look_for_workers(call)
     fields = ("task", "key", "status", "by", "reason", "decided")
-    return Notice({name: getattr(made, name) for name in fields})
+    because = f": {made.reason}" if made.reason else ""
+    return Done({name: getattr(made, name) for name in fields}, f"{made.status} {made.key} of {made.task}{because}")
 
 
 def settle(call: Call) -> Result:
@@ -153,51 +96,56 @@ def settle(call: Call) -> Result:
     elif given.error is not None:
         outcome = {"error": given.error}
     elif given.result is not None:
-        outcome = {"result": json_value(given.result, as_text=given.text, texts=True)}
+        outcome = {"result": _value(call, given.result)}
     else:
         advice = "pass --result JSON, --error TEXT or --redo"
         raise Usage(reason=f"no outcome given for {given.step}", advice=advice)
     by = require_operator(call, "settle a step")
-    return _directed(call, call.bus.do(call.bus.tasks.settle(given.task, given.step, by=by, **outcome)))
+    found = call.bus.do(call.bus.tasks.settle(given.task, given.step, by=by, **outcome))
+    how = "it runs again" if given.redo else "it failed" if given.error is not None else "it succeeded"
+    return _directed(call, found, f"settled {given.step} of {found.id}: {how}")
 
 
 def auto(call: Call) -> Result:
     given = call.arguments
     on = given.switch == "on"
     by = require_operator(call, "pass approvals automatically") if on else caller(call)
-    return _directed(call, call.bus.do(call.bus.tasks.auto(given.task, on, by=by)))
+    found = call.bus.do(call.bus.tasks.auto(given.task, on, by=by))
+    what = "passes its approvals automatically" if on else "waits for decisions"
+    return _directed(call, found, f"{found.id} {what}")
 
 
 def halt(call: Call) -> Result:
     found = _control(call, call.bus.tasks.halt)
-    if found.halting:
-        call.note(f"{found.id} is running and halts before its next step")
-    return Notice(_brief(found))
+    return Done(_brief(found), f"halting {found.id} before its next step" if found.halting else f"halted {found.id}")
 
 
 def continue_(call: Call) -> Result:
-    return _directed(call, _control(call, call.bus.tasks.continue_))
+    found = _control(call, call.bus.tasks.continue_)
+    return _directed(call, found, f"continued {found.id}")
 
 
 def stop(call: Call) -> Result:
-    return Notice(_brief(_control(call, call.bus.tasks.stop)))
+    found = _control(call, call.bus.tasks.stop)
+    return Done(_brief(found), f"stopped {found.id}")
 
 
 def resume(call: Call) -> Result:
-    return _directed(call, _control(call, call.bus.tasks.resume))
+    found = _control(call, call.bus.tasks.resume)
+    return _directed(call, found, f"resumed {found.id} after its last finished step")
 
 
 def restart(call: Call) -> Result:
-    return _directed(call, _control(call, call.bus.tasks.restart))
+    found = _control(call, call.bus.tasks.restart)
+    return _directed(call, found, f"restarted {found.id} from its first step")
 
 
 def redo(call: Call) -> Result:
     given = call.arguments
     options = {"note": given.note, "by": caller(call), "reason": given.reason}
     found = call.bus.do(call.bus.tasks.redo(given.task, given.step, **options))
-    if found.redo:
-        call.note(f"{found.id} is running; {', '.join(found.redo)} is redone when the concurrent steps have ended")
-    return _directed(call, found)
+    later = f", {', '.join(found.redo)}, when the concurrent steps have ended" if found.redo else ""
+    return _directed(call, found, f"redoing {given.step} of {found.id}{later}")
 
 
 def edit(call: Call) -> Result:
@@ -213,16 +161,18 @@ def edit(call: Call) -> Result:
     if changes["arguments"] is not None and not isinstance(changes["arguments"], list):
         advice = "pass a JSON array: --arguments '[…]'"
         raise Usage(reason="arguments must be a list", advice=advice)
-    return Notice(_brief(call.bus.do(call.bus.tasks.edit(given.task, **changes, by=caller(call)))))
+    found = call.bus.do(call.bus.tasks.edit(given.task, **changes, by=caller(call)))
+    changed = ", ".join(name for name, value in changes.items() if value is not None)
+    return Done(_brief(found), f"changed {changed} of {found.id}")
 
 
 def _control(call: Call, control: Callable[..., Coroutine[Any, Any, TaskRecord]]) -> TaskRecord:
     return call.bus.do(control(call.arguments.task, by=caller(call), reason=call.arguments.reason))
 
 
-def _directed(call: Call, task: TaskRecord) -> Result:
+def _directed(call: Call, task: TaskRecord, sentence: str) -> Result:
     _look_for_workers(call, task.workflow)
-    return Notice(_brief(task))
+    return Done(_brief(task), sentence)
 
 
 def _brief(task: TaskRecord) -> dict[str, Any]:
@@ -269,6 +219,13 @@ def _decided(parser: ArgumentParser) -> None:
     _id(parser)
     parser.add_argument("name", nargs="?", help="name of the approval (default: the only open one)")
     _reason(parser)
+    _by(parser, decides=True)
+
+
+def _rejected(parser: ArgumentParser) -> None:
+    _id(parser)
+    parser.add_argument("name", nargs="?", help="name of the approval (default: the only open one)")
+    parser.add_argument("--reason", metavar="TEXT", help="the reason; required, a terminal asks for it")
     _by(parser, decides=True)
 
 
@@ -335,7 +292,6 @@ def _edit(parser: ArgumentParser) -> None:
     _by(parser)
 
 
-_SILENT = "plain output: nothing"
 _GUARD = (
     "An agent (AGENTBUS_AGENT, --agent) must name a person with --by; so must a caller without a terminal, with\n"
     "--by or AGENTBUS_OPERATOR. This prevents accidents, not malice."
@@ -349,47 +305,47 @@ COMMANDS = {
     ),
     "task approve": Command(
         approve, "Approve a request of a task, which then continues.", "agentbus task approve feature-1 plan", _decided,
-        output=f"{_SILENT}\n{_GUARD}",
+        output=f"{CONFIRMED}\n{_GUARD}",
     ),
     "task reject": Command(
         reject, "Reject a request of a task. Its workflow receives the reason and decides how to continue.",
-        "agentbus task reject feature-1 plan --reason 'too large'", _decided, output=f"{_SILENT}\n{_GUARD}",
+        "agentbus task reject feature-1 plan --reason 'too large'", _rejected, output=f"{CONFIRMED}\n{_GUARD}",
     ),
     "task settle": Command(
         settle, "Settle the outcome of a step that must run only once and whose worker died.",
-        "agentbus task settle order-7 charge --result '{\"paid\": true}'", _settle, output=f"{_SILENT}\n{_GUARD}",
+        "agentbus task settle order-7 charge --result '{\"paid\": true}'", _settle, output=f"{CONFIRMED}\n{_GUARD}",
     ),
     "task halt": Command(
         halt, "Halt a task and its sub-tasks before the next step.", "agentbus task halt feature-1",
-        _controlled, output=_SILENT,
+        _controlled, output=CONFIRMED,
     ),
     "task continue": Command(
-        continue_, "Continue a halted task.", "agentbus task continue feature-1", _controlled, output=_SILENT,
+        continue_, "Continue a halted task.", "agentbus task continue feature-1", _controlled, output=CONFIRMED,
     ),
     "task auto": Command(
         auto, "Pass the approvals of a task automatically, including the open ones; or wait for decisions again.",
-        "agentbus task auto feature-1 on", _auto, output=f"{_SILENT}\n{_GUARD}",
+        "agentbus task auto feature-1 on", _auto, output=f"{CONFIRMED}\n{_GUARD}",
     ),
     "task stop": Command(
         stop, "Stop a task and its sub-tasks. The running step is cancelled. The task can be resumed.",
-        "agentbus task stop feature-1 --reason 'no longer needed'", _controlled, output=_SILENT,
+        "agentbus task stop feature-1 --reason 'no longer needed'", _controlled, output=CONFIRMED,
     ),
     "task resume": Command(
         resume, "Resume a halted, stopped or failed task after its last finished step.",
-        "agentbus task resume feature-1", _controlled, output=_SILENT,
+        "agentbus task resume feature-1", _controlled, output=CONFIRMED,
     ),
     "task redo": Command(
         redo, "Redo a step of a task and every step that started after it ended. Concurrent steps finish first."
         " Earlier results stay in the history.",
-        "agentbus task redo feature-1 implement --note 'use the new client'", _redo, output=_SILENT,
+        "agentbus task redo feature-1 implement --note 'use the new client'", _redo, output=CONFIRMED,
     ),
     "task restart": Command(
         restart, "Restart a task from its first step. Earlier results stay in the history.",
-        "agentbus task restart feature-1", _controlled, output=_SILENT,
+        "agentbus task restart feature-1", _controlled, output=CONFIRMED,
     ),
     "task edit": Command(
         edit, "Change the name, context, settings, restarts or arguments of a task. Finished steps stay finished: a"
         " step that is then called with other arguments fails the task; redo it.",
-        "agentbus task edit feature-1 --settings '{\"model\": \"small\"}'", _edit, output=_SILENT,
+        "agentbus task edit feature-1 --settings '{\"model\": \"small\"}'", _edit, output=CONFIRMED,
     ),
 }  # fmt: skip

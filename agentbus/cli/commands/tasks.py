@@ -205,21 +205,23 @@ def _stats(parser: ArgumentParser) -> None:
 COMMANDS = {
     "task list": Command(
         listed, "List tasks, newest first.", "agentbus task list --status waiting,halted", _list, output=_PLAIN,
+        columns=True,
     ),
     "task show": Command(
         show, "Show a task: its steps with status, times and attempts, its approvals and sub-tasks, and the"
         " commands that answer its questions. With --watch until it has ended.",
         "agentbus task show feature-1 --watch", _show,
-        output="plain output: by the first column\n  task, field, value\n"
+        output="plain output: by the first column\n  task, name, value\n"
         "  step, key, kind (step, task, phase, checkpoint), status, attempt, failures, progress, started, finished,"
         " child, superseded, error (JSON)\n"
         "  approval, key, status, created, decided, by, auto, reason, expires, superseded\n"
         "  subtask, id, name, workflow, status, phase, progress, waits, updated\n  action, task, about, command",
+        columns=True,
     ),
     "task approvals": Command(
         approvals, "List the open questions: approvals, and steps whose outcome is unknown.",
         "agentbus task approvals",
-        output="plain output: task, kind (approval, step), name, since, expires, command",
+        output="plain output: task, kind (approval, step), name, since, expires, command", columns=True,
     ),
     "task wait": Command(
         wait, "Wait until a task has ended, and print its result. Exit code 1 if it failed or was stopped, 4 after a"
@@ -230,17 +232,17 @@ COMMANDS = {
     "task resumable": Command(
         resumable, "List the tasks that were started and not completed, that no worker runs, and that wait for no"
         " decision.",
-        "agentbus task resumable", _limit, output=_PLAIN,
+        "agentbus task resumable", _limit, output=_PLAIN, columns=True,
     ),
     "task log": Command(
         log, "Print the audit log of a task.", "agentbus task log feature-1 --follow", _log,
-        output="plain output: id, at, kind, subject kind, subject, actor, facts (JSON)\n"
-        "with --follow --json one envelope per line",
+        output="plain output: id, at, kind, subject_kind, subject, actor, facts (JSON)\n"
+        "with --follow --json one envelope per line", columns=True,
     ),
     "task stats": Command(
         stats, "Show statistics of tasks.", "agentbus task stats --workflow feature", _stats,
-        output="plain output: by the first column\n  workflow, name, status, tasks\n  step, status, steps\n"
-        "  number, name, value (milliseconds, for times)",
+        output="plain output: by the first column\n  workflow, workflow, status, tasks\n  step, status, steps\n"
+        "  number, name, value (durations in milliseconds)", columns=True,
     ),
 }  # fmt: skip
 COMMANDS.update(CONTROL_COMMANDS)

@@ -64,5 +64,6 @@ COMMANDS = {
         _arguments,
         output="Only a trusted server that agentbus.toml names receives your password or certificate.\n"
         "The trusted ones are stored in ~/.config/agentbus/trusted.\n\nplain output: kind (host or home), value",
+        columns=True,
     ),
 }

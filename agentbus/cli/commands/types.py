@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from agentbus.cli.arguments import JSON_HELP, json_value
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import NothingThere
-from agentbus.cli.output import Notice, One, Result, Rows
+from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows
 
 
 def listed(call: Call) -> Result:
@@ -32,7 +32,7 @@ def show(call: Call) -> Result:
 def add(call: Call) -> Result:
     given = call.arguments
     call.bus.define(given.name, kind=given.kind, description=given.description, schema=json_value(given.schema))
-    return Notice({"name": given.name, "kind": given.kind})
+    return Done({"name": given.name, "kind": given.kind}, f"defined the {given.kind} type {given.name}")
 
 
 def _kind(parser: ArgumentParser) -> None:
@@ -54,14 +54,15 @@ def _add(parser: ArgumentParser) -> None:
 COMMANDS = {
     "types list": Command(
         listed, "List the types of agents and messages.", "agentbus types list --kind message", _kind,
-        output="plain output: name, kind, builtin, schema (true or false), description",
+        output="plain output: name, kind, builtin, schema (true or false), description", columns=True,
     ),
     "types show": Command(
         show, "Show a type with its schema.", "agentbus types show deploy_request", _show,
-        output="plain output: one line per field: name, value",
+        output="plain output: one line per field: name, value", columns=True,
     ),
     "types add": Command(
         add, "Add a type, or change its description or schema.",
-        "agentbus types add deploy_request --schema '{\"required\": [\"url\"]}'", _add, output="plain output: nothing",
+        "agentbus types add deploy_request --schema '{\"required\": [\"url\"]}'", _add,
+        output=CONFIRMED,
     ),
 }  # fmt: skip

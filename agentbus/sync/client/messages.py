@@ -1,4 +1,5 @@
-"""``bus.messages``: messages of any status, dead letters and cleaning up; ``bus.quotas``: the limits of a bus.
+"""``bus.messages``: messages of any status, dead letters and cleaning up, and what people send; ``bus.quotas``: the
+limits of a bus.
 
 Written by ``make sync`` from ``agentbus.api.messages``: change that.
 """
@@ -13,10 +14,14 @@ from agentbus.sync.client.base import Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Unpack
+    from typing import Any, Unpack
+
+    import msgspec
 
     from agentbus.api.messages import Finished, QuotaChanges
+    from agentbus.api.sending import SendOptions
     from agentbus.core.addresses import Address
+    from agentbus.operations.send import Receipt
     from agentbus.records import MessageRecord, Page, QuotaPolicy
 
 
@@ -28,6 +33,25 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
     """
 
     __slots__ = ()
+
+    def send(
+        self,
+        to: str | Address,
+        type: str | msgspec.Struct,
+        payload: Any = None,
+        *,
+        by: str,
+        **options: Unpack[SendOptions],
+    ) -> Receipt:
+        """Send a message as a person: its sender is ``operator:`` and the name ``by``. Agents send with ``agent.send``,
+        whose options these are.
+
+        A person is not registered. Replies, and messages to ``operator:ada``, wait in a mailbox that exists from the
+        first message on: ``bus.messages.list(to="operator:ada")``.
+
+        >>> bus.messages.send("executor-1", "note", {"text": "use the new API"}, by="ada")   # doctest: +SKIP
+        """
+        return self._call(self._inner.send, to, type, payload, by=by, **options)
 
     def get(self, message_id: str) -> MessageRecord | None:
         """Return a message by its message_id, or None. Of a published message, the newest copy.

@@ -18,6 +18,7 @@ from agentbus.sync.bus import open_bus
 from tests.conftest import PostgresStore
 from tests.support.clock import FakeClock
 from tests.support.guarded import run
+from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
 from tests.support.old_tasks import OLD_TASKS, check_old_tasks
 from tests.support.postgres import Schemas, at_schema, server_url
 from tests.support.widening import POSTGRES, widen
@@ -215,6 +216,26 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(schemas: 
         messages = await agent.receive_many(2, timeout=5)
         assert [(message.payload, message.headers) for message in messages] == [(1, {}), (2, {"k": "v"})]
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
+    assert await asyncio.to_thread(steps, url) == []
+
+
+@pytest.mark.parametrize(("taken", "prefix"), CASES, ids=["free", "taken"])
+async def test_agents_of_the_fifth_version_give_the_names_of_people_back(
+    schemas: Schemas, taken: str, prefix: str
+) -> None:
+    url = await asyncio.to_thread(place, f"fifth_{prefix[-1:].encode().hex()}")
+    queries = connections.server_queries()
+    connection = await connections.connect(parse(url))
+    for script in (
+        queries["server_schema"].format(schema=parse(url).identifier), queries["server_migrations"],
+        *(KNOWN[version] for version in range(1, 6)),
+        "INSERT INTO migrations (version) VALUES (1), (2), (3), (4), (5)", OLD_OPERATORS,
+        "SELECT setval('message_ids', 4)", taken,
+    ):  # fmt: skip
+        await connection.execute(script)
+    await connection.close()
+    async with agentbus.connect(url) as bus:
+        await check_renamed(bus, prefix)
     assert await asyncio.to_thread(steps, url) == []
 
 

@@ -7,10 +7,13 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 import agentbus
 from agentbus import Task
 from agentbus.engine.sqlite import connection, schema_check
 from tests.api.task_workers import work_off
+from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
 from tests.support.old_tasks import OLD_TASKS, check_old_tasks
 
 
@@ -109,6 +112,27 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(tmp_path:
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (max(steps),)
         assert schema_check.schema_differences(database) == []
+
+
+@pytest.mark.parametrize(("taken", "prefix"), CASES, ids=["free", "taken"])
+async def test_agents_of_the_fifth_version_give_the_names_of_people_back(
+    tmp_path: Path, taken: str, prefix: str
+) -> None:
+    steps = connection.migrations()
+    directory = tmp_path / "bus"
+    directory.mkdir(mode=0o700)
+    with closing(sqlite3.connect(directory / "bus.db")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        for version in range(1, 6):
+            database.executescript(f"BEGIN; {steps[version]}; PRAGMA user_version = {version}; COMMIT;")
+        database.executescript(f"PRAGMA foreign_keys = ON; BEGIN; {OLD_OPERATORS} {taken} COMMIT;")
+    (directory / "bus.db").chmod(0o600)
+    async with agentbus.connect(directory) as bus:
+        await check_renamed(bus, prefix)
+    with closing(sqlite3.connect(directory / "bus.db")) as database:
+        assert schema_check.schema_differences(database) == []
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert database.execute("SELECT value FROM counters WHERE name = ?", [f"sent/{prefix}ada"]).fetchall() == [(7,)]
 
 
 def test_the_first_version_stays_as_it_was_made_everywhere() -> None:

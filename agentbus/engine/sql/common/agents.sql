@@ -276,3 +276,11 @@ WHERE status = 'leased' AND holder /* in: $1 */;
 -- Agents for an archive.
 SELECT /* columns: stored_agent agents */
 FROM /* rows: agents.id $1 */;
+
+-- name: agent_failed
+-- The agents that failed or are suspect, the latest first.
+SELECT /* columns: agent */
+FROM agents
+WHERE status IN ('failed', 'suspect')
+ORDER BY updated DESC, id
+LIMIT $1;

@@ -109,6 +109,10 @@ SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;
 -- The mailboxes of pools.
 SELECT name, id FROM mailboxes WHERE kind = 'pool' AND owner = '' AND name /* in: $1 */;
 
+-- name: mailbox_of_operators
+-- The mailboxes of people.
+SELECT name, id FROM mailboxes WHERE kind = 'agent' AND owner = name AND name /* in: $1 */;
+
 -- name: topic_mailboxes
 -- A row for each subscription of these topics, and one with NULL for a topic that has none.
 SELECT topics.name, subscriptions.mailbox
