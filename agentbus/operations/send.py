@@ -176,7 +176,9 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
                 ids.add(draft.message_id)
             to = draft.to
             if isinstance(to, Address):
-                names["operator" if _is_person(to) else to.kind].add(to.name)
+                # A caller may have built an address of any kind: it is looked up as a topic, and not found.
+                kind = "operator" if _is_person(to) else to.kind if to.kind in _KINDS else "topic"
+                names[kind].add(to.name)
     queries = [agent_status_query(names["agent"]), Query("type_known", ("message", list(types))), Query("bus_quotas")]
     queries += [Query(query, (list(names[kind]),)) for kind, query in _MAILBOXES.items() if names[kind]]
     if ids:
@@ -197,6 +199,7 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     return directory
 
 
+_KINDS = frozenset({"agent", "pool", "topic"})
 _MAILBOXES = {"pool": "pool_mailbox", "topic": "topic_mailboxes", "operator": "mailbox_of_operators"}
 """The queries for the mailboxes of recipients that are not agents, in the order of their answers."""
 
@@ -292,7 +295,7 @@ def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
     if to.kind == "agent" and not is_operator(to.name):
         reader = directory.agents.get(to.name)
         return None if reader is None else [reader.mailbox]
-    if to.kind != "topic":
+    if to.kind in {"agent", "pool"}:
         box = (directory.pools if to.kind == "pool" else directory.operators).get(to.name)
         return None if box is None else [box]
     return directory.topics.get(to.name)

@@ -87,7 +87,7 @@ async def test_an_address_built_by_the_caller_is_accepted(bus: Bus) -> None:
 async def test_an_address_built_by_the_caller_is_checked_too(bus: Bus) -> None:
     a = await worker(bus, "a")
     make: Any = agentbus.Address
-    for kind in ("bus", "replies", "subscription", "", None):
+    for kind in ("bus", "replies", "subscription", "operator", "", None):
         async with refusing(bus, a, (InvalidInput, UnknownRecipient)):
             await a.send(make(kind, "a"), "note")
     for kind in ("agent", "pool", "topic"):
