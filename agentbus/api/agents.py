@@ -117,7 +117,7 @@ def declaration(addresses: Iterable[Address]) -> DeclareRequest:
     """Check the arguments of ``bus.declare``."""
     found = tuple(addresses)
     for address in found:
-        if not isinstance(address, Address) or address.kind == "agent":
+        if not isinstance(address, Address) or address.kind not in {"pool", "topic"}:
             raise InvalidInput(reason=f"{address!r} is not a pool or a topic; agents are announced with expect()")
     return DeclareRequest(
         tuple(address.name for address in found if address.kind == "pool"),

@@ -15,7 +15,7 @@ import msgspec
 
 from agentbus.api.heartbeat import renewal_time
 from agentbus.api.receiving import nack_request
-from agentbus.api.sending import ReplyContext, SendOptions, send_drafts
+from agentbus.api.sending import SendOptions, reply_draft, send_drafts
 from agentbus.api.types import PayloadType
 from agentbus.api.unit import Unit
 from agentbus.core.cancellation import (
@@ -42,7 +42,7 @@ from agentbus.operations.receive import (
     reject,
     release,
 )
-from agentbus.operations.rows import Draft, Lease, MessageRow
+from agentbus.operations.rows import Lease, MessageRow
 from agentbus.operations.send import Receipt
 
 if TYPE_CHECKING:
@@ -253,12 +253,8 @@ class Message:
 
         >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
         """
-        (receipt,) = await send_drafts(self._agent, self._reply_draft(type, payload, options))
+        (receipt,) = await send_drafts(self._agent, reply_draft(self._agent, self, type, payload, options))
         return receipt
-
-    def _reply_draft(self, type: str | msgspec.Struct, payload: Any, options: SendOptions) -> Draft:
-        context = ReplyContext(self.message_id, self.session, self.correlation, self._reply_to, self._expires)
-        return context.draft(self._agent, self.sender, type, payload, options)
 
     def _start(self) -> None:
         """Note that a reserved message is delivered: the attempt counts."""

@@ -98,6 +98,17 @@ class TaskOverview(msgspec.Struct, frozen=True):
         return cls(*(getattr(task, name) for name in cls.__struct_fields__))
 
 
+def describe_waits(waits: Sequence[str]) -> str:
+    """Return what a task waits for, in words.
+
+    >>> describe_waits(["signal:payment", "sleep:2026-11-21T09:00:00Z", "message"])
+    'signal payment, sleep until 2026-11-21T09:00:00Z, message'
+    """
+    kinds = {"sleep": "sleep until"}
+    parts = [wait.partition(":") for wait in waits]
+    return ", ".join(f"{kinds.get(kind, kind)} {name}".rstrip() for kind, _, name in parts)
+
+
 class Question(msgspec.Struct, frozen=True):
     """A decision that a task waits for. ``kind`` is ``approval``, or ``step`` for one whose outcome is unknown.
     ``command`` is the command that answers."""

@@ -43,8 +43,10 @@ from agentbus.operations.types import Unchecked, define
 if TYPE_CHECKING:
     from anyio import CapacityLimiter
 
+    from agentbus.api.message import Message
     from agentbus.api.types import Vocabulary
     from agentbus.engine.interface import Engine
+    from agentbus.records import TaskMessage
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -316,6 +318,18 @@ class ReplyContext(msgspec.Struct, frozen=True):
             defaults["ttl"] = max(1, self.expires - agent._engine.clock.now().wall) / 1000
         reply = draft_from(agent, to, type, payload, {**defaults, **options})
         return msgspec.structs.replace(reply, to=reply.to if self.reply_to is None else self.reply_to, reply=True)
+
+
+def reply_draft(
+    agent: Sender, message: Message | TaskMessage, type: str | msgspec.Struct, payload: Any, options: SendOptions
+) -> Draft:
+    """Return the reply to a message, as an agent or a task received it."""
+    if isinstance(message, msgspec.Struct):
+        reply_to, expires = message.reply_to, message.expires
+    else:
+        reply_to, expires = message._reply_to, message._expires
+    context = ReplyContext(message.message_id, message.session, message.correlation, reply_to, expires)
+    return context.draft(agent, message.sender, type, payload, options)
 
 
 def new_correlation(message_id: object) -> str:

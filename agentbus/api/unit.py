@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from msgspec import Struct
 
-from agentbus.api.sending import SendOptions, draft_from, must_check
+from agentbus.api.sending import SendOptions, draft_from, must_check, reply_draft
 from agentbus.api.state import UnitState
 from agentbus.core.addresses import Address, topic
 from agentbus.core.validation import KEEP_VERSIONS, check_range, check_scope, check_text
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentbus.api.agent import Agent
     from agentbus.api.checkpoints import CheckpointOptions
     from agentbus.api.message import Message
+    from agentbus.records import TaskMessage
 
 
 class DeferredPart(Protocol):
@@ -66,13 +67,15 @@ class Unit:
         """
         self.send(topic(name), type, payload, **options)
 
-    def reply(self, message: Message, type: str | Struct, payload: Any = None, **options: Unpack[SendOptions]) -> None:
+    def reply(
+        self, message: Message | TaskMessage, type: str | Struct, payload: Any = None, **options: Unpack[SendOptions]
+    ) -> None:
         """Reply to a request (or any message) in the same commit.
 
         >>> unit.reply(message, "coordination_response", {"ready": True})             # doctest: +SKIP
         """
         self._check()
-        self._drafts.append(message._reply_draft(type, payload, options))
+        self._drafts.append(reply_draft(self._agent, message, type, payload, options))
 
     def ack(self, *messages: Message) -> None:
         """Acknowledge messages in the same commit.

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from agentbus.api.overview import describe_waits
 from agentbus.cli.output import TIMES, escape_control_chars, plain
 
 if TYPE_CHECKING:
@@ -581,7 +582,7 @@ def draw_overview(
             Text(f"the bus exceeds the capacity of one file: {why}\n→ {found['outgrown']['fix']}", style="yellow")
         )
     if found["tasks"]:
-        tasks = [{**one, "waits for": ", ".join(one["waits"]) or None} for one in found["tasks"]]
+        tasks = [{**one, "waits for": describe_waits(one["waits"]) or None} for one in found["tasks"]]
         add(_TASKS, tasks, "tasks")
     if settings is not None:
         rows = [{"setting": name, **one} for name, one in settings.items()]

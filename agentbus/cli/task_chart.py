@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from agentbus.api.overview import describe_waits
 from agentbus.cli.output import escape_control_chars, plain
 from agentbus.cli.rich_output import Clipped, CommandLine, Grid, Screen, Shortenable, ago, coloured, span
 
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 
 _MARKS = {
     "finished": "✓", "approved": "✓", "running": "▶", "retrying": "↻", "failed": "✗", "rejected": "✗", "expired": "✗",
-    "interrupted": "!", "unknown": "?", "open": "?", "cancelled": "–",
+    "interrupted": "!", "unknown": "?", "open": "?", "cancelled": "–", "waiting": "…",
 }  # fmt: skip
 _COLUMNS = (("step", ""), ("status", "status"), ("at", ""), ("took", ""), ("note", ""))
-_ACTIVE = frozenset({"running", "retrying", "failed", "unknown"})
+_ACTIVE = frozenset({"running", "retrying", "failed", "unknown", "waiting"})
 """Statuses of steps that are shown first; open approvals are listed below the steps."""
+_INSTANT = frozenset({"phase", "checkpoint", "expose"})
+"""Kinds of steps that take no time."""
 _MIN_STEPS = 2
 """Minimum number of steps on a screen."""
 _SUBJECT_LINES = 12
@@ -82,7 +85,7 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
     yield Text(f"{task.id}  ", style="bold").append(named, style="")
     status = coloured(task.status)
     if task.waits:
-        status.append(f" for {', '.join(task.waits)}")
+        status.append(f" for {describe_waits(task.waits)}")
     for wanted in _wanted(task):
         status.append(f" ({wanted})", style="yellow")
     facts = {
@@ -189,14 +192,15 @@ def _end_of(entry: Any) -> int | None:
 def _row(entry: StepRecord | ApprovalRecord, prefix: str, now: int) -> list[Text]:
     kind = getattr(entry, "kind", "approval")
     style = "dim" if entry.superseded else ""
-    label = entry.key if kind == "step" else f"{kind}:{entry.key}"
+    # A wait without a name of its own is named by its kind: sleep, until#2.
+    label = entry.key if kind in {"step", entry.name} else f"{kind}:{entry.key}"
     start, end = _start_of(entry), _end_of(entry)
     mark = "─" if kind == "phase" else _MARKS.get(entry.status, " ")
     colour = coloured(entry.status)
     step = Text(prefix, style="dim").append(f"{mark} ", style=style or colour.style).append(label, style=style)
-    if kind in {"phase", "checkpoint"}:
-        return [step, Text(), Text(_clock(start, now), style="dim"), Text(), Text(_superseded_note(entry), style="dim")]
-    going = entry.status in {"running", "open"}
+    if kind in _INSTANT:
+        return [step, Text(), Text(_clock(start, now), style="dim"), Text(), Text(_instant_note(entry), style="dim")]
+    going = entry.status in {"running", "open", "waiting"}
     took = "" if end is None and not going else duration((now if end is None else end) - start)
     status = Text(entry.status, style="dim") if entry.superseded else colour
     remark = _approval_note(entry, now) if kind == "approval" else _step_note(entry, now)
@@ -211,6 +215,8 @@ def _step_note(step: Any, now: int) -> str:
         parts.append(f"{step.progress} %")
     if step.status == "retrying" and step.due is not None:
         parts.append(f"retry {ago(step.due, now)}")
+    if step.status == "waiting":
+        parts.append(_wait_note(step, now))
     if step.status == "unknown":
         parts.append("its worker died; the step must run only once")
     if step.child is not None:
@@ -220,8 +226,22 @@ def _step_note(step: Any, now: int) -> str:
     if step.error is not None and step.status != "finished":
         parts.append(f"{step.error.type}: {step.error.message}")
     if step.status == "finished" and step.child is None and step.result is not None:
-        parts.append(_short(step.result))
+        parts.append(_short(step.result["payload"] if step.kind == "receive" else step.result))
     return _joined(parts)
+
+
+def _wait_note(step: Any, now: int) -> str:
+    """Return what a wait is for, or when it ends at the latest."""
+    if step.due is None:
+        return ""
+    what = "until" if step.kind in {"sleep", "until"} else "times out"
+    return f"{what} {_clock(step.due, now)}, {ago(step.due, now)}"
+
+
+def _instant_note(entry: Any) -> str:
+    """Return the note of a step that takes no time."""
+    value = _short(entry.result) if entry.kind == "expose" else ""
+    return _joined([_superseded_note(entry), value])
 
 
 def _approval_note(approval: Any, now: int) -> str:
@@ -292,6 +312,10 @@ def _question(task: str, about: str, top: str) -> str:
     where = "" if task == top else f" of {task}"
     if kind == "approval":
         return f"{name}{where} is awaiting a decision"
+    if kind == "signal":
+        return f"{task} waits for the signal {name}"
+    if about == "message":
+        return f"{task} waits for a message"
     if kind == "step":
         return f"the outcome of {name}{where} is unknown: settle it"
     return f"{task} is {about}" if about != "halting" else f"{task} halts before its next step"

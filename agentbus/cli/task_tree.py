@@ -76,8 +76,8 @@ def actions(found: TaskTree) -> list[dict[str, str]]:
     """Return the commands that let a task continue, each with its subject."""
     said: list[dict[str, str]] = []
 
-    def say(task: str, about: str, *commands: str) -> None:
-        said.extend({"task": task, "about": about, "command": f"agentbus task {command}"} for command in commands)
+    def say(task: str, about: str, *commands: str, family: str = "task ") -> None:
+        said.extend({"task": task, "about": about, "command": f"agentbus {family}{command}"} for command in commands)
 
     for one in found.all_tasks():
         id = one.task.id
@@ -90,6 +90,10 @@ def actions(found: TaskTree) -> list[dict[str, str]]:
                 if step.status == "unknown" and not step.superseded:
                     again = f"settle {id} {step.key}"
                     say(id, f"step:{step.key}", f"{again} --result JSON", f"{again} --error TEXT", f"{again} --redo")
+                elif step.status == "waiting" and step.kind == "signal":
+                    say(id, f"signal:{step.name}", f"signal {id} {step.name} JSON")
+                elif step.status == "waiting" and step.kind == "receive":
+                    say(id, "message", f"send task:{id} TYPE JSON", family="")
         if one.task.status == "halted" or one.task.halting:
             say(id, "halting" if one.task.halting else "halted", f"continue {id}")
         elif one.task.status in {"failed", "stopped"} and one.task.parent is None:

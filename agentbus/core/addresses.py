@@ -1,4 +1,4 @@
-"""Addresses of messages: an agent, a pool or a topic."""
+"""Addresses of messages: an agent, a pool, a topic or a task."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import msgspec
 from agentbus.core.validation import check_name, scope_session
 from agentbus.errors import InvalidName
 
-AddressKind = Literal["agent", "pool", "topic"]
+AddressKind = Literal["agent", "pool", "topic", "task"]
+_TASK = "task:"
 OPERATOR = "operator:"
 """The prefix of the names under which people send messages. No agent id starts with it."""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A recipient: an agent, a pool or a topic.
+    """A recipient: an agent, a pool, a topic or a task.
 
     >>> str(pool("executors"))
     'pool:executors'
@@ -49,9 +50,12 @@ def topic(name: str) -> Address:
 
 
 def parse_address(recipient: str | Address) -> Address:
-    """Parse an address: an agent's id, ``pool:executors``, ``topic:plans``."""
+    """Parse an address: an agent's id, ``pool:executors``, ``topic:plans``, ``task:feature-1``."""
     if isinstance(recipient, Address):
         return recipient
+    if isinstance(recipient, str) and recipient.startswith(_TASK):
+        # The id of a task may have the full length of a name.
+        return Address("task", check_name(recipient.removeprefix(_TASK), "task"))
     return _parse(check_name(recipient, "recipient"))
 
 
@@ -65,13 +69,15 @@ def _parse(name: str) -> Address:
 
 
 def check_agent(agent: object) -> str:
-    """Return a valid agent id. The prefixes ``pool:``, ``topic:``, ``session:`` and ``operator:`` are reserved."""
+    """Return a valid agent id. ``pool:``, ``topic:``, ``task:``, ``session:`` and ``operator:`` are reserved."""
     checked = check_name(agent, "agent")
     if is_operator(checked):
         rule = "operator: is for people; an agent needs an id without it"
         raise InvalidName(what="agent", name=agent, rule=rule)
     if checked.startswith(("pool:", "topic:")):
         raise InvalidName(what="agent", name=agent, rule="pool: and topic: are for addresses of pools and topics")
+    if checked.startswith(_TASK):
+        raise InvalidName(what="agent", name=agent, rule="task: is for addresses of tasks")
     if scope_session(checked) is not None:
         raise InvalidName(what="agent", name=agent, rule="session: is for the state of sessions")
     return checked

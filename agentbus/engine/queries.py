@@ -32,7 +32,7 @@ _SUBJECTS = {
     "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
     "state": "state", "type": "types",
-    "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals",
+    "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals", "signal": "signals",
 }  # fmt: skip
 """The file of a query, by the first word of its name."""
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})

@@ -29,6 +29,7 @@
     │   ├── UnknownTask
     │   ├── UnknownStep
     │   ├── UnknownApproval
+    │   ├── NotExposed                the task has no value of this name
     │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      the call is valid, but not in the present state
     │   ├── AgentExists               the agent is running elsewhere
@@ -52,6 +53,8 @@
     │   │   └── BusFull               the bus has reached its size quota
     │   ├── PlanOutdated              the session changed after its recovery was planned
     │   ├── TaskExists                a different task has this id
+    │   ├── TaskEnded                 it receives no signal and no message
+    │   ├── SignalIdConflict          the signal_id was used with different content
     │   ├── TaskLost                  the worker no longer holds the task
     │   ├── StepAbandoned             the workflow ended while a step was running
     │   ├── WorkflowChanged           the workflow no longer matches the recorded steps
@@ -63,6 +66,7 @@
     │   └── RequestDied               the request became a dead letter
     ├── TaskFailure                   the work was attempted and failed
     │   ├── StepFailed
+    │   ├── SignalTimedOut (TimeoutError)
     │   ├── WorkersLost               too many workers died or lost their lease
     │   ├── TaskFailed                the awaited task failed or was stopped
     │   └── TaskTimedOut (TimeoutError)
@@ -233,8 +237,12 @@ from agentbus.errors.store import (
 )
 from agentbus.errors.tasks import (
     NotAnOperator,
+    NotExposed,
+    SignalIdConflict,
+    SignalTimedOut,
     StepAbandoned,
     StepFailed,
+    TaskEnded,
     TaskExists,
     TaskFailed,
     TaskFailure,
@@ -295,6 +303,7 @@ __all__ = [
     "NotAnOperator",
     "NotAtRest",
     "NotEmpty",
+    "NotExposed",
     "NotFound",
     "NotImportable",
     "NotPicklable",
@@ -322,11 +331,14 @@ __all__ = [
     "SessionExists",
     "SessionIdTaken",
     "SessionLost",
+    "SignalIdConflict",
+    "SignalTimedOut",
     "SnapshotTooLarge",
     "StatementTimeout",
     "StepAbandoned",
     "StepFailed",
     "StoreError",
+    "TaskEnded",
     "TaskExists",
     "TaskFailed",
     "TaskFailure",

@@ -33,6 +33,15 @@ class UnknownApproval(NotFound):
     shell_fix_text = "agentbus task show {task} shows its approvals"
 
 
+class NotExposed(NotFound):
+    """The task has not exposed a value of this name."""
+
+    code = "not_exposed"
+    text = "task {task!r} has not exposed {name!r}{hint}"
+    fix_text = "bus.tasks.query({task!r}) returns all its values; its workflow sets them with task.expose(name, value)"
+    shell_fix_text = "agentbus task query {task} shows all its values; its workflow sets them with task.expose"
+
+
 class WrongArguments(InvalidInput):
     """The workflow does not accept the arguments of the task."""
 
@@ -56,6 +65,23 @@ class TaskExists(Conflict):
     code = "task_exists"
     text = "task {task!r} already exists, with {differs}"
     fix_text = "choose another id; the same id with the same workflow and arguments returns the existing task"
+
+
+class TaskEnded(Conflict):
+    """The task has ended and would receive neither the signal nor the message."""
+
+    code = "task_ended"
+    text = "task {task!r} has {status}"
+    fix_text = "let it continue first: bus.tasks.resume({task!r}), or bus.tasks.restart({task!r}) if it has completed"
+    shell_fix_text = "let it continue first: agentbus task resume {task}, or agentbus task restart if it has completed"
+
+
+class SignalIdConflict(Conflict):
+    """The signal_id was used before for this task with different content."""
+
+    code = "signal_id_conflict"
+    text = "signal_id {signal_id!r} was used before for task {task!r} with another {differs}"
+    fix_text = "use a new signal_id: each names one signal of the task"
 
 
 class TaskLost(Conflict):
@@ -102,6 +128,15 @@ class StepFailed(TaskFailure):
     text = "step {step!r} of task {task!r} failed (attempts: {failures}): {type}: {message}"
     fix_text = "retry it: bus.tasks.resume({task!r}); with all later steps: bus.tasks.redo({task!r}, {step!r})"
     shell_fix_text = "retry it: agentbus task resume {task}; with all later steps: agentbus task redo {task} {step}"
+
+
+class SignalTimedOut(TaskFailure, TimeoutError):
+    """The signal did not arrive within the timeout."""
+
+    code = "signal_timed_out"
+    text = "task {task!r} received no signal {name!r} in time"
+    fix_text = "send it, then bus.tasks.resume({task!r}) waits for it again"
+    shell_fix_text = "send it after agentbus task resume {task}: agentbus task signal {task} {name}"
 
 
 class WorkersLost(TaskFailure):

@@ -1,4 +1,4 @@
-"""Lines of an archive: one for each row, and one for a task with its steps and approvals.
+"""Lines of an archive: one for each row, and one for a task with its steps, approvals and signals.
 
 A line has all columns except those that only apply within a boot (leases, heartbeats) and the numbers of mailboxes and
 processes, which differ in another bus. Payloads keep their text, so that their checksums match.
@@ -217,6 +217,19 @@ class ArchivedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     result: str | None
     seen: Number | None = None
     ending: Number | None = None
+    message: Number | None = None
+
+
+class ArchivedSignal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A signal to an archived task, received or not."""
+
+    name: str
+    signal_id: str | None
+    sender: str | None
+    position: Number | None
+    created: Number
+    checksum: Number
+    value: str
 
 
 class ArchivedApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -241,7 +254,7 @@ class ArchivedApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ArchivedTask(_Line, frozen=True, tag="task"):
-    """A task with its steps and approvals: it is restored as a whole, or not at all."""
+    """A task with its steps, approvals and signals: it is restored as a whole, or not at all."""
 
     id: str
     workflow: str
@@ -276,6 +289,7 @@ class ArchivedTask(_Line, frozen=True, tag="task"):
     redo: str | None = None
     steps: list[ArchivedStep] = []
     approvals: list[ArchivedApproval] = []
+    signals: list[ArchivedSignal] = []
 
 
 Line: TypeAlias = (
@@ -375,18 +389,20 @@ def _load_state(scopes: Sequence[tuple[str, int]]) -> Op[list[Line]]:
 
 
 def load_tasks(ids: Sequence[str], now: Now) -> Op[list[Line]]:
-    """Return tasks with their steps and approvals."""
+    """Return tasks with their steps, approvals and signals."""
     lines: list[Line] = []
     for id in ids:
         for row in (yield Query("task_archive", (id,))):
             steps = yield Query("step_archive", (id,))
             approvals = yield Query("approval_archive", (id,))
+            signals = yield Query("signal_archive", (id,))
             task = ArchivedTask(*row)
             lines.append(
                 msgspec.structs.replace(
                     task,
                     steps=[ArchivedStep(*one) for one in steps],
                     approvals=[ArchivedApproval(*one) for one in approvals],
+                    signals=[ArchivedSignal(*one) for one in signals],
                 )
             )
     return lines
@@ -402,9 +418,10 @@ def restore_task(line: ArchivedTask, now: Now) -> Op[Outcome[bool]]:
     open_ = line.status not in TASK_ENDED
     if open_:
         line = msgspec.structs.replace(line, status="halted")
-    ((number,),) = yield Query("task_restore", line.row()[:-3])
+    ((number,),) = yield Query("task_restore", line.row()[:-4])
     yield ExecuteMany("step_restore", [(number, *msgspec.structs.astuple(step)) for step in line.steps])
     yield ExecuteMany("approval_restore", [(number, *msgspec.structs.astuple(one)) for one in line.approvals])
+    yield ExecuteMany("signal_restore", [(number, *msgspec.structs.astuple(one)) for one in line.signals])
     if open_:
         yield ExecuteMany("step_interrupt", [(number,)])
         yield from _apply_waiting_redos(line, now)
@@ -423,5 +440,6 @@ def delete_tasks(ids: Sequence[str], now: Now) -> Op[None]:
     rows = [(id,) for id in ids]
     yield ExecuteMany("step_delete", rows)
     yield ExecuteMany("approval_delete", rows)
+    yield ExecuteMany("signal_delete", rows)
     yield ExecuteMany("task_delete", rows)
     yield from record([event(now.wall, "task_deleted", ("task", id), None) for id in ids])

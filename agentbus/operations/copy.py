@@ -43,6 +43,7 @@ TABLES = {
         Table("tasks", (0,), long=True),
         Table("steps", (0,), long=True),
         Table("approvals", (0,), long=True),
+        Table("signals", (0,), long=True),
         Table("state", (0,), long=True),
         Table("state_floors", ("",)),
         Table("checkpoints", (0,), long=True),

@@ -67,6 +67,7 @@ KINDS = {
     "task_edited": "a task was edited; changed (the fields)",
     "task_phase": "a task entered a phase; phase, before (the previous one)",
     "approval_requested": "a task asks for a decision; approval, expires",
+    "task_signalled": "a signal was sent to a task; signal, signal_id",
     "approval_decided": "an approval was decided, passed through (auto) or expired; approval, verdict, reason, auto",
     "step_settled": "an operator settled a step with an unknown outcome; step, outcome",
     "task_deleted": "an ended task was deleted with its steps and sub-tasks",

@@ -101,6 +101,11 @@ def approval_payloads(cursor: int, now: Now) -> Op[PayloadPage]:
     return _page(rows, 64, "what approval {} of task {} shows")
 
 
+def signal_payloads(cursor: int, now: Now) -> Op[PayloadPage]:
+    rows = yield Query("signal_payloads", (cursor, 64))
+    return _page(rows, 64, "signal {} of task {}")
+
+
 def _page(rows: Sequence[Row], limit: int, what: str) -> PayloadPage:
     """Convert rows of an id, a checksum, a text and the values of the description."""
     items = [(what.format(*names), checksum, text) for _, checksum, text, *names in rows]

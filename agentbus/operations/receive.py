@@ -14,8 +14,8 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.core.codec import plain_payload
-from agentbus.core.validation import Priority, generated_id
-from agentbus.errors import AgentBusError, AgentEnded, LeaseLost, UnknownMessage, WrongState
+from agentbus.core.validation import TASK_ENDED, Priority, generated_id
+from agentbus.errors import AgentBusError, AgentEnded, LeaseLost, TaskEnded, UnknownMessage, WrongState
 from agentbus.operations.common import agent_status_query, agent_statuses_from, fence, reject_fenced
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import (
@@ -618,6 +618,8 @@ def requeue(request: RequeueRequest, now: Now) -> Op[Outcome[int]]:
             shell_advice="only dead letters can be requeued: agentbus messages dead lists them",
         )
     unread = next((message for message in found if not message.has_reader), None)
+    if unread is not None and unread.kind == "task":
+        return TaskEnded(task=unread.name, status=unread.owner_status or "been deleted", message_id=unread.public_id)
     if unread is not None:
         status = unread.owner_status or "been deleted"
         return AgentEnded(agent=unread.owner, status=status, message_id=unread.public_id)
@@ -627,6 +629,12 @@ def requeue(request: RequeueRequest, now: Now) -> Op[Outcome[int]]:
     facts = {"count": len(found), "attempts": attempts}
     yield from record([event(now.wall, "messages_requeued", ("bus", "messages"), request.actor, **facts)])
     yield Wake([mailbox_channel(message.mailbox) for message in found])
+    tasks = {message.name for message in found if message.kind == "task"}
+    if tasks:
+        # Imported only here: it receives messages itself.
+        from agentbus.operations.task_mail import notify_tasks, read_mailboxes
+
+        yield from notify_tasks((yield from read_mailboxes(list(tasks))).values(), now)
     return len(found)
 
 
@@ -655,6 +663,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     owner: str
     owner_status: str | None
     subscription: int | None
+    name: str
 
     @property
     def public_id(self) -> str:
@@ -665,6 +674,8 @@ class _Candidate(msgspec.Struct, frozen=True):
         """Any agent may join a pool; another mailbox has a reader unless its owner, or the subscription, has ended."""
         if self.kind == "subscription" and self.subscription is None:
             return False
+        if self.kind == "task":
+            return self.owner_status is not None and self.owner_status not in TASK_ENDED
         return self.kind == "pool" or self.owner_status not in {None, "completed", "stopped"}
 
 

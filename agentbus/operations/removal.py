@@ -16,6 +16,7 @@ from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Op, Outcome, Query, single_operation
 from agentbus.operations.retention import Piece, read_marks
 from agentbus.operations.state import clear_state
+from agentbus.operations.task_mail import dead_letter_mail
 
 
 class RemoveRequest(msgspec.Struct, frozen=True):
@@ -134,11 +135,15 @@ def _remove_agents(pieces: Sequence[Piece], step: _Removal) -> Op[list[Piece]]:
 
 
 def _remove_tasks(pieces: Sequence[Piece], step: _Removal) -> Op[list[Piece]]:
-    """Remove those that have not changed since."""
+    """Remove those that have not changed since. Messages that wait for them become dead letters."""
     going: list[Piece] = []
     for piece in pieces:
         rows = yield Query("task_mark", (piece.key,))
         if rows == [piece.mark]:
+            yield from dead_letter_mail(piece.key, step.budget, step.now)
+            if step.budget.spent:
+                step.rest = Rest(f"task:{piece.key}", 0)
+                break
             going.append(piece)
     yield from delete_tasks([piece.key for piece in going], step.now)
     return going

@@ -327,12 +327,13 @@ _TABLES = {
     ),
     "steps": (
         "id task kind key superseded name position status main once attempt failures digest progress note child "
-        "due error started finished checksum validation result seen ending"
+        "due error started finished checksum validation result seen ending message"
     ),
     "approvals": (
         "id task key superseded name position status auto notify expires created decided decided_by reason "
         "checksum shown seen ending"
     ),
+    "signals": "id task name signal_id sender position created checksum value",
     "state": "id scope key type version change checksum expires author created updated value",
     "state_floors": "scope version",
     "checkpoints": "id owner_kind owner name session created checksum size file_count notes files snapshot",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -14,8 +14,10 @@ from agentbus.errors import (
     AgentBusError,
     AgentEnded,
     MessageIdConflict,
+    TaskEnded,
     UnknownOperator,
     UnknownRecipient,
+    UnknownTask,
     UnknownType,
 )
 from agentbus.operations.common import AgentStatus, agent_status_query, agent_statuses_from, fenced
@@ -37,6 +39,9 @@ from agentbus.operations.protocol import (
 from agentbus.operations.quotas import Load, admit
 from agentbus.operations.rows import Draft
 from agentbus.operations.types import Unchecked
+
+if TYPE_CHECKING:
+    from agentbus.operations.task_mail import TaskBox
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -97,6 +102,7 @@ class _Directory(msgspec.Struct):
     topics: dict[str, list[int]] = {}
     operators: dict[str, int] = {}
     """The mailboxes of people."""
+    tasks: dict[str, TaskBox] = {}
     sent: dict[str, list[_Sent]] = {}
     new: dict[str, SendRequest] = {}
     """The requests of this batch by the ids that they use for the first time."""
@@ -105,7 +111,7 @@ class _Directory(msgspec.Struct):
 @operation(durable=True, concurrent=True, stores_data=True, single_insert=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailboxes; an error names the draft of a request that cannot be sent."""
-    directory = yield from _look_up(requests)
+    directory = yield from _look_up(requests, now)
     plans: list[_Plan] = []
     for request in requests:
         error = fenced(request.actor, directory.agents.get(request.actor.agent))
@@ -114,6 +120,7 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
 
     rows: list[Row] = []
     channels: list[str] = []
+    tasks: dict[str, TaskBox] = {}
     for request, plan in zip(requests, plans, strict=True):
         if isinstance(plan, AgentBusError):
             continue
@@ -123,6 +130,12 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
                 for box in boxes:
                     rows.append((draft.message_id, box, *values))
                     channels.append(_channel(draft, box))
+                if isinstance(draft.to, Address) and draft.to.kind == "task":
+                    tasks[draft.to.name] = directory.tasks[draft.to.name]
+    if tasks:
+        from agentbus.operations.task_mail import notify_tasks
+
+        yield from notify_tasks(tasks.values(), now)
     id = 0
     if rows:
         # A scheduled message wakes its receivers too: they wait until it is due.
@@ -164,8 +177,8 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
         yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
 
 
-def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
-    names: dict[str, set[str]] = {kind: set() for kind in ("agent", *_MAILBOXES)}
+def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
+    names: dict[str, set[str]] = {kind: set() for kind in ("agent", "task", *_MAILBOXES)}
     names["agent"].update(request.actor.agent for request in requests)
     types: set[str] = set()
     ids: set[str] = set()
@@ -196,16 +209,25 @@ def _look_up(requests: Sequence[SendRequest]) -> Op[_Directory]:
     for row in next(answers) if ids else ():
         sent = _Sent(*row)
         directory.sent.setdefault(sent.message_id, []).append(sent)
+    if names["task"]:
+        directory.tasks = yield from _task_boxes(names["task"], now)
     return directory
 
 
-_KINDS = frozenset({"agent", "pool", "topic"})
+_KINDS = frozenset({"agent", "pool", "topic", "task"})
 _MAILBOXES = {"pool": "pool_mailbox", "topic": "topic_mailboxes", "operator": "mailbox_of_operators"}
 """The queries for the mailboxes of recipients that are not agents, in the order of their answers."""
 
 
 def _is_person(to: Address) -> bool:
     return to.kind == "agent" and is_operator(to.name)
+
+
+def _task_boxes(ids: Iterable[str], now: Now) -> Op[dict[str, TaskBox]]:
+    # Imported only here: most senders need no tasks.
+    from agentbus.operations.task_mail import open_mailboxes
+
+    return (yield from open_mailboxes(list(ids), now))
 
 
 def _plan(request: SendRequest, directory: _Directory) -> _Plan:
@@ -217,9 +239,7 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
-            if _is_person(draft.to):
-                return UnknownOperator(operator=draft.to.name, item=index)
-            return UnknownRecipient(kind=draft.to.kind, name=draft.to.name, item=index)
+            return _unknown(draft.to, index)
         if draft.message_id is not None:
             sent = _sent_before(request, draft, boxes, directory, index)
             if sent is not None:
@@ -227,11 +247,10 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
                     return sent
                 plan.append(sent)
                 continue
-        if isinstance(draft.to, Address) and draft.to.kind == "agent" and not draft.reply:
-            # A person is not registered, and never ends.
-            reader = directory.agents.get(draft.to.name)
-            if reader is not None and reader.status in {"completed", "stopped"}:
-                return AgentEnded(agent=draft.to.name, status=reader.status, item=index)
+        if isinstance(draft.to, Address):
+            ended = _ended(draft, draft.to, directory, index)
+            if ended is not None:
+                return ended
         schema = directory.types[draft.type]
         if schema is not None and schema != draft.fits:
             return Unchecked(type=draft.type, item=index, schemas=_schemas(request, directory))
@@ -239,6 +258,28 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
             directory.new[draft.message_id] = request
         plan.append(boxes)
     return plan
+
+
+def _unknown(to: Address, index: int) -> AgentBusError:
+    if _is_person(to):
+        return UnknownOperator(operator=to.name, item=index)
+    if to.kind == "task":
+        return UnknownTask(task=to.name, item=index)
+    return UnknownRecipient(kind=to.kind, name=to.name, item=index)
+
+
+def _ended(draft: Draft, to: Address, directory: _Directory, index: int) -> AgentBusError | None:
+    """Return the error if the recipient has ended and would not read the message."""
+    if to.kind == "agent" and not draft.reply:
+        # A person is not registered, and never ends.
+        reader = directory.agents.get(to.name)
+        if reader is not None and reader.status in {"completed", "stopped"}:
+            return AgentEnded(agent=to.name, status=reader.status, item=index)
+    elif to.kind == "task":
+        task = directory.tasks[to.name]
+        if task.ended:
+            return TaskEnded(task=task.id, status=task.status, item=index)
+    return None
 
 
 def _apply_quotas(requests: Sequence[SendRequest], plans: list[_Plan], quotas: Rows, now: Now) -> Op[list[_Plan]]:
@@ -298,6 +339,9 @@ def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
     if to.kind in {"agent", "pool"}:
         box = (directory.pools if to.kind == "pool" else directory.operators).get(to.name)
         return None if box is None else [box]
+    if to.kind == "task":
+        task = directory.tasks.get(to.name)
+        return None if task is None else [] if task.mailbox is None else [task.mailbox]
     return directory.topics.get(to.name)
 
 

@@ -20,7 +20,8 @@ READY = "tasks"
 """The channel that wakes workers when a task is ready."""
 ENDED = "tasks/ended"
 T = TypeVar("T")
-_OPEN = frozenset({"running", "retrying", "interrupted", "unknown", "open"})
+_OPEN = frozenset({"running", "retrying", "interrupted", "unknown", "open", "waiting"})
+_RECEIVING = frozenset({"signal", "receive"})
 
 
 def worker_channel(agent: str) -> str:
@@ -332,14 +333,18 @@ def apply_redos(task: HeldTask, now: Now, redos: Sequence[Redo] | None = None) -
         start = next((one for one in known if (one.kind, one.key) == (redo.kind, redo.key)), None)
         # None: another of these redos has superseded it.
         if start is not None:
-            yield from supersede_steps(task, [one for one in known if start.repeats(one)], redo.by, now)
+            yield from supersede_steps(task, [one for one in known if start.repeats(one)], redo.by, now, start)
         yield from record(task_events([task], "task_redone", redo.by, now, **redo.facts))
     notes = {redo.key: redo.note for redo in redos if redo.note is not None}
     return (yield from start_generation(task, notes, now))
 
 
-def supersede_steps(task: HeldTask, void: Sequence[StepPosition], by: str | None, now: Now) -> Op[None]:
-    """Supersede steps and approvals of a task; they remain as history. Sub-tasks among them are stopped."""
+def supersede_steps(
+    task: HeldTask, void: Sequence[StepPosition], by: str | None, now: Now, named: StepPosition | None = None
+) -> Op[None]:
+    """Supersede steps and approvals of a task; they remain as history. Sub-tasks among them are stopped. Signals and
+    messages that they received can be received again, except that of the step that a redo ``named``: it waits for
+    another."""
     generation = task.generation + 1
     for child in [one.child for one in void if one.child is not None]:
         found = yield Query("task_standing", ([child],))
@@ -347,6 +352,10 @@ def supersede_steps(task: HeldTask, void: Sequence[StepPosition], by: str | None
             members = yield from family(HeldTask(*row))
             stopped = yield from stop_all(members, by, now, reason=f"{task.id} runs again")
             yield Wake([ended_channel(one.id) for one in stopped])
+    received = [(task.number, one.position) for one in void if one.kind in _RECEIVING and one is not named]
+    if received:
+        yield ExecuteMany("signal_give_back", received)
+        yield ExecuteMany("message_give_back", received)
     steps = [one for one in void if one.kind != "approval"]
     yield ExecuteMany("step_supersede", [(generation, now.wall, task.number, one.kind, one.key) for one in steps])
     approvals = [one for one in void if one.kind == "approval"]

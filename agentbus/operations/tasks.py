@@ -31,6 +31,7 @@ from agentbus.operations.task_ownership import (
     unsettled_waits,
 )
 from agentbus.operations.task_signatures import Signatures, signatures_of
+from agentbus.operations.task_waits import describe_waits
 
 _MAX_RETRY_DELAY = 3600 * 1000
 _MAX_SKIPPED = 1000
@@ -159,9 +160,9 @@ class RenewTasksRequest(msgspec.Struct, frozen=True):
 
 
 class ReleaseRequest(HeldRequest, frozen=True):
-    """Release a task whose worker cannot continue it now: ``awaits`` are pairs of a kind (approval, task, step, retry)
-    and a name; ``due`` is the wall time of the next attempt in any case. ``lost``: user code ended the worker, which
-    counts as a loss."""
+    """Release a task whose worker cannot continue it now: ``awaits`` are pairs of a kind (approval, task, step, retry,
+    or that of a wait) and a name; ``due`` is the wall time of the next attempt in any case. ``lost``: user code ended
+    the worker, which counts as a loss."""
 
     awaits: tuple[tuple[str, str], ...] = ()
     due: int | None = None
@@ -322,8 +323,9 @@ def maintain_tasks(now: Now) -> Op[tuple[int | None, int | None]]:
 
 
 def _detect_clock_change(known: str | None, now: Now) -> Op[bool]:
-    """Shift due times if the wall clock was set back since the last claim: delays would otherwise grow by as much.
-    Return whether anything changed."""
+    """Shift due times if the wall clock was set back since the last claim: delays would otherwise grow by as much. A
+    task that waits for a duration becomes ready, and is released again until the new time. Return whether anything
+    changed."""
     boot, _, offset = (known or "").rpartition(" ")
     ahead = now.wall - now.awake
     if boot == now.boot and abs(ahead - int(offset)) < _CLOCK_TOLERANCE:
@@ -334,7 +336,12 @@ def _detect_clock_change(known: str | None, now: Now) -> Op[bool]:
     rows = yield Query("task_written_later", (now.wall,))
     yield ExecuteMany("task_shift", [(updated - now.wall, now.wall, number) for number, updated in rows])
     yield ExecuteMany("step_shift", [(updated - now.wall, number) for number, updated in rows])
-    return bool(rows)
+    asleep = yield Query("task_asleep_later", (now.wall,))
+    if asleep:
+        yield ExecuteMany("step_shift", [(int(offset) - ahead, number) for number, _ in asleep])
+        yield ExecuteMany("task_ready_now", [(now.wall, number) for number, _ in asleep])
+        yield from record([event(now.wall, "task_pending", ("task", id), None, before="waiting") for _, id in asleep])
+    return bool(rows or asleep)
 
 
 @operation(durable=False)
@@ -378,17 +385,20 @@ def _release(request: ReleaseRequest, task: HeldTask, now: Now) -> Op[str]:
     again = task.redo is not None
     task = yield from apply_redos(task, now)
     yield ExecuteMany("step_interrupt", [(task.number,)])
-    status, due, waits = yield from _released_status(task, request, again)
+    status, due, waits = yield from _released_status(task, request, again, now)
     yield Query("task_let_go", (status, due, plain(waits), now.wall, task.number))
     facts = {"waits": waits} if waits else {}
     yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
-    yield Wake([READY] if status == "pending" else [])
+    # Also workers that wait for the next task that is due.
+    yield Wake([READY] if status == "pending" or due is not None else [])
     return status
 
 
-def _released_status(task: HeldTask, request: ReleaseRequest, again: bool) -> Op[tuple[str, int | None, list[str]]]:
+def _released_status(
+    task: HeldTask, request: ReleaseRequest, again: bool, now: Now
+) -> Op[tuple[str, int | None, list[str]]]:
     """Return the status of a released task, when it is due, and what it waits for. ``again``: a redo was applied."""
-    waits = [f"{kind}:{name}" for kind, name in request.awaits]
+    waits, due = yield from describe_waits(task, request.awaits, request.due, now)
     if task.halting:
         return "halted", None, waits
     rows = yield Query("task_awaited", (task.number,))
@@ -399,7 +409,7 @@ def _released_status(task: HeldTask, request: ReleaseRequest, again: bool) -> Op
         return "pending", 0, unsettled_waits(rows)
     if not awaited:
         return "pending", request.due or 0, waits if request.due else []
-    return "waiting", request.due, waits
+    return "waiting", due, waits
 
 
 @operation(durable=True, stores_data=True)
@@ -416,8 +426,8 @@ def complete_task(requests: Sequence[CompleteRequest], now: Now) -> Op[list[Outc
             done.append(request)
         else:
             again[task.number] = yield from _release(ReleaseRequest(request.actor, request.hold), task, now)
-    # Steps that the workflow itself abandoned.
-    yield ExecuteMany("step_cancel", [(now.wall, request.hold.number) for request in done])
+    # Steps and waits that the workflow itself abandoned.
+    yield ExecuteMany("step_abandon", [(now.wall, request.hold.number) for request in done])
     yield ExecuteMany("task_complete", [(*reversed(request.result), now.wall, request.hold.number) for request in done])
     for request in done:
         task = tasks[request.hold.number]

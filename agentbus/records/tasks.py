@@ -1,12 +1,16 @@
-"""Records of durable tasks: tasks, steps, approvals and verdicts."""
+"""Records of durable tasks: tasks, steps, approvals and verdicts, signals and messages."""
 
 from __future__ import annotations
 
-from typing import Any
+import builtins
+from typing import Any, TypeVar, overload
 
 import msgspec
 
+from agentbus.core.codec import decode_as, plain
 from agentbus.core.validation import MAX_LOSSES
+
+T = TypeVar("T")
 
 
 class TaskProblem(msgspec.Struct, frozen=True):
@@ -29,11 +33,11 @@ class TaskRecord(msgspec.Struct, frozen=True):
     current phase of its workflow; ``halting``: it will halt before its next step.
 
     ``waits`` is the list of things it waits for: ``approval:plan``, ``task:feature-1/3``, ``step:charge`` (a step with
-    an unknown outcome), ``retry:fetch``. ``due`` is the wall time before which no worker takes it (0: now). ``holder``
-    is its worker. ``restarted`` of ``restarts`` automatic restarts were used, the first after ``backoff`` seconds, then
-    doubling. ``losses`` counts the workers that died or lost their lease while running it since its last progress; at
-    ``max_losses`` it fails. ``redo`` lists the steps whose redo waits for concurrent steps. ``error`` is why it failed,
-    until it is resumed.
+    an unknown outcome), ``retry:fetch``, ``sleep:2026-11-21T09:00:00Z``, ``signal:payment``, ``message``. ``due`` is
+    the wall time before which no worker takes it (0: now). ``holder`` is its worker. ``restarted`` of ``restarts``
+    automatic restarts were used, the first after ``backoff`` seconds, then doubling. ``losses`` counts the workers that
+    died or lost their lease while running it since its last progress; at ``max_losses`` it fails. ``redo`` lists the
+    steps whose redo waits for concurrent steps. ``error`` is why it failed, until it is resumed.
 
     >>> record = await bus.tasks.get("feature-1")                                     # doctest: +SKIP
     >>> record.status, record.phase, record.waits                                     # doctest: +SKIP
@@ -74,8 +78,9 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
 class StepRecord(msgspec.Struct, frozen=True):
     """A step of a task, in the order of their start (``position``). ``kind`` is step, task (a sub-task, whose id is
-    ``child``), phase or checkpoint. ``status`` is running, retrying (at ``due``), finished, failed, interrupted (its
-    worker is gone; it is run again), unknown (the same for a step that must run only once) or cancelled.
+    ``child``), phase, checkpoint, sleep, until, signal, receive or expose. ``status`` is running, retrying (at
+    ``due``), finished, failed, interrupted (its worker is gone; it is run again), unknown (the same for a step that
+    must run only once), waiting (until ``due`` at the latest) or cancelled.
 
     ``attempt`` counts executions, ``failures`` those that raised. ``note`` was passed by a redo. A step that a redo
     replaced is stored with ``superseded``, the number of that redo; 0 is current.
@@ -145,6 +150,56 @@ class Verdict(msgspec.Struct, frozen=True):
     expired: bool = False
 
 
+class TaskMessage(msgspec.Struct, frozen=True):
+    """A message that a task received with ``task.receive()``. ``wants_reply``: its sender waits for a reply, which a
+    step sends with ``task.unit.reply``. ``created`` is wall time in milliseconds.
+
+    >>> message = await task.receive(timeout=3600)                                    # doctest: +SKIP
+    >>> message.type, message.sender, message.payload                                 # doctest: +SKIP
+    ('note', 'reviewer-1', {'text': 'looks good'})
+    """
+
+    message_id: str
+    sender: str
+    type: str
+    payload: Any
+    priority: int
+    session: str | None
+    correlation: str | None
+    wants_reply: bool
+    created: int
+    expires: int | None = None
+    headers: dict[str, str] = {}
+    reply_to: int | None = None
+    """The mailbox that waits for the reply."""
+
+    @overload
+    def decode(self, as_: builtins.type[T]) -> T: ...
+    @overload
+    def decode(self, as_: Any) -> Any: ...
+    def decode(self, as_: Any) -> Any:
+        """Decode the content as a Struct, or any other type that msgspec supports. Raises PayloadMismatch.
+
+        >>> message.decode(Plan)                                                      # doctest: +SKIP
+        Plan(files=12)
+        """
+        return decode_as(plain(self.payload), as_, f"the payload of {self.message_id}")
+
+
+class SignalReceipt(msgspec.Struct, frozen=True):
+    """The result of ``bus.tasks.signal``, once the signal is committed. ``duplicate``: this ``signal_id`` was sent
+    before, and there is still one signal.
+
+    >>> SignalReceipt("order-7", "payment", "pay-1").duplicate
+    False
+    """
+
+    task: str
+    name: str
+    signal_id: str
+    duplicate: bool = False
+
+
 class TaskChange(msgspec.Struct, frozen=True):
     """A change that a worker's callbacks receive: of a step or phase of a task, or of its workflow.
 
@@ -154,7 +209,7 @@ class TaskChange(msgspec.Struct, frozen=True):
 
     task: str
     kind: str
-    """One of step, task (a sub-task), phase, checkpoint or workflow."""
+    """One of step, task (a sub-task), phase, checkpoint, sleep, until, signal, receive, expose or workflow."""
     name: str
     """The key of the step, the phase, or the workflow."""
     status: str

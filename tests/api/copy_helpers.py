@@ -66,6 +66,7 @@ planned: list[str] = []
 @agentbus.workflow("asking")
 async def asking(task: Task) -> bool:
     await task.step("plan", lambda: planned.append("once"))
+    await task.signal("begin")
     return (await task.approval("go", show={"files": 3})).approved
 
 
@@ -84,6 +85,7 @@ def fill(places: Places) -> None:
             await session.document("plan").save({"v": 1})
             await session.document("plan").save({"v": 2})
         await bus.tasks.start(asking, id="asking-1")
+        await bus.tasks.signal("asking-1", "begin", {"by": "ä"}, signal_id="b-1", by="ada")
         await work_off(bus, asking)
 
     places.on(places.source, live)
@@ -116,6 +118,7 @@ def views(places: Places, url: str) -> dict[str, Any]:
             "checkpoints": [bus.do(bus.checkpoints.get(one.id)) for one in checkpoints],
             "state": [bus.do(bus.state(scope).entry(key)) for scope, key in (("visitor", "here"), ("session:s", "k"))],
             "documents": [bus.do(plan.record(version)) for version in (1, 2)],
+            "steps": bus.do(bus.tasks.steps("asking-1")),
             "events": [event for event in bus.events() if event.kind != "bus_copied"],
             "policy": bus.read(read_policy, None),
         }

@@ -145,6 +145,11 @@ TASKS: list[tuple[str, tuple[str, ...], int]] = [
     ("task redo", ("task", "redo", "f-1", "plan"), 0),
     ("task restart", ("task", "restart", "f-1"), 0),
     ("task edit", ("task", "edit", "f-1", "--name", "x"), 0),
+    ("task signal", ("task", "signal", "f-1", "go", "1", "--by", "ada"), 0),
+    ("task signal ended", ("task", "signal", "d-1", "go"), 1),
+    ("task query", ("task", "query", "f-1"), 0),
+    ("task query nothing", ("task", "query", "f-1", "none"), 4),
+    ("send to a task", ("send", "task:f-1", "note", "1"), 0),
 ]
 ALL = {"messages": CALLS, "keeping": KEEPING, "tasks": TASKS}
 

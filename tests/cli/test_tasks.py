@@ -229,7 +229,7 @@ def test_people_see_the_steps_and_what_they_can_do(shell: Shell) -> None:
     assert code == 0
     assert "\x1b[31mm" not in shown
     for pattern in (
-        r"^f-1  Login", r"^waiting for approval:plan · workflow feature · phase planning", r"─ phase:planning +\d\d:",
+        r"^f-1  Login", r"^waiting for approval plan · workflow feature · phase planning", r"─ phase:planning +\d\d:",
         r'✓ plan +finished +\d\d:\d\d:\d\d +\d+ ms +\{"request":"login"', r"\? approval:plan +open ",
         r"^plan is awaiting a decision", r'^ +"request": "login"', r"^  agentbus task approve f-1 plan\b",
     ):  # fmt: skip
@@ -259,7 +259,7 @@ def test_the_overview_names_what_waits_for_a_person(shell: Shell) -> None:
     assert lines[2].endswith("agentbus task approve f-1 plan")
     assert "tasks" in lines[3:]
     code, shown = on_terminal(
-        shell, "task", "list", "--watch", "--interval", "0.05", until="approval:plan", interrupt=True
+        shell, "task", "list", "--watch", "--interval", "0.05", until="approval plan", interrupt=True
     )
     assert code == 130
 
@@ -477,3 +477,4 @@ def test_a_watched_bus_shows_what_is_asked_however_many_agents_there_are(shell: 
     assert "executor-frontend-000" in screen.getvalue()
     assert lines[0].strip() == "waiting"
     assert lines[2].strip().endswith("agentbus task approve f-1 plan")
+    assert any("f-1" in line and "approval plan" in line for line in lines)

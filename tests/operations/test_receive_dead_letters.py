@@ -17,7 +17,7 @@ LIVE = ("agent", "a", "running")
 def found(*rows: tuple[int, str | None, str, int], owner: tuple[str, str, str | None] = LIVE) -> Answer:
     """Rows of message_find: (id, message_id, status, mailbox), each after 5 attempts, in a mailbox of ``owner``."""
     subscription = rows[0][3] if rows and owner[0] == "subscription" else None
-    return "message_find", [(*row, 5, "no model", *owner, subscription) for row in rows]
+    return "message_find", [(*row, 5, "no model", *owner, subscription, "x") for row in rows]
 
 
 def test_dead_letters_go_back_to_their_mailboxes() -> None:

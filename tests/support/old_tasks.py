@@ -53,3 +53,36 @@ async def check_old_tasks(bus: Bus) -> None:
     await bus.tasks.run_worker(kept, until_idle=True)
     assert [await bus.tasks.result(id) for id in ("broken", "begun")] == [3, 3]
     assert [check for check in await bus.doctor() if check.status == "error"] == []
+
+
+NUMBERED = "UPDATE steps SET seen = position - 1, ending = position WHERE status = 'finished'"
+"""The order of endings, which version 4 added."""
+STEPS = (
+    "SELECT id, task, kind, key, superseded, position, status, attempt, error, started, finished, checksum, result, "
+    "seen, ending FROM steps ORDER BY id"
+)
+
+
+@agentbus.workflow("waits")
+async def waits(task: Task) -> list[object]:
+    await task.sleep(0)
+    await task.expose("stage", "waiting")
+    message = await task.receive()
+    assert message is not None
+    return [await task.signal("go"), message.payload]
+
+
+async def check_waits(bus: Bus) -> None:
+    """A bus that was brought up to date has what version 7 added."""
+    sender = await bus.register("sender", type="worker")
+    await bus.tasks.start(waits, id="waits-1")
+    await bus.tasks.run_worker(waits, until_idle=True)
+    record = await bus.tasks.get("waits-1")
+    assert record is not None
+    assert (record.status, record.waits) == ("waiting", ["message"])
+    await sender.send("task:waits-1", "note", 1)
+    await bus.tasks.signal("waits-1", "go", "now")
+    await bus.tasks.run_worker(waits, until_idle=True)
+    assert await bus.tasks.result("waits-1") == ["now", 1]
+    assert await bus.tasks.query("waits-1") == {"stage": "waiting"}
+    assert [check for check in await bus.doctor() if check.status == "error"] == []

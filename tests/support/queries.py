@@ -46,6 +46,8 @@ HOT = (
 )
 # These run on the loop's own thread, where a scan would hold everybody up.
 LOOKS = (
+    "message_for_task",
+    "signal_waiting",
     "state_value",
     "state_entry",
     "state_last_change",

@@ -20,8 +20,8 @@ from tests.api.task_workers import work_off
 
 TABLES = ("steps", "mailboxes", "messages")
 _LISTS = {
-    "steps": ("kind = 'checkpoint')", "kind = 'checkpoint' OR kind = 'timer')"),
-    "mailboxes": ("'topic', 'subscription')", "'topic', 'subscription', 'group')"),
+    "steps": ("OR kind = 'expose')", "OR kind = 'expose' OR kind = 'timer')"),
+    "mailboxes": ("'subscription', 'task')", "'subscription', 'task', 'group')"),
     "messages": (
         "status = 'dead' OR status = 'expired'),",
         "status = 'dead' OR status = 'expired' OR status = 'parked'),",
@@ -29,10 +29,12 @@ _LISTS = {
 }
 POSTGRES = """
 ALTER TABLE steps DROP CONSTRAINT steps_kind_check,
-    ADD CONSTRAINT steps_kind_check CHECK (kind IN ('step', 'phase', 'task', 'checkpoint', 'timer'));
+    ADD CONSTRAINT steps_kind_check CHECK (kind IN (
+        'step', 'phase', 'task', 'checkpoint', 'sleep', 'until', 'signal', 'receive', 'expose', 'timer'
+    ));
 ALTER TABLE mailboxes DROP CONSTRAINT mailboxes_kind_check,
     ADD CONSTRAINT mailboxes_kind_check
-    CHECK (kind IN ('agent', 'replies', 'pool', 'topic', 'subscription', 'group'));
+    CHECK (kind IN ('agent', 'replies', 'pool', 'topic', 'subscription', 'task', 'group'));
 ALTER TABLE messages DROP CONSTRAINT messages_status_check,
     ADD CONSTRAINT messages_status_check
     CHECK (status IN ('queued', 'leased', 'acked', 'scheduled', 'dead', 'expired', 'parked'));

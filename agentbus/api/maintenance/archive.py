@@ -40,6 +40,7 @@ from agentbus.operations.archive_rows import (
     ArchivedDocument,
     ArchivedMessage,
     ArchivedParticipant,
+    ArchivedSignal,
     ArchivedState,
     ArchivedStep,
     ArchivedTask,
@@ -69,6 +70,8 @@ _MAX_UNREADABLE = 1000
 _DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, DamagedPayload, InvalidInput)
 _PAYLOADS = ("payload", "value", "result", "snapshot", "validation", "shown")
 _MAX_TEXT = 1024 * 1024
+_MAX_ENVELOPE = 64 * 1024
+"""Bytes of a received message besides its payload."""
 """Bytes of any other text; more than the bus accepts."""
 _MAX_FILE_LIST = 64 * 1024 * 1024
 """Bytes of a checkpoint's file list; more than the bus accepts."""
@@ -416,7 +419,7 @@ def _verify(line: Line, limits: Limits) -> None:
         _verify_hash(line.value, line.checksum, what)
 
 
-def _verify_texts(line: Line | ArchivedStep | ArchivedApproval, limits: Limits) -> None:
+def _verify_texts(line: Line | ArchivedStep | ArchivedApproval | ArchivedSignal, limits: Limits) -> None:
     for name in line.__struct_fields__:
         text = getattr(line, name)
         if not isinstance(text, str):
@@ -442,14 +445,21 @@ def _verify_task(line: ArchivedTask, limits: Limits) -> None:
     for approval in line.approvals:
         _verify_texts(approval, limits)
         check(approval.shown, approval.checksum, f"the value of approval {approval.key} of task {line.id}")
+    for signal in line.signals:
+        _verify_texts(signal, limits)
+        check(signal.value, signal.checksum, f"signal {signal.name} of task {line.id}")
 
 
-def _verify_size(line: Line | ArchivedStep | ArchivedApproval, name: str, size: int, limits: Limits) -> None:
+def _verify_size(
+    line: Line | ArchivedStep | ArchivedApproval | ArchivedSignal, name: str, size: int, limits: Limits
+) -> None:
     if name == "snapshot" or (name == "value" and isinstance(line, ArchivedDocument)):
         if size > limits.snapshot:
             raise SnapshotTooLarge(size=size, limit=limits.snapshot)
     elif name in _PAYLOADS or name in {"metadata", "arguments", "context", "settings"}:
-        if size > limits.payload:
+        # What a task received is recorded with the headers and the other fields of the message.
+        room = _MAX_ENVELOPE if isinstance(line, ArchivedStep) and line.kind == "receive" else 0
+        if size > limits.payload + room:
             raise PayloadTooLarge(size=size, limit=limits.payload)
     elif size > (_MAX_FILE_LIST if name == "files" else _MAX_TEXT):
         raise InvalidInput(reason=f"{name} has {size} bytes")

@@ -35,6 +35,7 @@ _PAYLOADS: dict[str, tuple[Callable[[int, Any], Any], Callable[[bytes], int | st
     "tasks": (health.task_payloads, crc32),
     "steps": (health.step_payloads, crc32),
     "approvals": (health.approval_payloads, crc32),
+    "signals": (health.signal_payloads, crc32),
 }
 
 

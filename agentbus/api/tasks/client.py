@@ -35,7 +35,7 @@ from agentbus.core.validation import (
     choices_or_none,
     name_or_none,
 )
-from agentbus.errors import InvalidInput, TaskFailed, TaskTimedOut, UnknownTask, WrongArguments
+from agentbus.errors import InvalidInput, NotExposed, TaskFailed, TaskTimedOut, UnknownTask, WrongArguments
 from agentbus.operations.protocol import Operation
 from agentbus.operations.task_approvals import DecideRequest, decide_approval
 from agentbus.operations.task_control import (
@@ -59,14 +59,27 @@ from agentbus.operations.task_lookups import (
     task_steps,
 )
 from agentbus.operations.task_ownership import ENDED, ended_channel
+from agentbus.operations.task_signals import SignalRequest, signal_task
+from agentbus.operations.task_waits import exposed_values
 from agentbus.operations.tasks import start_task
-from agentbus.records import ApprovalRecord, Page, StepRecord, TaskChange, TaskProblem, TaskRecord, TaskStatistics
+from agentbus.records import (
+    ApprovalRecord,
+    Page,
+    SignalReceipt,
+    StepRecord,
+    TaskChange,
+    TaskProblem,
+    TaskRecord,
+    TaskStatistics,
+)
 
 if TYPE_CHECKING:
     from agentbus.api.agent import Agent
     from agentbus.api.bus import Bus
 
 _UNSET: Any = object()
+_NEAR = 3
+"""Names that an error suggests."""
 
 APPROVAL_STATUSES = ("open", "approved", "rejected", "expired")
 
@@ -122,6 +135,28 @@ class Control:
             None if error is None else plain(TaskProblem("Settled", check_text(error, "error", 10_000), [], step)),
         )
         return await self._engine.write(settle_step, request)
+
+    # Signals
+
+    async def signal(
+        self, task: str, name: str, value: Any = None, *, signal_id: str | None = None, by: str | None = None
+    ) -> SignalReceipt:
+        """Send a signal to a task, whose workflow receives it with ``task.signal(name)``, now or later. When this
+        returns, the signal is committed. ``value`` is JSON; ``by`` is the sender, for the audit log.
+
+        The same ``signal_id`` is one signal: pass one to retry a send after a crash. Raise UnknownTask, or TaskEnded
+        if the task has completed, failed or was stopped.
+
+        >>> await bus.tasks.signal("order-7", "payment", {"paid": 12}, signal_id="pay-1")   # doctest: +SKIP
+        """
+        request = SignalRequest(
+            check_name(task, "task"),
+            check_name(name, "signal"),
+            encode(value, self._bus._max_payload),
+            None if signal_id is None else check_name(signal_id, "signal_id"),
+            _operator_or_none(by),
+        )
+        return await self._engine.write(signal_task, request)
 
     # Control
 
@@ -410,6 +445,28 @@ class Tasks(Control):
         if found is None:
             raise UnknownTask(task=task)
         return found
+
+    @overload
+    async def query(self, task: str, name: None = None) -> dict[str, Any]: ...
+    @overload
+    async def query(self, task: str, name: str, *, as_: type[T]) -> T: ...
+    @overload
+    async def query(self, task: str, name: str, *, as_: Any = None) -> Any: ...
+    async def query(self, task: str, name: str | None = None, *, as_: Any = None) -> Any:
+        """Return the value that a task exposed last under a name, as JSON or as the type ``as_``; without a name, all
+        values by name. Raise NotExposed if there is none, UnknownTask if there is no such task.
+
+        >>> await bus.tasks.query("feature-1", "stage")                               # doctest: +SKIP
+        {'phase': 'review', 'open': 3}
+        """
+        wanted = (check_name(task, "task"), name_or_none(name, "name"))
+        found = await self._engine.read(exposed_values, wanted)
+        if name is None:
+            return found
+        if name not in found:
+            others = await self._engine.read(exposed_values, (task, None))
+            raise NotExposed(task=task, name=name, near=sorted(others)[:_NEAR])
+        return found[name] if as_ is None else decode_as(plain(found[name]), as_, f"value {name} of task {task}")
 
     async def approvals(
         self, task: str | None = None, *, status: str | None = "open", history: bool = False, limit: int = PAGE_SIZE

@@ -1,9 +1,9 @@
 """One run of a task by a worker: replay what is recorded, write new steps, wait, and end or release the task.
 
 The workflow runs from its beginning each time. Recorded steps return their results at once; the first step that is not
-recorded is executed. When nothing more can be done (an approval is open, a sub-task runs) the workflow is cancelled and
-the task is released; it runs again when there is progress to make. Transient errors of the store are retried: they are
-failures neither of the task nor of its worker.
+recorded is executed. When nothing more can be done (an approval is open, a sub-task runs, the task sleeps) the workflow
+is cancelled and the task is released; it runs again when there is progress to make. Transient errors of the store are
+retried: they are failures neither of the task nor of its worker.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from agentbus.errors import (
     AgentBusError,
     AgentFenced,
     OutcomeUnknown,
+    SignalTimedOut,
     StepAbandoned,
     StepFailed,
     StoreError,
@@ -73,6 +74,8 @@ _MAX_FRAMES = 8
 _MAX_MESSAGE = 2000
 _LOOP_ITERATIONS = 5
 """Iterations of the event loop in which branches may reach their next step before the task is released."""
+_OF_STEPS = (StepFailed, StepAbandoned, SignalTimedOut, WorkflowChanged)
+"""Errors that name the step of their task."""
 _FINAL = frozenset({WorkflowChanged.__name__, StepAbandoned.__name__})
 """Errors that occur every time that a workflow runs: its code must be fixed."""
 
@@ -133,7 +136,7 @@ def first_of(error: BaseException) -> BaseException:
 def _step(error: BaseException, task: str) -> str | None:
     """Return the step of this task that raised an exception or its cause."""
     for found in exception_chain(error):
-        if isinstance(found, StepFailed | StepAbandoned | WorkflowChanged) and found.facts.get("task") == task:
+        if isinstance(found, _OF_STEPS) and found.facts.get("task") == task:
             return str(found.facts["step"])
         if isinstance(found, TaskFailed) and found.facts.get("parent") == task:
             return str(found.facts["step"])
@@ -185,6 +188,8 @@ class Run:
         self._executing: dict[str, asyncio.Task[Any] | None] = {}
         """The running steps, each with the branch of the workflow that runs it."""
         self._waits: set[Wait] = set()
+        self._waiting: set[asyncio.Task[Any]] = set()
+        """The branches of the workflow that wait."""
         self._loss: AgentBusError | None = None
         self._releasing = False
         self._scope = anyio.CancelScope()
@@ -345,7 +350,7 @@ class Run:
 
     def _cancel_branches(self) -> None:
         """Cancel branches that outlive the workflow: they could write nothing and would overlap the next run."""
-        for branch in set(self._executing.values()):
+        for branch in {*self._executing.values(), *self._waiting}:
             if branch is not None and branch is not self._main:
                 branch.cancel()
 
@@ -424,6 +429,9 @@ class Run:
         # Subscribe before reading, so that no change falls in between.
         waiter = self.engine.waiters.watch((worker_channel(self.agent.id),))
         self._waits.add(wait)
+        branch = asyncio.current_task()
+        assert branch is not None  # noqa: S101 - a coroutine runs in a task
+        self._waiting.add(branch)
         try:
             while True:
                 # Busy during the read, which may have to write.
@@ -435,6 +443,7 @@ class Run:
             # A branch that is cancelled for the release was waiting for this.
             if not self._releasing:
                 self._waits.discard(wait)
+            self._waiting.discard(branch)
             waiter.close()
 
     async def _pause(self, waiter: Waiter, due: int | None) -> None:

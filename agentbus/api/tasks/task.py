@@ -1,4 +1,4 @@
-"""The task that a workflow receives: its steps, approvals, sub-tasks, phases and checkpoints."""
+"""The task that a workflow receives: its steps, approvals, waits, sub-tasks, phases and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, T
 
 from agentbus.api.tasks.run import Run, Wait
 from agentbus.api.tasks.step import CURRENT, Current, digest, step_options, take_step
+from agentbus.api.tasks.waits import check_duration, check_moment, finish_wait
 from agentbus.api.tasks.workflow import (
     BoundWorkflow,
     ChildOptions,
@@ -57,9 +58,12 @@ from agentbus.operations.task_steps import (
     progress_task,
     start_child,
 )
-from agentbus.records import Checkpoint, TaskProblem, Verdict
+from agentbus.operations.task_waits import ExposeRequest, expose_value
+from agentbus.records import Checkpoint, TaskMessage, TaskProblem, Verdict
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from agentbus.api.checkpoints import CheckpointOptions
     from agentbus.api.unit import Unit
 
@@ -327,6 +331,79 @@ class Task:
         results = await run.commit(Part(ask_approval, request), Part(send, SendRequest(run.agent._actor, (draft,))))
         answer: Answer = results[0]
         return answer
+
+    # Waits
+
+    async def sleep(
+        self, seconds: float = 0, *, minutes: float = 0, hours: float = 0, days: float = 0, name: str = "sleep"
+    ) -> None:
+        """Wait for a duration, for days if necessary; the task occupies no worker meanwhile, and the time counts while
+        no worker runs. The end is fixed when the workflow first comes here. ``name`` is the name of the step.
+
+        >>> await task.sleep(days=3)                                                  # doctest: +SKIP
+        >>> await task.sleep(minutes=10, name="cool-down")                            # doctest: +SKIP
+        """
+        delay = check_duration(seconds, minutes, hours, days)
+        await finish_wait(self._outside("task.sleep"), "sleep", name, delay=delay)
+
+    async def until(self, time: datetime | float, *, name: str = "until") -> None:
+        """Wait until a time: an aware datetime, or seconds since the epoch. A time in the past does not wait.
+
+        >>> await task.until(datetime(2026, 12, 24, 9, tzinfo=UTC))                   # doctest: +SKIP
+        """
+        due = check_moment(time)
+        await finish_wait(self._outside("task.until"), "until", name, due=due)
+
+    @overload
+    async def signal(self, name: str, *, as_: type[T], timeout: float | None = None) -> T: ...
+    @overload
+    async def signal(self, name: str, *, as_: Any = None, timeout: float | None = None) -> Any: ...
+    async def signal(self, name: str, *, as_: Any = None, timeout: float | None = None) -> Any:
+        """Wait for a signal of this name, sent by ``bus.tasks.signal``, and return its value, as JSON or as the type
+        ``as_``; the task occupies no worker meanwhile. Signals of a name are received in the order in which they were
+        sent, each once, whether the task waited for them or not.
+
+        Raise PayloadMismatch if the value does not match ``as_``: the signal is received, and another call waits for
+        the next one. Raise SignalTimedOut if none arrives within ``timeout`` seconds.
+
+        >>> payment = await task.signal("payment", as_=Payment, timeout=86400)        # doctest: +SKIP
+        """
+        limit = None if timeout is None else check_seconds(timeout, "timeout", zero=True)
+        run = self._outside("task.signal")
+        text, checksum = await finish_wait(run, "signal", name, delay=limit)
+        return verify_value(text, checksum, f"signal {name} of task {self.id}", as_)
+
+    async def receive(self, *, timeout: float | None = None) -> TaskMessage | None:
+        """Wait for a message to ``task:ID`` and return it, the most urgent first, or None after ``timeout`` seconds;
+        the task occupies no worker meanwhile. The message is acknowledged in the commit that records it: the workflow
+        receives it exactly once, and after a crash the same one.
+
+        >>> message = await task.receive(timeout=3600)                                # doctest: +SKIP
+        >>> if message is not None and message.type == "note": ...                    # doctest: +SKIP
+        """
+        limit = None if timeout is None else check_seconds(timeout, "timeout", zero=True)
+        run = self._outside("task.receive")
+        text, checksum = await finish_wait(run, "receive", "message", delay=limit)
+        message: TaskMessage | None = verify_value(text, checksum, f"a message to task {self.id}", TaskMessage | None)
+        return message
+
+    # Values
+
+    async def expose(self, name: str, value: Any) -> None:
+        """Expose a JSON value under a name: ``bus.tasks.query`` reads the last one, while the task runs or waits, and
+        after it has ended.
+
+        >>> await task.expose("stage", {"phase": "review", "open": 3})                # doctest: +SKIP
+        """
+        run = self._outside("task.expose")
+        with run.busy():
+            place, known = run.locate("expose", name)
+            if known is None:
+                ending = run.next_ending()
+                encoded = encode(value, run.bus._max_payload)
+                await run.write(expose_value, ExposeRequest(run.agent._actor, run.hold, place, encoded, ending))
+                run.mark_seen(ending)
+                run.report("expose", place.key, "finished")
 
     # Sub-tasks
 

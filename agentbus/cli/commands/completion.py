@@ -18,12 +18,15 @@ _WORKFLOWS = '"$(agentbus task stats 2>/dev/null | grep ^workflow | cut -f2 | so
 _STEPS = '"$(agentbus task show "$third" 2>/dev/null | grep ^step | cut -f2)"'
 _OPEN = "grep '^approval.*open'"
 _ASKED = f'"$(agentbus task show "$third" 2>/dev/null | {_OPEN} | cut -f2)"'
+_SIGNALS = """"$(agentbus task show "$third" 2>/dev/null | grep '^step.*signal.*waiting' | cut -f2 | cut -d'#' -f1)\""""
+_VALUES = '"$(agentbus task query "$third" 2>/dev/null | cut -f1)"'
 _MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS}
 """Families whose members take an id first."""
 _FURTHER = {
     "task start": ("", _WORKFLOWS),
     "task redo": ("t", _STEPS), "task settle": ("t", _STEPS), "task auto": ("t", '"on off"'),
     "task approve": ("t", _ASKED), "task reject": ("t", _ASKED),
+    "task signal": ("t", _SIGNALS), "task query": ("t", _VALUES),
 }  # fmt: skip
 """Completions after the member of a family ("") or after its id ("t"), where they differ from an id."""
 _BASH = """\

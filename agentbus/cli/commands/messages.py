@@ -67,7 +67,7 @@ def _receipt(receipt: Any, where: str) -> Result:
 
 def _send(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("to", help="agent id, pool:NAME or topic:NAME")
+    add("to", help="agent id, pool:NAME, topic:NAME or task:ID")
     add("type", help="message type (see agentbus types list)")
     add("payload", nargs="?", help=JSON_HELP)
     text_option(parser)
@@ -344,7 +344,7 @@ def _list(parser: ArgumentParser) -> None:
     add("--status", metavar="S", help="scheduled, queued, leased, acked, dead or expired; or several (a,b)")
     add("--type", metavar="TYPE", help="message type")
     add("--sender", metavar="ID", help="sender")
-    add("--to", metavar="ID", help="recipient: an agent id, pool:NAME or topic:NAME")
+    add("--to", metavar="ID", help="recipient: an agent id, pool:NAME, topic:NAME or task:ID")
     add("--session", metavar="ID", help="session")
     add("--holder", metavar="ID", help="agent that holds the lease (see also agentbus receive --held)")
     add("--correlation", metavar="TEXT", help="correlation id")

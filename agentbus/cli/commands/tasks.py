@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import paging, seconds, watch_options
 from agentbus.cli.commands.task_control import COMMANDS as CONTROL_COMMANDS
+from agentbus.cli.commands.task_signals import COMMANDS as SIGNAL_COMMANDS
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import FAILED, NOTHING, missing
 from agentbus.cli.output import Notice, Result, Rows, bare
@@ -55,9 +56,11 @@ def listed(call: Call) -> Result | int:
 
 def _seen(task: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal: waits as text, and the name only if it differs from the workflow."""
+    from agentbus.api.overview import describe_waits
+
     return {
         "id": task["id"], "workflow": task["workflow"], "status:status": task["status"],
-        "waits for:reason": ", ".join(task["waits"]) if task["status"] in _WAITS else None, "phase": task["phase"],
+        "waits for:reason": describe_waits(task["waits"]) if task["status"] in _WAITS else None, "phase": task["phase"],
         "progress:percent": task["progress"], "session": task["session"], "updated:time": task["updated"],
         "name:prose": None if task["name"] == task["workflow"] else task["name"],
     }  # fmt: skip
@@ -208,11 +211,12 @@ COMMANDS = {
         columns=True,
     ),
     "task show": Command(
-        show, "Show a task: its steps with status, times and attempts, its approvals and sub-tasks, and the"
-        " commands that answer its questions. With --watch until it has ended.",
+        show, "Show a task: what it waits for, its steps with status, times and attempts, its approvals and sub-tasks,"
+        " and the commands that let it continue. With --watch until it has ended.",
         "agentbus task show feature-1 --watch", _show,
-        output="plain output: by the first column\n  task, name, value\n"
-        "  step, key, kind (step, task, phase, checkpoint), status, attempt, failures, progress, started, finished,"
+        output="plain output: by the first column\n  task, field, value\n"
+        "  step, key, kind (step, task, phase, checkpoint, sleep, until, signal, receive, expose), status,"
+        " attempt, failures, progress, started, finished,"
         " child, superseded, error (JSON)\n"
         "  approval, key, status, created, decided, by, auto, reason, expires, superseded\n"
         "  subtask, id, name, workflow, status, phase, progress, waits, updated\n  action, task, about, command",
@@ -246,3 +250,4 @@ COMMANDS = {
     ),
 }  # fmt: skip
 COMMANDS.update(CONTROL_COMMANDS)
+COMMANDS.update(SIGNAL_COMMANDS)

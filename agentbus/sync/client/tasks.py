@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from agentbus.api.tasks.client import T, Ts
     from agentbus.api.tasks.workflow import BoundWorkflow, StartOptions, Workflow, WorkflowOnly
-    from agentbus.records import ApprovalRecord, Page, StepRecord, TaskChange, TaskRecord, TaskStatistics
+    from agentbus.records import ApprovalRecord, Page, SignalReceipt, StepRecord, TaskChange, TaskRecord, TaskStatistics
     from agentbus.sync.client.agent import Agent
 
 
@@ -53,6 +53,19 @@ class Control(Wrapper[api.Control], wraps=api.Control):
         >>> bus.tasks.settle("order-7", "charge", by="ada", result={"paid": True})   # doctest: +SKIP
         """
         return self._call(self._inner.settle, task, step, by=by, result=result, error=error, redo=redo)
+
+    def signal(
+        self, task: str, name: str, value: Any = None, *, signal_id: str | None = None, by: str | None = None
+    ) -> SignalReceipt:
+        """Send a signal to a task, whose workflow receives it with ``task.signal(name)``, now or later. When this
+        returns, the signal is committed. ``value`` is JSON; ``by`` is the sender, for the audit log.
+
+        The same ``signal_id`` is one signal: pass one to retry a send after a crash. Raise UnknownTask, or TaskEnded
+        if the task has completed, failed or was stopped.
+
+        >>> bus.tasks.signal("order-7", "payment", {"paid": 12}, signal_id="pay-1")   # doctest: +SKIP
+        """
+        return self._call(self._inner.signal, task, name, value, signal_id=signal_id, by=by)
 
     def halt(self, task: str, *, by: str | None = None, reason: str | None = None) -> TaskRecord:
         """Halt a task and its sub-tasks before their next step.
@@ -285,6 +298,24 @@ class Tasks(Control, wraps=api.Tasks):
         [('plan', 'finished'), ('implement', 'running')]
         """
         return self._call(self._inner.steps, task, history=history)
+
+    @overload
+    def query(self, task: str, name: None = None) -> dict[str, Any]: ...
+
+    @overload
+    def query(self, task: str, name: str, *, as_: type[T]) -> T: ...
+
+    @overload
+    def query(self, task: str, name: str, *, as_: Any = None) -> Any: ...
+
+    def query(self, task: str, name: str | None = None, *, as_: Any = None) -> Any:
+        """Return the value that a task exposed last under a name, as JSON or as the type ``as_``; without a name, all
+        values by name. Raise NotExposed if there is none, UnknownTask if there is no such task.
+
+        >>> bus.tasks.query("feature-1", "stage")                               # doctest: +SKIP
+        {'phase': 'review', 'open': 3}
+        """
+        return self._call(cast(Any, self._inner).query, task, name, as_=as_)
 
     def approvals(
         self, task: str | None = None, *, status: str | None = "open", history: bool = False, limit: int = PAGE_SIZE

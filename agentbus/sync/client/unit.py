@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentbus.api.sending import SendOptions
     from agentbus.api.state import UnitState
     from agentbus.core.addresses import Address
+    from agentbus.records import TaskMessage
     from agentbus.sync.client.message import Message
 
 
@@ -50,7 +51,9 @@ class Unit(BlockWrapper[api.Unit, "Unit"], wraps=api.Unit):
         """
         self._inner.publish(name, type, payload, **options)
 
-    def reply(self, message: Message, type: str | Struct, payload: Any = None, **options: Unpack[SendOptions]) -> None:
+    def reply(
+        self, message: Message | TaskMessage, type: str | Struct, payload: Any = None, **options: Unpack[SendOptions]
+    ) -> None:
         """Reply to a request (or any message) in the same commit.
 
         >>> unit.reply(message, "coordination_response", {"ready": True})             # doctest: +SKIP

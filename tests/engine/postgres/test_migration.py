@@ -19,7 +19,7 @@ from tests.conftest import PostgresStore
 from tests.support.clock import FakeClock
 from tests.support.guarded import run
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
-from tests.support.old_tasks import OLD_TASKS, check_old_tasks
+from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
 from tests.support.postgres import Schemas, at_schema, server_url
 from tests.support.widening import POSTGRES, widen
 
@@ -216,6 +216,26 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(schemas: 
         messages = await agent.receive_many(2, timeout=5)
         assert [(message.payload, message.headers) for message in messages] == [(1, {}), (2, {"k": "v"})]
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
+    assert await asyncio.to_thread(steps, url) == []
+
+
+async def test_a_bus_with_tasks_of_the_fifth_version_takes_waits(schemas: Schemas) -> None:
+    url = await asyncio.to_thread(place, "fifth")
+    queries = connections.server_queries()
+    connection = await connections.connect(parse(url))
+    for script in (
+        queries["server_schema"].format(schema=parse(url).identifier), queries["server_migrations"],
+        *(KNOWN[version] for version in range(1, 6)),
+        "INSERT INTO migrations (version) VALUES (1), (2), (3), (4), (5)", OLD_TASKS, NUMBERED,
+        "INSERT INTO mailboxes (kind, name, created) VALUES ('pool', 'old', 0)",
+    ):  # fmt: skip
+        await connection.execute(script)
+    before = await connection.fetch(STEPS)
+    async with agentbus.connect(url) as bus:
+        assert await connection.fetch(STEPS) == before
+        await connection.close()
+        await check_old_tasks(bus)
+        await check_waits(bus)
     assert await asyncio.to_thread(steps, url) == []
 
 

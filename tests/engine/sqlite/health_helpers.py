@@ -7,7 +7,8 @@ from agentbus import Bus
 NAMES = [
     "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "backups", "orphans",
     "lock", "payloads of messages", "payloads of state", "payloads of documents", "payloads of participants",
-    "payloads of checkpoints", "payloads of tasks", "payloads of steps", "payloads of approvals", "processes",
+    "payloads of checkpoints", "payloads of tasks", "payloads of steps", "payloads of approvals",
+    "payloads of signals", "processes",
     "leases", "clock", "expected documents", "room",
 ]  # fmt: skip
 

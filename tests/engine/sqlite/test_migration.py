@@ -14,7 +14,7 @@ from agentbus import Task
 from agentbus.engine.sqlite import connection, schema_check
 from tests.api.task_workers import work_off
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
-from tests.support.old_tasks import OLD_TASKS, check_old_tasks
+from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
 
 
 def contents(path: Path, tables: list[str]) -> dict[str, list[tuple[object, ...]]]:
@@ -112,6 +112,26 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(tmp_path:
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (max(steps),)
         assert schema_check.schema_differences(database) == []
+
+
+async def test_a_bus_with_tasks_of_the_fifth_version_takes_waits(tmp_path: Path) -> None:
+    steps = connection.migrations()
+    path = old_bus(tmp_path / "bus", steps[1])
+    with closing(sqlite3.connect(path)) as database:
+        for version in (2, 3, 4, 5):
+            database.executescript(f"BEGIN; {steps[version]}; PRAGMA user_version = {version}; COMMIT;")
+        database.executescript(f"BEGIN; {OLD_TASKS} {NUMBERED}; COMMIT;")
+        before = database.execute(STEPS).fetchall()
+        boxes = database.execute("SELECT * FROM mailboxes ORDER BY id").fetchall()
+    async with agentbus.connect(tmp_path / "bus") as bus:
+        with closing(sqlite3.connect(path)) as database:
+            assert database.execute(STEPS).fetchall() == before
+            assert database.execute("SELECT * FROM mailboxes ORDER BY id").fetchall() == boxes
+        await check_old_tasks(bus)
+        await check_waits(bus)
+    with closing(sqlite3.connect(path)) as database:
+        assert schema_check.schema_differences(database) == []
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
 @pytest.mark.parametrize(("taken", "prefix"), CASES, ids=["free", "taken"])

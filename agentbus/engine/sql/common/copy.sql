@@ -16,6 +16,7 @@ UNION ALL SELECT 'messages', count(*) FROM messages
 UNION ALL SELECT 'tasks', count(*) FROM tasks
 UNION ALL SELECT 'steps', count(*) FROM steps
 UNION ALL SELECT 'approvals', count(*) FROM approvals
+UNION ALL SELECT 'signals', count(*) FROM signals
 UNION ALL SELECT 'state', count(*) FROM state
 UNION ALL SELECT 'state_floors', count(*) FROM state_floors
 UNION ALL SELECT 'checkpoints', count(*) FROM checkpoints
@@ -208,6 +209,21 @@ FROM approvals WHERE id > $1 ORDER BY id LIMIT $2;
 -- Insert copied approvals.
 INSERT INTO approvals (/* columns: approvals */)
 VALUES (/* values: approvals */);
+
+-- name: copy_sizes_signals
+-- The length of the next signals.
+SELECT length(value)
+FROM signals WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_read_signals
+-- The next signals.
+SELECT /* columns: signals */
+FROM signals WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_write_signals
+-- Insert copied signals.
+INSERT INTO signals (/* columns: signals */)
+VALUES (/* values: signals */);
 
 -- name: copy_sizes_state
 -- The length of the next entries of state.

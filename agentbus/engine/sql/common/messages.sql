@@ -27,6 +27,41 @@ UPDATE messages SET
     status = 'queued', attempts = 0, due = NULL, expires = NULL, finished = NULL, holder = NULL, reply_to = NULL
 WHERE id = $1;
 
+-- name: message_receive
+-- Acknowledge a message that a task receives.
+UPDATE messages SET status = 'acked', finished = $1, attempts = attempts + 1 WHERE id = $2;
+
+-- name: message_give_back
+-- Queue the message again that a step of a task had received: the step is repeated.
+UPDATE messages SET status = 'queued', finished = NULL, due = NULL, expires = NULL
+WHERE id = (SELECT message FROM steps WHERE task = $1 AND position = $2) AND status = 'acked';
+
+-- name: message_for_task
+-- The mailbox of a task, and whether a message waits in it that is due.
+SELECT mailboxes.id,
+    CASE
+        WHEN EXISTS (SELECT 1 FROM messages WHERE mailbox = mailboxes.id AND status = 'queued') THEN 1
+        WHEN EXISTS (SELECT 1 FROM messages WHERE mailbox = mailboxes.id AND status = 'scheduled' AND due <= $2) THEN 1
+        ELSE 0
+    END,
+    (SELECT min(due) FROM messages WHERE mailbox = mailboxes.id AND status = 'scheduled')
+FROM tasks JOIN mailboxes ON mailboxes.kind = 'task' AND mailboxes.name = tasks.id AND mailboxes.owner = ''
+WHERE tasks.number = $1;
+
+-- name: message_unread_of_task
+-- At most $2 unfinished messages of the mailbox of a task, each after the length of its payload.
+SELECT length(payload), /* columns: held */
+FROM messages
+WHERE id IN (
+    SELECT id FROM messages
+    WHERE status = 'queued' AND mailbox = (SELECT id FROM mailboxes WHERE kind = 'task' AND name = $1 AND owner = '')
+    UNION ALL
+    SELECT id FROM messages
+    WHERE status = 'scheduled' AND mailbox = (SELECT id FROM mailboxes WHERE kind = 'task' AND name = $1 AND owner = '')
+)
+ORDER BY id
+LIMIT $2;
+
 -- name: message_leased
 -- All leased messages.
 SELECT /* columns: held */
@@ -239,12 +274,13 @@ WHERE messages.id /* in: $1 */
 ORDER BY messages.id;
 
 -- name: message_find
--- Messages by row id or by message_id, and the agent that reads their mailbox.
+-- Messages by row id or by message_id, and the agent or task that reads their mailbox.
 SELECT messages.id, messages.message_id, messages.status, messages.mailbox, messages.attempts, messages.error,
-    mailboxes.kind, mailboxes.owner, agents.status, subscriptions.mailbox
+    mailboxes.kind, mailboxes.owner, coalesce(agents.status, tasks.status), subscriptions.mailbox, mailboxes.name
 FROM messages
 JOIN mailboxes ON mailboxes.id = messages.mailbox
 LEFT JOIN agents ON agents.id = mailboxes.owner
+LEFT JOIN tasks ON mailboxes.kind = 'task' AND tasks.id = mailboxes.name
 LEFT JOIN subscriptions ON subscriptions.agent = mailboxes.owner AND subscriptions.mailbox = mailboxes.id
 WHERE messages.id IN (
     SELECT /* list: $1 bigint */

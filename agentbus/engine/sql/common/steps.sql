@@ -15,6 +15,45 @@ INSERT INTO steps (
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
+-- name: step_wait
+-- Record a wait that starts, or that is over at once.
+INSERT INTO steps (
+    task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result,
+    seen, ending, due, message, error
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20);
+
+-- name: step_wait_again
+-- Start a wait again that the workflow had abandoned.
+UPDATE steps SET status = 'waiting', started = $1, due = $2, finished = NULL
+WHERE task = $3 AND kind = $4 AND key = $5 AND superseded = 0 AND status = 'cancelled';
+
+-- name: step_wait_over
+-- End a wait: with what it was for, or because its time has passed.
+UPDATE steps SET
+    status = $1, finished = $2, checksum = $3, result = $4, error = $5, ending = $6, message = $7, due = NULL
+WHERE task = $8 AND kind = $9 AND key = $10 AND superseded = 0;
+
+-- name: step_waits
+-- The waits of a task: kind, key, name, and when each ends at the latest.
+SELECT kind, key, name, due FROM steps WHERE task = $1 AND superseded = 0 AND status = 'waiting' ORDER BY position;
+
+-- name: step_awaits
+-- Whether a task waits for a signal of this name.
+SELECT 1 FROM steps WHERE task = $1 AND kind = 'signal' AND superseded = 0 AND status = 'waiting' AND name = $2 LIMIT 1;
+
+-- name: step_exposed
+-- The last value of each name that a task exposes; a NULL name matches all.
+SELECT steps.name, steps.checksum, steps.result
+FROM (
+    SELECT name, max(ending) AS ending FROM steps
+    WHERE task = $1 AND kind = 'expose' AND superseded = 0 AND (CAST($2 AS text) IS NULL OR name = $2)
+    GROUP BY name
+) AS latest
+JOIN steps ON steps.task = $1 AND steps.kind = 'expose' AND steps.superseded = 0
+    AND steps.name = latest.name AND steps.ending = latest.ending
+ORDER BY steps.name;
+
 -- name: step_again
 -- Start another attempt of a step.
 UPDATE steps SET
@@ -33,9 +72,10 @@ UPDATE steps SET status = $1, due = $2, failures = $3, error = $4, finished = $5
 WHERE task = $7 AND kind = $8 AND key = $9 AND superseded = 0;
 
 -- name: step_shift
--- Move the next attempts of a task's steps $1 earlier.
+-- Move the next attempts of a task's steps, and the ends of waits of a certain duration, $1 earlier.
 UPDATE steps SET due = CASE WHEN due > $1 THEN due - $1 ELSE 1 END
-WHERE task = $2 AND superseded = 0 AND status = 'retrying';
+WHERE task = $2 AND superseded = 0 AND due IS NOT NULL
+    AND (status = 'retrying' OR (status = 'waiting' AND kind <> 'until'));
 
 -- name: step_progress
 -- Record the progress of a step.
@@ -47,11 +87,18 @@ UPDATE steps SET status = CASE once WHEN 1 THEN 'unknown' ELSE 'interrupted' END
 WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'running';
 
 -- name: step_cancel
--- Cancel the running steps of a task that was stopped, or steps that the workflow abandoned.
+-- Cancel the running steps of a task that was stopped. Its waits continue.
 UPDATE steps SET
     status = CASE once WHEN 1 THEN 'unknown' ELSE 'cancelled' END,
     finished = CASE once WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END
 WHERE task = $2 AND kind = 'step' AND superseded = 0 AND status = 'running';
+
+-- name: step_abandon
+-- Cancel the running steps and the waits that the workflow of a completed task abandoned.
+UPDATE steps SET
+    status = CASE once WHEN 1 THEN 'unknown' ELSE 'cancelled' END,
+    finished = CASE once WHEN 1 THEN NULL ELSE CAST($1 AS bigint) END
+WHERE task = $2 AND superseded = 0 AND ((kind = 'step' AND status = 'running') OR status = 'waiting');
 
 -- name: step_run_again
 -- Queue a step again that a person decided to repeat.
@@ -125,7 +172,7 @@ GROUP BY steps.status;
 SELECT steps.kind, steps.key, steps.superseded, steps.name, steps.position, steps.status, steps.main, steps.once,
     steps.attempt, steps.failures, steps.digest, steps.progress, steps.note, steps.child, steps.due, steps.error,
     steps.started, steps.finished, steps.checksum, steps.validation, steps.result, steps.seen,
-    steps.ending
+    steps.ending, steps.message
 FROM steps JOIN tasks ON tasks.number = steps.task
 WHERE tasks.id = $1
 ORDER BY steps.position, steps.superseded;
@@ -134,9 +181,9 @@ ORDER BY steps.position, steps.superseded;
 -- Insert a step of an archive.
 INSERT INTO steps (
     task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
-    due, error, started, finished, checksum, validation, result, seen, ending
+    due, error, started, finished, checksum, validation, result, seen, ending, message
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25);
 
 -- name: step_delete
 -- Delete the steps of a task.

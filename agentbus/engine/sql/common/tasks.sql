@@ -19,6 +19,14 @@ UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE due > 0 AND due
 -- Tasks that wait for a time and were written after the current time: the wall clock was set back.
 SELECT number, updated FROM tasks WHERE due > 0 AND status = 'pending' AND updated > $1;
 
+-- name: task_asleep_later
+-- Waiting tasks with a wait of a certain duration, written after the current time: the wall clock was set back.
+SELECT number, id FROM tasks
+WHERE due > 0 AND status = 'waiting' AND updated > $1 AND EXISTS (
+    SELECT 1 FROM steps
+    WHERE steps.task = tasks.number AND steps.superseded = 0 AND steps.status = 'waiting' AND steps.kind <> 'until'
+);
+
 -- name: task_shift
 -- Move the due time of a task $1 earlier.
 UPDATE tasks SET due = CASE WHEN due > $1 THEN due - $1 ELSE 1 END, updated = $2 WHERE number = $3;
@@ -57,16 +65,46 @@ UPDATE tasks SET
 WHERE number = $5;
 
 -- name: task_awaited
--- What a task waits for: decisions, outcomes of steps, the ends of sub-tasks.
+-- What a task waits for: decisions, outcomes of steps, the ends of sub-tasks, times, signals and messages that have not
+-- arrived.
 SELECT 'approval', key FROM approvals WHERE task = $1 AND status = 'open' AND superseded = 0
 UNION ALL
 SELECT 'step', key FROM steps WHERE task = $1 AND kind = 'step' AND superseded = 0 AND status = 'unknown'
 UNION ALL
-SELECT 'task', id FROM tasks WHERE parent = (SELECT id FROM tasks WHERE number = $1) AND ended IS NULL;
+SELECT 'task', id FROM tasks WHERE parent = (SELECT id FROM tasks WHERE number = $1) AND ended IS NULL
+UNION ALL
+SELECT kind, key FROM steps
+WHERE task = $1 AND superseded = 0 AND status = 'waiting'
+    AND (kind <> 'signal' OR NOT EXISTS (
+        SELECT 1 FROM signals
+        WHERE signals.task = steps.task AND signals.name = steps.name AND signals.position IS NULL
+    ))
+    AND (kind <> 'receive' OR NOT EXISTS (
+        SELECT 1 FROM messages
+        WHERE status = 'queued' AND mailbox = (
+            SELECT mailboxes.id FROM tasks JOIN mailboxes ON mailboxes.kind = 'task' AND mailboxes.name = tasks.id
+            WHERE tasks.number = $1
+        )
+    ));
 
 -- name: task_ready_now
 -- Make a waiting task ready.
 UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE number = $2 AND status = 'waiting';
+
+-- name: task_recipients
+-- Tasks of these ids as senders of messages need them, each with its mailbox, if it has one.
+SELECT tasks.id, tasks.number, tasks.status, tasks.holder,
+    (SELECT mailboxes.id FROM mailboxes WHERE kind = 'task' AND mailboxes.name = tasks.id AND owner = '')
+FROM /* rows: tasks.id $1 */;
+
+-- name: task_mail_arrived
+-- Make a task ready that waits for a message; returns its id if it did.
+UPDATE tasks SET status = 'pending', due = 0, updated = $1
+WHERE number = $2 AND status = 'waiting' AND EXISTS (
+    SELECT 1 FROM steps
+    WHERE steps.task = tasks.number AND steps.superseded = 0 AND steps.status = 'waiting' AND steps.kind = 'receive'
+)
+RETURNING id;
 
 -- name: task_complete
 -- Complete a task.

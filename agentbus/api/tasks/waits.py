@@ -1,0 +1,111 @@
+"""Waits of a workflow: for a time, a signal or a message. The task is released meanwhile, unless other branches of its
+workflow are busy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentbus.api.tasks.run import Run, Wait
+from agentbus.core.validation import MAX_SECONDS, check_number, check_seconds
+from agentbus.errors import InvalidInput, SignalTimedOut
+from agentbus.operations.task_lookups import Recorded
+from agentbus.operations.task_steps import StepIdentity
+from agentbus.operations.task_waits import Waited, WaitRequest, has_arrived, wait_step
+
+_LAST_SECOND = 253_402_300_799
+"""The last second of the year 9999. A larger number is a time in milliseconds."""
+
+
+def check_duration(seconds: float, minutes: float, hours: float, days: float) -> int:
+    """Return a duration in milliseconds."""
+    parts = {"seconds": (seconds, 1), "minutes": (minutes, 60), "hours": (hours, 3600), "days": (days, 86_400)}
+    checked = [check_number(value, name, 0, MAX_SECONDS // unit) * unit for name, (value, unit) in parts.items()]
+    return check_seconds(sum(checked), "sleep", zero=True)
+
+
+def check_moment(time: object) -> int:
+    """Return a time, an aware datetime or seconds since the epoch, in milliseconds."""
+    from datetime import datetime
+
+    if isinstance(time, datetime):
+        if time.utcoffset() is None:
+            raise InvalidInput(
+                reason=f"{time!r} has no time zone, so it names no moment: datetime(…, tzinfo=UTC), or .astimezone()"
+            )
+        return max(0, round(time.timestamp() * 1000))
+    if isinstance(time, bool) or not isinstance(time, int | float):
+        raise InvalidInput(reason=f"{time!r} is no time: give an aware datetime, or seconds since the epoch")
+    return round(check_number(time, "time", 0, _LAST_SECOND) * 1000)
+
+
+async def finish_wait(
+    run: Run, kind: str, name: str, *, delay: int | None = None, due: int | None = None
+) -> tuple[str, int]:
+    """Wait, and return the JSON that the wait recorded, with its checksum. It ends after ``delay`` milliseconds or at
+    ``due`` at the latest, counted from when the workflow first came here."""
+    with run.busy():
+        place, known = run.locate(kind, name)
+        if known is None or known.status not in {"finished", "failed"}:
+            waited = await _Waiting(run, place, known, delay, due).finish()
+        else:
+            waited = Waited(known.status, None, (str(known.result), known.checksum or 0))
+        if waited.status == "failed":
+            run.unhandled[place.key] = None
+            raise SignalTimedOut(task=run.claimed.id, name=name, step=place.key)
+        assert waited.result is not None  # noqa: S101 - a finished one has a result
+        return waited.result
+
+
+class _Waiting:
+    """A wait that is not over."""
+
+    def __init__(
+        self, run: Run, place: StepIdentity, known: Recorded | None, delay: int | None, due: int | None
+    ) -> None:
+        self._run = run
+        self._place = place
+        self._known = known
+        self._limits = delay, due
+        self._due: int | None = None
+        self._until: int | None = None
+        """Awake time of the end: setting the wall clock back does not prolong a duration."""
+
+    async def finish(self) -> Waited:
+        run, place = self._run, self._place
+        waited = await self._look(new=self._known is None)
+        if waited.status == "waiting":
+            if self._known is None:
+                run.report(place.kind, place.key, "waiting")
+            now = run.engine.clock.now()
+            self._due = waited.due
+            if waited.due is not None and place.kind != "until":
+                self._until = now.awake + max(0, waited.due - now.wall)
+            waited = await run.wait(Wait(place.kind, place.key, waited.due), self._over)
+        run.report(place.kind, place.key, waited.status)
+        return waited
+
+    async def _over(self) -> Waited | None:
+        """Return the wait once it is over."""
+        run, place = self._run, self._place
+        now = run.engine.clock.now()
+        expired = (self._due is not None and now.wall >= self._due) or (
+            self._until is not None and now.awake >= self._until
+        )
+        wanted = (run.hold.number, place.kind, place.name)
+        if not expired and (place.kind in {"sleep", "until"} or not await run.read_inline(has_arrived, wanted)):
+            return None
+        waited = await self._look(expired=expired)
+        return None if waited.status == "waiting" else waited
+
+    async def _look(self, **state: Any) -> Waited:
+        """Record the wait, or its end if it is over."""
+        run = self._run
+        delay, due = self._limits
+        ending = run.next_ending()
+        request = WaitRequest(
+            run.agent._actor, run.hold, self._place, **{"new": False, **state}, delay=delay, due=due, ending=ending
+        )
+        waited = await run.write(wait_step, request)
+        if waited.status != "waiting":
+            run.mark_seen(ending)
+        return waited
