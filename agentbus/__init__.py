@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentbus.api.sending import OutgoingMessage
     from agentbus.api.session import Participants, Session
     from agentbus.api.state import State
+    from agentbus.api.tasks.items import WorkItem
     from agentbus.api.tasks.task import Task
     from agentbus.api.tasks.workflow import workflow
     from agentbus.api.unit import Unit
@@ -59,6 +60,7 @@ __all__ = [
     "SystemClock",
     "Task",
     "Unit",
+    "WorkItem",
     "connect",
     "doctor",
     "errors",
@@ -90,6 +92,7 @@ _HOMES = {
     "SystemClock": "core.clock",
     "Task": "api.tasks.task",
     "Unit": "api.unit",
+    "WorkItem": "api.tasks.items",
     "connect": "api.bus",
     "doctor": "api.bus",
     "pool": "core.addresses",

@@ -36,6 +36,7 @@ PUBLIC = [
     "SystemClock",
     "Task",
     "Unit",
+    "WorkItem",
     "connect",
     "doctor",
     "errors",

@@ -318,7 +318,8 @@ def columns_listed(row: str, files: Iterable[Path]) -> set[Path]:
     """Return the files that list the columns of a row of ``operations.rows``."""
     others = {column for table in TABLES.keys() & COLUMNS.keys() for column in COLUMNS[table]}
     others |= set(COLUMNS[next(other for other in LISTS_COLUMNS if other != row)])
-    own = set(COLUMNS[row]) - others
+    # Work items have a priority as well; a list with it is still a list of the columns of messages.
+    own = set(COLUMNS[row]) - (others - {"priority"})
     # Only a file that has the words at all is parsed.
     named = [file for file in files if len(own & _words(file.read_text(encoding="utf-8"))) >= COLUMNS_OF_A_LIST]
     return {file for file in named if any(len(own & names) >= COLUMNS_OF_A_LIST for names in lists(file))}

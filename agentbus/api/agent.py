@@ -73,6 +73,7 @@ from agentbus.records import Checkpoint, CheckpointSummary
 if TYPE_CHECKING:
     from agentbus.api.bus import Bus
     from agentbus.api.sending import Outgoing, PayloadChecker
+    from agentbus.api.tasks.items import Items
     from agentbus.core.cancellation import Threads
 
 R = TypeVar("R")
@@ -299,6 +300,18 @@ class Agent:
         ...     unit.send("reviewer-1", "note", {"text": "done"})
         """
         return Unit(self, self.session)
+
+    # Work items
+
+    @property
+    def items(self) -> Items:
+        """The work items that it takes from the list that all agents share.
+
+        >>> item = await agent.items.take(workflow="review", timeout=60)              # doctest: +SKIP
+        """
+        from agentbus.api.tasks.items import Items
+
+        return Items(self, self._bus._listening, round(LEASE * 1000), self._bus._max_payload, self._bus._renewer)
 
     # State and checkpoints
 

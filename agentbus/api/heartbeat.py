@@ -13,7 +13,7 @@ from agentbus.core import process_info
 from agentbus.core.clock import Timer
 from agentbus.engine.interface import Engine
 from agentbus.engine.processes import notice_deaths
-from agentbus.errors import AgentBusError, AgentFenced, DatabaseGone, LeaseLost
+from agentbus.errors import AgentBusError, AgentFenced, DatabaseGone, LeaseLost, TaskLost
 from agentbus.operations.lookups import pending
 from agentbus.operations.processes import HeartbeatRequest, PeerProcess, heartbeat
 from agentbus.operations.state import ExpireRequest, expire, next_expiry
@@ -21,6 +21,7 @@ from agentbus.operations.state import ExpireRequest, expire, next_expiry
 if TYPE_CHECKING:
     from agentbus.api.agent import Agent
     from agentbus.api.message import Message
+    from agentbus.api.tasks.items import WorkItem
 
 log = logging.getLogger("agentbus")
 
@@ -29,12 +30,12 @@ _RETRY_AFTER = 1.0
 
 
 class Renewer:
-    """Renew the leases of the messages whose block is open."""
+    """Renew the leases of the messages and work items whose block is open."""
 
     def __init__(self, engine: Engine, watchdog: Watchdog) -> None:
         self._engine = engine
         self._watchdog = watchdog
-        self._held: set[Message] = set()
+        self._held: set[Message | WorkItem] = set()
         self._timer: Timer | None = None
         self._next = 0
         """When the timer fires, in awake milliseconds."""
@@ -42,22 +43,22 @@ class Renewer:
         self._tasks: set[asyncio.Task[None]] = set()
         watchdog.add(self.held)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: Message | WorkItem) -> None:
         self._held.add(message)
         self._set_timer(message._renew_at)
         self._watchdog.cover(message._duration)
 
-    def discard(self, message: Message) -> None:
+    def discard(self, message: Message | WorkItem) -> None:
         self._held.discard(message)
 
-    def reschedule(self, message: Message) -> None:
+    def reschedule(self, message: Message | WorkItem) -> None:
         """Note that the lease of a message was extended; it may end earlier than before."""
         if message in self._held:
             self._set_timer(message._renew_at)
             self._watchdog.cover(message._duration)
 
-    def held(self) -> list[Message]:
-        """Return the messages whose block is open. May be called from another thread."""
+    def held(self) -> list[Message | WorkItem]:
+        """Return the messages and items whose block is open. May be called from another thread."""
         return list(self._held)
 
     async def run(self) -> None:
@@ -107,17 +108,17 @@ class Renewer:
         if self._held:
             self._set_timer(min(message._renew_at for message in self._held))
 
-    async def _renew_one(self, message: Message) -> None:
+    async def _renew_one(self, message: Message | WorkItem) -> None:
         before = self._engine.clock.now().awake
         try:
             await self._engine.write(*message._renewing())
-        except (LeaseLost, AgentFenced) as error:
+        except (LeaseLost, TaskLost, AgentFenced) as error:
             if message in self._held:
                 self._held.discard(message)
                 message._lose(error)
         except Exception as error:
             # The task must survive any error: this lease and the others are still to be renewed.
-            log.warning("the lease on %s could not be renewed, trying again: %s", message.message_id, error)
+            log.warning("the lease on %s could not be renewed, trying again: %s", message._title(None), error)
             message._renew_at = self._engine.clock.now().awake + max(100, message._duration // 10)
         else:
             message._renew_at = renewal_time(before, message._duration)

@@ -98,15 +98,20 @@ class TaskOverview(msgspec.Struct, frozen=True):
         return cls(*(getattr(task, name) for name in cls.__struct_fields__))
 
 
-def describe_waits(waits: Sequence[str]) -> str:
-    """Return what a task waits for, in words.
+def describe_waits(waits: Sequence[str], after: Mapping[str, str] | None = None) -> str:
+    """Return what a task waits for, in words; ``after`` is the status of its dependencies by id.
 
     >>> describe_waits(["signal:payment", "sleep:2026-11-21T09:00:00Z", "message"])
     'signal payment, sleep until 2026-11-21T09:00:00Z, message'
+    >>> describe_waits(["after:build-1"], {"build-1": "running"})
+    'after build-1 (running)'
     """
     kinds = {"sleep": "sleep until"}
-    parts = [wait.partition(":") for wait in waits]
-    return ", ".join(f"{kinds.get(kind, kind)} {name}".rstrip() for kind, _, name in parts)
+    found: list[str] = []
+    for kind, _, name in (wait.partition(":") for wait in waits):
+        status = f" ({after.get(name, 'deleted')})" if kind == "after" and after is not None else ""
+        found.append(f"{kinds.get(kind, kind)} {name}".rstrip() + status)
+    return ", ".join(found)
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentbus.errors import AgentFenced, LeaseLost
+from agentbus.errors import AgentFenced, LeaseLost, TaskLost
 from agentbus.operations.processes import HeartbeatRequest, heartbeat
 from agentbus.operations.protocol import Operation
 
@@ -52,7 +52,7 @@ class Leased(Protocol):
 
     def _renewing(self) -> tuple[Operation[Any, Any], Any]:
         """Return the operation that renews the lease, and its request. If the lease is lost, the operation raises
-        LeaseLost or returns a true value."""
+        LeaseLost or TaskLost, or returns a true value."""
 
     def _title(self, task: asyncio.Task[Any] | None) -> str | None:
         """Return its name if this task works on it; with None, the name in any case."""
@@ -198,7 +198,7 @@ class Watchdog:
             # The loop finds out about a lost lease itself, once it runs again.
             try:
                 lost = self._connect().write(*lease._renewing())
-            except (LeaseLost, AgentFenced):
+            except (LeaseLost, TaskLost, AgentFenced):
                 lost = True
             if lost:
                 block.lost.add(lease)

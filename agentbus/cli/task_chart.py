@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -49,7 +50,8 @@ def chart(found: TaskTree, actions: Sequence[dict[str, str]], max_lines: int | N
     rows = list(_rows(found, "", now))
     heading = [*_heading(found.task, now), *_cause(found)]
     if max_lines is None:
-        return Group(*heading, Text(), _drawn_rows([row for row, _ in rows], 0), *_requests(found, actions))
+        steps_drawn = () if found.task.manual else (Text(), _drawn_rows([row for row, _ in rows], 0))
+        return Group(*heading, *steps_drawn, *_requests(found, actions))
     for row, is_active in rows:
         if not is_active:
             row[-1].no_wrap, row[-1].overflow = True, "ellipsis"
@@ -85,18 +87,22 @@ def _heading(task: TaskRecord, now: int) -> Iterator[Text]:
     yield Text(f"{task.id}  ", style="bold").append(named, style="")
     status = coloured(task.status)
     if task.waits:
-        status.append(f" for {describe_waits(task.waits)}")
+        waits = describe_waits(task.waits, {one.task: one.status for one in task.after})
+        status.append(f" {waits}" if waits.startswith("after ") else f" for {waits}")
     for wanted in _wanted(task):
         status.append(f" ({wanted})", style="yellow")
     facts = {
-        "workflow": task.workflow, "phase": task.phase, "session": task.session, "part of": task.parent,
-        "worker": task.holder, "automatic approvals": "" if task.auto else None,
+        "work" if task.manual else "workflow": task.workflow, "phase": task.phase, "session": task.session,
+        "part of": task.parent, "agent" if task.manual else "worker": task.holder,
+        "automatic approvals": "" if task.auto else None,
     }  # fmt: skip
     for name, value in facts.items():
         if value is not None:
             status.append(f" · {name} {value}".rstrip(), style="")
     yield status
     yield Text(" · ".join(_times(task, now)), style="dim")
+    if task.manual and task.arguments:
+        yield Text("input ", style="dim").append(_short(task.arguments[0], 1000), style="")
     if task.error is not None and task.status != "completed":
         yield Text(escape_control_chars(f"{task.error.type}: {task.error.message}")[:1000], style="red")
     if task.status == "completed":
@@ -127,7 +133,7 @@ def _wanted(task: TaskRecord) -> Iterator[str]:
     if task.redo:
         yield f"redoes {', '.join(task.redo)} after the concurrent steps"
     if task.halting:
-        yield "halts before its next step"
+        yield "halts when it is released" if task.manual else "halts before its next step"
 
 
 def _cause(found: TaskTree) -> Iterator[Text]:
@@ -318,12 +324,13 @@ def _question(task: str, about: str, top: str) -> str:
         return f"{task} waits for a message"
     if kind == "step":
         return f"the outcome of {name}{where} is unknown: settle it"
+    if kind == "after":
+        return f"{task} waits for {name}, which cannot complete by itself"
     return f"{task} is {about}" if about != "halting" else f"{task} halts before its next step"
 
 
 def _subject_lines(value: Any) -> list[str]:
     """Return the lines of the subject of a question."""
-    import msgspec
 
     if value is None:
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,31 +74,51 @@ def _halted_by(bus: BlockingBus, task: TaskRecord) -> EventRecord | None:
 
 def actions(found: TaskTree) -> list[dict[str, str]]:
     """Return the commands that let a task continue, each with its subject."""
-    said: list[dict[str, str]] = []
+    return [
+        {"task": one.task.id, "about": about, "command": f"agentbus {command}"}
+        for one in found.all_tasks()
+        for about, command in (*_answers(one), *_dependency_commands(one.task), *_control_commands(one.task))
+    ]
 
-    def say(task: str, about: str, *commands: str, family: str = "task ") -> None:
-        said.extend({"task": task, "about": about, "command": f"agentbus {family}{command}"} for command in commands)
 
-    for one in found.all_tasks():
-        id = one.task.id
-        if one.task.ended is None:
-            for approval in one.approvals:
-                if approval.status == "open" and not approval.superseded:
-                    about = f"approval:{approval.key}"
-                    say(id, about, f"approve {id} {approval.key}", f"reject {id} {approval.key} {_REASON}")
-            for step in one.steps:
-                if step.status == "unknown" and not step.superseded:
-                    again = f"settle {id} {step.key}"
-                    say(id, f"step:{step.key}", f"{again} --result JSON", f"{again} --error TEXT", f"{again} --redo")
-                elif step.status == "waiting" and step.kind == "signal":
-                    say(id, f"signal:{step.name}", f"signal {id} {step.name} JSON")
-                elif step.status == "waiting" and step.kind == "receive":
-                    say(id, "message", f"send task:{id} TYPE JSON", family="")
-        if one.task.status == "halted" or one.task.halting:
-            say(id, "halting" if one.task.halting else "halted", f"continue {id}")
-        elif one.task.status in {"failed", "stopped"} and one.task.parent is None:
-            say(id, one.task.status, *_commands_to_continue(one.task))
-    return said
+def _answers(found: TaskTree) -> Iterator[tuple[str, str]]:
+    """Yield the commands that answer what a task asks or waits for."""
+    id = found.task.id
+    if found.task.ended is not None:
+        return
+    for approval in found.approvals:
+        if approval.status == "open" and not approval.superseded:
+            about = f"approval:{approval.key}"
+            yield about, f"task approve {id} {approval.key}"
+            yield about, f"task reject {id} {approval.key} {_REASON}"
+    for step in found.steps:
+        if step.status == "unknown" and not step.superseded:
+            for answer in ("--result JSON", "--error TEXT", "--redo"):
+                yield f"step:{step.key}", f"task settle {id} {step.key} {answer}"
+        elif step.status == "waiting" and step.kind == "signal":
+            yield f"signal:{step.name}", f"task signal {id} {step.name} JSON"
+        elif step.status == "waiting" and step.kind == "receive":
+            yield "message", f"send task:{id} TYPE JSON"
+
+
+def _dependency_commands(task: TaskRecord) -> Iterator[tuple[str, str]]:
+    """Yield the commands that end the wait for dependencies that cannot complete by themselves."""
+    for one in task.after:
+        if task.status == "waiting" and one.completed is None:
+            if one.status in {"failed", "stopped"}:
+                yield f"after:{one.task}", f"task resume {one.task}"
+            if one.status in {"failed", "stopped", "deleted"}:
+                yield f"after:{one.task}", f"task edit {task.id} --no-after {one.task}"
+
+
+def _control_commands(task: TaskRecord) -> Iterator[tuple[str, str]]:
+    if task.manual and task.status == "pending":
+        yield "ready", f"task take {task.id}"
+    if task.status == "halted" or task.halting:
+        yield "halting" if task.halting else "halted", f"task continue {task.id}"
+    elif task.status in {"failed", "stopped"} and task.parent is None:
+        for command in _commands_to_continue(task):
+            yield task.status, f"task {command}"
 
 
 def _commands_to_continue(task: TaskRecord) -> list[str]:

@@ -55,7 +55,9 @@
     │   ├── TaskExists                a different task has this id
     │   ├── TaskEnded                 it receives no signal and no message
     │   ├── SignalIdConflict          the signal_id was used with different content
-    │   ├── TaskLost                  the worker no longer holds the task
+    │   ├── DependencyCycle           the task would wait for itself
+    │   ├── NotAnItem                 workers run the task; an agent cannot take it
+    │   ├── TaskLost                  the worker or agent no longer holds the task
     │   ├── StepAbandoned             the workflow ended while a step was running
     │   ├── WorkflowChanged           the workflow no longer matches the recorded steps
     │   ├── UnreadableFile            no permission, or changed while it was read
@@ -236,6 +238,8 @@ from agentbus.errors.store import (
     UseServerTools,
 )
 from agentbus.errors.tasks import (
+    DependencyCycle,
+    NotAnItem,
     NotAnOperator,
     NotExposed,
     SignalIdConflict,
@@ -279,6 +283,7 @@ __all__ = [
     "DamagedBackup",
     "DamagedPayload",
     "DatabaseGone",
+    "DependencyCycle",
     "DiskFull",
     "ForeignCheckpoint",
     "ForeignObjects",
@@ -300,6 +305,7 @@ __all__ = [
     "NoEventLoop",
     "NoSuchFile",
     "NotADatabase",
+    "NotAnItem",
     "NotAnOperator",
     "NotAtRest",
     "NotEmpty",

@@ -84,8 +84,26 @@ class SignalIdConflict(Conflict):
     fix_text = "use a new signal_id: each names one signal of the task"
 
 
+class DependencyCycle(Conflict):
+    """The task would wait for itself: its dependency cannot end before it."""
+
+    code = "dependency_cycle"
+    text = "task {task!r} cannot depend on {dependency!r}, which cannot end before it: {path}"
+    fix_text = "remove one of these dependencies: bus.tasks.edit(…, no_after=[…])"
+    shell_fix_text = "remove one of these dependencies: agentbus task edit TASK --no-after TASK"
+
+
+class NotAnItem(Conflict):
+    """The task is run by workers; an agent can only take a work item."""
+
+    code = "not_an_item"
+    text = "task {task!r} is no work item: workers run its workflow {workflow!r}"
+    fix_text = "bus.tasks.ready(manual=True) returns the items that can be taken; bus.tasks.add() adds one"
+    shell_fix_text = "agentbus task ready --manual lists what can be taken; agentbus task start --manual adds an item"
+
+
 class TaskLost(Conflict):
-    """The worker no longer holds the task: its lease expired, or the task was stopped, redone or restarted."""
+    """The worker or agent no longer holds the task: its lease expired, or the task was stopped, redone or restarted."""
 
     code = "task_lost"
     text = "task {task!r} is no longer held by {agent} (lease {lease}): {reason}"

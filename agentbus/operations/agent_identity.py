@@ -93,6 +93,7 @@ def visit(requests: Sequence[VisitRequest], now: Now) -> Op[list[Outcome[None]]]
     yield ExecuteMany(
         "message_extend_held", [(now.awake + request.duration, request.actor.agent) for request in callers]
     )
+    yield ExecuteMany("item_extend_held", [(now.awake + request.duration, request.actor.agent) for request in callers])
     agents = list(dict.fromkeys(request.actor.agent for request in callers))
     suspects = yield Query("agent_suspected", (agents,))
     if suspects:

@@ -253,8 +253,15 @@ class ArchivedApproval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ending: Number | None = None
 
 
+class ArchivedDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A dependency of an archived task."""
+
+    dependency: str
+    completed: Number | None = None
+
+
 class ArchivedTask(_Line, frozen=True, tag="task"):
-    """A task with its steps, approvals and signals: it is restored as a whole, or not at all."""
+    """A task with its steps, approvals, signals and dependencies: it is restored as a whole, or not at all."""
 
     id: str
     workflow: str
@@ -286,10 +293,15 @@ class ArchivedTask(_Line, frozen=True, tag="task"):
     result: str | None
     losses: Number = 0
     max_losses: Number = 5
+    manual: Number = 0
+    priority: Number = 5
+    on_failed: str | None = None
+    not_before: Number = 0
     redo: str | None = None
     steps: list[ArchivedStep] = []
     approvals: list[ArchivedApproval] = []
     signals: list[ArchivedSignal] = []
+    dependencies: list[ArchivedDependency] = []
 
 
 Line: TypeAlias = (
@@ -397,12 +409,14 @@ def load_tasks(ids: Sequence[str], now: Now) -> Op[list[Line]]:
             approvals = yield Query("approval_archive", (id,))
             signals = yield Query("signal_archive", (id,))
             task = ArchivedTask(*row)
+            dependencies = [] if task.on_failed is None else (yield Query("dependency_archive", (id,)))
             lines.append(
                 msgspec.structs.replace(
                     task,
                     steps=[ArchivedStep(*one) for one in steps],
                     approvals=[ArchivedApproval(*one) for one in approvals],
                     signals=[ArchivedSignal(*one) for one in signals],
+                    dependencies=[ArchivedDependency(*one) for one in dependencies],
                 )
             )
     return lines
@@ -418,10 +432,11 @@ def restore_task(line: ArchivedTask, now: Now) -> Op[Outcome[bool]]:
     open_ = line.status not in TASK_ENDED
     if open_:
         line = msgspec.structs.replace(line, status="halted")
-    ((number,),) = yield Query("task_restore", line.row()[:-4])
+    ((number,),) = yield Query("task_restore", line.row()[:-5])
     yield ExecuteMany("step_restore", [(number, *msgspec.structs.astuple(step)) for step in line.steps])
     yield ExecuteMany("approval_restore", [(number, *msgspec.structs.astuple(one)) for one in line.approvals])
     yield ExecuteMany("signal_restore", [(number, *msgspec.structs.astuple(one)) for one in line.signals])
+    yield ExecuteMany("dependency_insert", [(number, *msgspec.structs.astuple(one)) for one in line.dependencies])
     if open_:
         yield ExecuteMany("step_interrupt", [(number,)])
         yield from _apply_waiting_redos(line, now)
@@ -441,5 +456,6 @@ def delete_tasks(ids: Sequence[str], now: Now) -> Op[None]:
     yield ExecuteMany("step_delete", rows)
     yield ExecuteMany("approval_delete", rows)
     yield ExecuteMany("signal_delete", rows)
+    yield ExecuteMany("dependency_delete", rows)
     yield ExecuteMany("task_delete", rows)
     yield from record([event(now.wall, "task_deleted", ("task", id), None) for id in ids])

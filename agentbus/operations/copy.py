@@ -41,6 +41,7 @@ TABLES = {
         Table("subscriptions", (0, "")),
         Table("messages", (0,), long=True),
         Table("tasks", (0,), long=True),
+        Table("dependencies", (0, "")),
         Table("steps", (0,), long=True),
         Table("approvals", (0,), long=True),
         Table("signals", (0,), long=True),

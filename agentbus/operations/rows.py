@@ -323,8 +323,9 @@ _TABLES = {
     "tasks": (
         "number id workflow name session parent status phase auto halting progress note generation holder lease "
         "lease_until due waits restarts backoff restarted error created started updated ended notes context "
-        "settings checksum result_sum arguments result losses max_losses redo"
+        "settings checksum result_sum arguments result losses max_losses redo manual priority on_failed not_before"
     ),
+    "dependencies": "task dependency completed",
     "steps": (
         "id task kind key superseded name position status main once attempt failures digest progress note child "
         "due error started finished checksum validation result seen ending message"
@@ -344,7 +345,7 @@ _TABLES = {
 """The columns of the other tables, as a copy reads and writes them."""
 _HELD_TASK = (
     "number id workflow name session parent status phase auto halting generation holder lease restarts backoff "
-    "restarted error losses max_losses redo"
+    "restarted error losses max_losses redo manual on_failed"
 )
 """The fields of ``task_ownership.HeldTask``."""
 COLUMNS: dict[str, tuple[str, ...]] = {

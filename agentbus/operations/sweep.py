@@ -14,6 +14,7 @@ from agentbus.operations.processes import PeerProcess
 from agentbus.operations.protocol import Op, Outcome, Query, single_operation
 from agentbus.operations.receive import take_back
 from agentbus.operations.rows import Held
+from agentbus.operations.task_dependencies import missed_completions
 
 _MAX_MAILBOXES = 100
 """Mailboxes of a kind that one survey reports at most."""
@@ -66,7 +67,7 @@ class Survey(msgspec.Struct, frozen=True):
     unattended: Sequence[str]
     deep: Sequence[str]
     tasks: bool = False
-    """True if the lease of a task has lapsed."""
+    """True if the lease of a task has lapsed, or a task still waits for one that has completed."""
 
 
 class CleanUpRequest(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ def survey(wanted: SurveyRequest, now: Now) -> Op[Survey]:
         tuple(mailbox for (mailbox,) in expiring),
         [name for (name,) in unattended],
         [recipient(*mailbox) for mailbox in deep],
-        bool((yield Query("task_lapsed", (now.awake,)))),
+        bool((yield Query("task_lapsed", (now.awake,))) or (yield from missed_completions(1, now))),
     )
 
 

@@ -9,14 +9,19 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.core.codec import check, decode, plain, plain_payload
-from agentbus.errors import AgentBusError, PayloadTooLarge, UnknownStep, WrongState
+from agentbus.errors import AgentBusError, NotAnItem, PayloadTooLarge, UnknownStep, WrongState
 from agentbus.operations.common import LIVE, read_agent_statuses
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Wake, single_operation
 from agentbus.operations.task_approvals import operator_or_error, pass_through
+from agentbus.operations.task_dependencies import (
+    ChangedDependencies,
+    change_dependencies,
+    is_blocked,
+    reopen_dependency,
+)
 from agentbus.operations.task_lookups import existing_task
 from agentbus.operations.task_ownership import (
-    READY,
     HeldTask,
     Redo,
     StepPosition,
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
 ADVICE = {
     "halt": "only a task that has not ended can be halted",
     "continue": "only a halted task can be continued; resume a failed or stopped one",
-    "resume": "a waiting task continues when its wait ends; restart runs all steps again",
+    "resume": "a waiting task continues when its wait ends; restart runs all steps again; edit removes a dependency",
     "stop": "it has ended",
 }
 EDIT_ADVICE = {
@@ -88,6 +93,8 @@ class EditRequest(msgspec.Struct, frozen=True):
     keywords: str | None = None
     limit: int = 0
     by: str | None = None
+    priority: int | None = None
+    dependencies: ChangedDependencies | None = None
 
     @property
     def data_size(self) -> int:
@@ -198,6 +205,7 @@ def _redo(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
     concurrent = running_concurrently(redos, known)
     if not concurrent:
         yield from redo_now((yield from _cancel_halt(task, now)), redos, now)
+        yield from _reopen(task)
         return None
     yield Query("task_redo_wait", (plain(redos), now.wall, task.number))
     yield from record(task_events([task], "task_redo_waits", request.by, now, running=concurrent, **redo.facts))
@@ -212,9 +220,19 @@ def _restart(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusEr
     yield Query("task_again", (now.wall, task.number))
     yield Query("task_reset", (task.number,))
     yield from wake_holder(task)
-    yield Wake([READY])
+    if (yield from is_blocked(task.number, task.on_failed)):
+        yield Query("dependency_block", (now.wall, task.number))
+    else:
+        yield Wake([task.ready_channel])
+    yield from _reopen(task)
     yield from record(task_events([task], "task_restarted", request.by, now, **_facts(request)))
     return None
+
+
+def _reopen(task: HeldTask) -> Op[None]:
+    """Let the dependents of a completed task that runs again wait for it, unless they are ready or have started."""
+    if task.status == "completed":
+        yield from reopen_dependency(task.id)
 
 
 def _cancel_halt(task: HeldTask, now: Now) -> Op[HeldTask]:
@@ -235,8 +253,11 @@ _CONTROLS = {
 
 
 def _make_ready(task: HeldTask, now: Now) -> Op[None]:
-    yield Query("task_resume", (now.wall, task.number))
-    yield Wake([READY])
+    if (yield from is_blocked(task.number, task.on_failed)):
+        yield Query("dependency_block", (now.wall, task.number))
+    else:
+        yield Query("task_resume", (now.wall, task.number))
+        yield Wake([task.ready_channel])
 
 
 def _facts(request: ControlRequest) -> dict[str, Any]:
@@ -271,16 +292,35 @@ def edit_task(request: EditRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     task = yield from known_task(request.task)
     if isinstance(task, AgentBusError):
         return task
+    if request.priority is not None and not task.manual:
+        return NotAnItem(task=task.id, workflow=task.workflow)
     error = yield from _edit_arguments(request, task, now)
     if error is not None:
         return error
     names = ("name", "context", "settings", "restarts", "backoff", "max_losses")
     values = [getattr(request, name) for name in names]
     yield Query("task_edit", (*values, now.wall, task.number))
-    changed = [name for name in (*names, "arguments", "keywords") if getattr(request, name) is not None]
+    if request.priority is not None:
+        yield Query("item_priority", (request.priority, now.wall, task.number))
+    yield from _edit_dependencies(request, task, now)
+    all_names = (*names, "arguments", "keywords", "priority", "dependencies")
+    changed = [name for name in all_names if getattr(request, name) is not None]
     yield from record([event(now.wall, "task_edited", ("task", task.id), request.by, changed=changed)])
     yield from wake_holder(task)
     return (yield from existing_task(request.task, now))
+
+
+def _edit_dependencies(request: EditRequest, task: HeldTask, now: Now) -> Op[None]:
+    """Change the dependencies of a task. An error undoes the other changes."""
+    if request.dependencies is None:
+        return
+    status = yield from change_dependencies(task.id, request.dependencies, now)
+    if isinstance(status, AgentBusError):
+        raise status
+    if status == "pending":
+        yield Wake([task.ready_channel])
+    elif status == "stopped":
+        yield from notify_parents([task], now)
 
 
 def _edit_arguments(request: EditRequest, task: HeldTask, now: Now) -> Op[AgentBusError | None]:
@@ -299,7 +339,7 @@ def _edit_arguments(request: EditRequest, task: HeldTask, now: Now) -> Op[AgentB
     changed, crc = plain_payload(given)
     if len(changed.encode()) > request.limit:
         return PayloadTooLarge(size=len(changed.encode()), limit=request.limit)
-    error = yield from first_misfit(task.workflow, given)
+    error = None if task.manual else (yield from first_misfit(task.workflow, given))
     if error is None:
         yield Query("task_edit_arguments", (crc, changed, now.wall, task.number))
     return error
@@ -348,6 +388,6 @@ def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
     if task.status == "pending":
         rows = yield Query("task_awaited", (task.number,))
         yield Query("task_let_go", ("pending", 0, plain(unsettled_waits(rows)), now.wall, task.number))
-        yield Wake([READY])
+        yield Wake([task.ready_channel])
     yield from make_waiting_ready([task], now)
     return (yield from existing_task(request.task, now))

@@ -13,7 +13,15 @@ from agentbus.core.validation import MAX_ID, PAGE_SIZE
 from agentbus.operations.common import page
 from agentbus.operations.protocol import Op, Query, Row
 from agentbus.operations.task_ownership import HeldTask
-from agentbus.records import ApprovalRecord, Page, StepRecord, TaskProblem, TaskRecord, TaskStatistics
+from agentbus.records import (
+    ApprovalRecord,
+    Page,
+    StepRecord,
+    TaskDependency,
+    TaskProblem,
+    TaskRecord,
+    TaskStatistics,
+)
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
@@ -24,6 +32,14 @@ class TaskFilter(msgspec.Struct, frozen=True):
     session: str | None = None
     parent: str | None = None
     cursor: int = MAX_ID
+    limit: int = PAGE_SIZE
+
+
+class ReadyFilter(msgspec.Struct, frozen=True):
+    """Selects tasks that can be taken now; ``manual``: only work items, or only workflows. None matches all."""
+
+    workflow: str | None = None
+    manual: bool | None = None
     limit: int = PAGE_SIZE
 
 
@@ -69,7 +85,8 @@ class Replay(msgspec.Struct, frozen=True):
 
 def get_task(id: str, now: Now) -> Op[TaskRecord | None]:
     rows = yield Query("task_get", (id,))
-    return task_record(rows[0][1:]) if rows else None
+    records = yield from task_records(rows)
+    return records[0] if records else None
 
 
 def existing_task(id: str, now: Now) -> Op[TaskRecord]:
@@ -90,14 +107,27 @@ def list_tasks(wanted: TaskFilter, now: Now) -> Op[Page[TaskRecord]]:
         rows = yield Query(
             "task_list", (wanted.cursor, statuses, wanted.workflow, wanted.session, wanted.parent, wanted.limit + 1)
         )
-    found = page(rows, wanted.limit, lambda row: (row[0], task_record(row[1:])), lambda item: str(item[0]))
-    return Page([record for _, record in found.items], found.cursor)
+    found = page(rows, wanted.limit, lambda row: row, lambda row: str(row[0]))
+    return Page((yield from task_records(found.items)), found.cursor)
 
 
 def resumable_tasks(limit: int, now: Now) -> Op[list[TaskRecord]]:
     """Return tasks that started and have not completed, have no worker, and wait for no decision."""
     rows = yield Query("task_resumable", (limit,))
-    return [task_record(row[1:]) for row in rows]
+    return (yield from task_records(rows))
+
+
+def ready_tasks(wanted: ReadyFilter, now: Now) -> Op[list[TaskRecord]]:
+    """Return the tasks that can be taken now: by workers, and work items by agents."""
+    manual = None if wanted.manual is None else int(wanted.manual)
+    rows = yield Query("item_ready_tasks", (now.wall, now.awake, wanted.workflow, manual, wanted.limit))
+    return (yield from task_records(rows))
+
+
+def blocked_tasks(limit: int, now: Now) -> Op[list[tuple[str, str, str]]]:
+    """Return tasks that wait for one that failed, was stopped or was deleted, with it and its status."""
+    rows = yield Query("dependency_stuck", (limit,))
+    return [(task, dependency, status) for task, dependency, status in rows]
 
 
 def task_steps(wanted: tuple[str, bool], now: Now) -> Op[list[StepRecord] | None]:
@@ -182,19 +212,33 @@ def ending_of(id: str, now: Now) -> Op[Ending | None]:
     return Ending(*rows[0]) if rows else None
 
 
-def task_record(row: Row) -> TaskRecord:
+def task_records(rows: Sequence[Row]) -> Op[list[TaskRecord]]:
+    """Return the records of rows of tasks, which start with the number."""
+    after: dict[int, list[TaskDependency]] = {}
+    # Few tasks have dependencies: those with a policy.
+    numbers = [row[0] for row in rows if row[-1] is not None]
+    for number, id, status, completed in (yield Query("dependency_of", (numbers,))) if numbers else ():
+        after.setdefault(number, []).append(TaskDependency(id, status, completed))
+    return [_task_record(row[1:], after.get(row[0], [])) for row in rows]
+
+
+def _task_record(row: Row, after: list[TaskDependency]) -> TaskRecord:
     (
         id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
         restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-        started, updated, ended, losses, max_losses, redo,
+        started, updated, ended, losses, max_losses, redo, manual, priority, on_failed,
     ) = row  # fmt: skip
+    # A task that waits for dependencies has not started, and waits for nothing else.
+    open_ = [f"after:{one.task}" for one in after if one.completed is None] if status == "waiting" else []
     check(arguments, checksum, f"the arguments of task {id}")
     given = decode(arguments)
     return TaskRecord(
         id, name, workflow, status, phase, session, parent, bool(auto), bool(halting), progress, note, holder,
-        decode(waits), due, restarts, backoff / 1000, restarted, decode(context), decode(settings), given["arguments"],
-        given["keywords"], _decode_checked(result, result_sum, f"the result of task {id}"), problem(error), created,
-        started, updated, ended, losses, max_losses, [] if redo is None else [one["step"] for one in decode(redo)],
+        open_ or decode(waits), due, restarts, backoff / 1000, restarted, decode(context), decode(settings),
+        given["arguments"], given["keywords"],
+        _decode_checked(result, result_sum, f"the result of task {id}"), problem(error), created, started,
+        updated, ended, losses, max_losses, [] if redo is None else [one["step"] for one in decode(redo)],
+        bool(manual), priority, after, on_failed,
     )  # fmt: skip
 
 

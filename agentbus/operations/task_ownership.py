@@ -15,9 +15,12 @@ from agentbus.errors import AgentBusError, TaskLost, UnknownTask, WorkersLost
 from agentbus.operations.common import fence
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Row, Wake
+from agentbus.operations.task_dependencies import settle_dependents
 
 READY = "tasks"
 """The channel that wakes workers when a task is ready."""
+ITEMS = "tasks/items"
+"""The channel that wakes agents when a work item is ready."""
 ENDED = "tasks/ended"
 T = TypeVar("T")
 _OPEN = frozenset({"running", "retrying", "interrupted", "unknown", "open", "waiting"})
@@ -27,6 +30,11 @@ _RECEIVING = frozenset({"signal", "receive"})
 def worker_channel(agent: str) -> str:
     """Return the channel that wakes a worker about a task it holds, or what it waits for."""
     return f"worker/{agent}"
+
+
+def ready_channel(manual: int | bool) -> str:
+    """Return the channel that wakes workers, or agents that take work items."""
+    return ITEMS if manual else READY
 
 
 def ended_channel(task: str) -> str:
@@ -76,6 +84,13 @@ class HeldTask(msgspec.Struct, frozen=True):
     losses: int
     max_losses: int
     redo: str | None
+    manual: int
+    on_failed: str | None
+
+    @property
+    def ready_channel(self) -> str:
+        """Return the channel that wakes those who may take it."""
+        return ready_channel(self.manual)
 
     @property
     def paused(self) -> bool:
@@ -208,7 +223,7 @@ def release_tasks(tasks: Sequence[HeldTask], reason: str, now: Now, *, lost: boo
         else:
             yield ExecuteMany("step_interrupt", [(task.number,)])
             yield from _release_task(task, facts, now)
-    yield Wake([READY for task in tasks if not task.halting])
+    yield Wake([task.ready_channel for task in tasks if not task.halting])
     yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
     yield from notify_parents(failed, now)
     return failed
@@ -233,7 +248,7 @@ def _fail_lost(task: HeldTask, facts: dict[str, Any], now: Now) -> Op[None]:
     rows = yield Query("step_running", (task.number,))
     at = [key for (key,) in rows]
     yield ExecuteMany("step_interrupt", [(task.number,)])
-    where = f"at step {', '.join(at)}" if at else "between two steps"
+    where = f"at step {', '.join(at)}" if at else f"by {task.holder}" if task.manual else "between two steps"
     losses = task.losses + 1
     if losses == 1:
         lost = "1 worker died or lost its lease"
@@ -269,12 +284,29 @@ def release_all_tasks(reason: str, now: Now) -> Op[None]:
 
 
 def notify_parents(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
-    """Wake the parents, and callers that wait, of sub-tasks that have ended."""
+    """Wake the parents, the dependents, and callers that wait, of tasks that have ended."""
+    if not tasks:
+        return
     yield Wake([ended_channel(task.id) for task in tasks])
+    yield from _wake_parents(tasks, now)
+    yield from notify_dependents([task.id for task in tasks], now)
+
+
+def _wake_parents(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
     parents = [task.parent for task in tasks if task.parent is not None]
     if parents:
         rows = yield Query("task_standing", (parents,))
         yield from make_waiting_ready([HeldTask(*row) for row in rows], now)
+
+
+def notify_dependents(ended: Sequence[str], now: Now) -> Op[None]:
+    """Make those tasks ready that waited only for these, and stop those whose policy demands it."""
+    settled = yield from settle_dependents(ended, now)
+    yield Wake([ready_channel(manual) for _, manual in settled.ready])
+    if settled.stopped:
+        yield Wake([ended_channel(id) for id in settled.stopped])
+        rows = yield Query("task_standing", (list(settled.stopped),))
+        yield from _wake_parents([HeldTask(*row) for row in rows], now)
 
 
 def make_waiting_ready(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
@@ -285,7 +317,7 @@ def make_waiting_ready(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
         yield from record([
             event(now.wall, "task_pending", ("task", task.id), None, before="waiting") for task in waiting
         ])  # fmt: skip
-    yield Wake([READY] * len(waiting))
+    yield Wake([task.ready_channel for task in waiting])
     yield Wake([worker_channel(task.holder) for task in tasks if task.holder is not None])
 
 
@@ -319,7 +351,7 @@ def redo_now(task: HeldTask, redos: Sequence[Redo], now: Now) -> Op[None]:
     yield ExecuteMany("step_interrupt", [(task.number,)])
     yield Query("task_again", (now.wall, task.number))
     yield from wake_holder(task)
-    yield Wake([] if task.halting else [READY])
+    yield Wake([] if task.halting else [task.ready_channel])
 
 
 def apply_redos(task: HeldTask, now: Now, redos: Sequence[Redo] | None = None) -> Op[HeldTask]:
@@ -352,6 +384,7 @@ def supersede_steps(
             members = yield from family(HeldTask(*row))
             stopped = yield from stop_all(members, by, now, reason=f"{task.id} runs again")
             yield Wake([ended_channel(one.id) for one in stopped])
+            yield from notify_dependents([one.id for one in stopped], now)
     received = [(task.number, one.position) for one in void if one.kind in _RECEIVING and one is not named]
     if received:
         yield ExecuteMany("signal_give_back", received)

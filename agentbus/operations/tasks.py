@@ -3,7 +3,7 @@ control."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -16,15 +16,25 @@ from agentbus.errors import AgentBusError, TaskExists, WrongState
 from agentbus.operations.common import closed_session_error, fence
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Wake, gather, operation
+from agentbus.operations.task_dependencies import (
+    Dependencies,
+    Resolved,
+    insert_dependencies,
+    missed_completions,
+    resolve_dependencies,
+    stop_dependent,
+)
 from agentbus.operations.task_ownership import (
-    READY,
     HeldRequest,
     HeldTask,
     Hold,
     apply_redos,
     check_holders,
+    ended_channel,
     for_holders,
+    notify_dependents,
     notify_parents,
+    ready_channel,
     release_tasks,
     released_status,
     task_events,
@@ -79,6 +89,10 @@ class StartRequest(msgspec.Struct, frozen=True):
     parent: str | None = None
     by: str | None = None
     max_losses: int = MAX_LOSSES
+    manual: bool = False
+    """True for a work item, which an agent takes."""
+    priority: int = 5
+    dependencies: Dependencies | None = None
 
     @property
     def data_size(self) -> int:
@@ -197,14 +211,17 @@ def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bo
         Query("task_known", ([request.id for request in requests],)),
         signatures_of(request.workflow for request in requests),
     )
-    known = {id: (workflow, arguments) for id, workflow, arguments in rows}
+    known = {id: (workflow, arguments, bool(manual)) for id, workflow, arguments, manual in rows}
     takes = Signatures(announced)
     fresh: list[StartRequest] = []
+    resolved: dict[str, Resolved] = {}
     outcomes: list[Outcome[bool]] = []
     for request in requests:
         if request.id in known:
-            workflow, arguments = known[request.id]
-            if workflow != request.workflow:
+            workflow, arguments, manual = known[request.id]
+            if manual != request.manual:
+                outcomes.append(TaskExists(task=request.id, differs="a workflow" if request.manual else "no workflow"))
+            elif workflow != request.workflow:
                 outcomes.append(TaskExists(task=request.id, differs="another workflow"))
             elif canonical(arguments) != canonical(request.arguments[0]):
                 outcomes.append(TaskExists(task=request.id, differs="other arguments"))
@@ -216,41 +233,83 @@ def start_task(requests: Sequence[StartRequest], now: Now) -> Op[list[Outcome[bo
             if request.session is None
             else (yield from closed_session_error(request.session, "start a task in it"))
         )
-        error = closed or takes.misfit(request.workflow, request.arguments[0])
+        error = closed or (None if request.manual else takes.misfit(request.workflow, request.arguments[0]))
+        if error is None and request.dependencies is not None:
+            starting = {one.id: "stopped" if _is_stopped(one, resolved) else "pending" for one in fresh}
+            found = yield from resolve_dependencies(request.id, request.dependencies, starting, now)
+            if isinstance(found, Resolved):
+                resolved[request.id] = found
+            else:
+                error = found
         if error is not None:
             outcomes.append(error)
             continue
-        known[request.id] = (request.workflow, request.arguments[0])
+        known[request.id] = (request.workflow, request.arguments[0], request.manual)
         fresh.append(request)
         outcomes.append(True)
-    yield from insert_tasks(fresh, now)
+    yield from insert_tasks(fresh, now, resolved)
     return outcomes
 
 
-def insert_tasks(requests: Sequence[StartRequest], now: Now) -> Op[None]:
-    """Insert new tasks."""
+def _is_stopped(request: StartRequest, resolved: Mapping[str, Resolved]) -> bool:
+    """Return whether a task that starts in this transaction is stopped at once by its policy."""
+    return request.id in resolved and resolved[request.id].stops is not None
+
+
+def insert_tasks(
+    requests: Sequence[StartRequest], now: Now, resolved: Mapping[str, Resolved] | None = None
+) -> Op[None]:
+    """Insert new tasks. ``resolved``: the dependencies of those that have some."""
     if not requests:
         return
+    resolved = resolved or {}
+    blocked = {id for id, found in resolved.items() if found.blocked}
     yield ExecuteMany(
         "task_insert",
         [
             (
-                request.id, request.workflow, request.name, request.session, request.parent, "pending",
-                int(request.auto), now.wall + request.delay if request.delay else 0, request.restarts, request.backoff,
+                request.id, request.workflow, request.name, request.session, request.parent,
+                "waiting" if request.id in blocked else "pending", int(request.auto),
+                None if request.id in blocked else _due(request, now), request.restarts, request.backoff,
                 now.wall, now.wall, request.context, request.settings, request.arguments[1], request.arguments[0],
-                request.max_losses,
+                request.max_losses, int(request.manual), request.priority,
+                None if request.dependencies is None else request.dependencies.on_failed,
+                0 if request.dependencies is None else _due(request, now),
             )
             for request in requests
         ],
     )  # fmt: skip
+    yield from insert_dependencies(resolved)
     yield from record([
         event(
             now.wall, "task_started", ("task", request.id), request.by,
             workflow=request.workflow, session=request.session, parent=request.parent, auto=request.auto,
+            **_item_facts(request),
         )
         for request in requests
     ])  # fmt: skip
-    yield Wake([READY] * len(requests))
+    yield Wake([ready_channel(request.manual) for request in requests if request.id not in blocked])
+    yield from _stop_started([request.id for request in requests if _is_stopped(request, resolved)], resolved, now)
+
+
+def _due(request: StartRequest, now: Now) -> int:
+    """Return the wall time before which a task does not start; 0 if there is none."""
+    return now.wall + request.delay if request.delay else 0
+
+
+def _item_facts(request: StartRequest) -> dict[str, Any]:
+    facts: dict[str, Any] = {"manual": True} if request.manual else {}
+    return facts if request.dependencies is None else {**facts, "after": list(request.dependencies.after)}
+
+
+def _stop_started(ids: Sequence[str], resolved: Mapping[str, Resolved], now: Now) -> Op[None]:
+    """Stop new tasks one of whose dependencies has failed or was stopped before."""
+    rows = (yield Query("dependency_numbers", (list(ids),))) if ids else []
+    for id, number in rows:
+        cause = resolved[id].stops
+        assert cause is not None  # noqa: S101 - these are the ones that have one
+        yield from stop_dependent(number, id, "waiting", cause, now)
+        yield Wake([ended_channel(id)])
 
 
 @operation(durable=False, run_last=True)
@@ -346,9 +405,11 @@ def _detect_clock_change(known: str | None, now: Now) -> Op[bool]:
 
 @operation(durable=False)
 def release_lapsed_tasks(requests: Sequence[None], now: Now) -> Op[list[Outcome[int]]]:
-    """Release tasks whose lease lapsed, where no worker claims; the outcome is their number."""
+    """Release tasks whose lease lapsed, where no worker claims; the outcome is their number. Dependents of tasks that a
+    process of an older version completed are made ready."""
     rows = yield Query("task_lapsed", (now.awake,))
     yield from release_tasks([HeldTask(*row) for row in rows], "its lease ran out", now)
+    yield from notify_dependents((yield from missed_completions(_MAX_SKIPPED, now)), now)
     return [len(rows)] * len(requests)
 
 
@@ -390,7 +451,7 @@ def _release(request: ReleaseRequest, task: HeldTask, now: Now) -> Op[str]:
     facts = {"waits": waits} if waits else {}
     yield from record(task_events([task], f"task_{status}", request.actor.agent, now, **facts))
     # Also workers that wait for the next task that is due.
-    yield Wake([READY] if status == "pending" or due is not None else [])
+    yield Wake([task.ready_channel] if status == "pending" or due is not None else [])
     return status
 
 

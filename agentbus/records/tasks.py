@@ -28,16 +28,34 @@ class TaskProblem(msgspec.Struct, frozen=True):
     others: list[str] = []
 
 
+class TaskDependency(msgspec.Struct, frozen=True):
+    """A task that another one depends on. ``status`` is its present status, ``deleted`` if it is gone; ``completed`` is
+    the time at which it completed, None while the other one waits for it.
+
+    >>> TaskDependency("build-1", "running").completed is None
+    True
+    """
+
+    task: str
+    status: str
+    completed: int | None = None
+
+
 class TaskRecord(msgspec.Struct, frozen=True):
     """A durable task. ``status`` is pending, running, waiting, halted, completed, failed or stopped; ``phase`` is the
     current phase of its workflow; ``halting``: it will halt before its next step.
 
     ``waits`` is the list of things it waits for: ``approval:plan``, ``task:feature-1/3``, ``step:charge`` (a step with
-    an unknown outcome), ``retry:fetch``, ``sleep:2026-11-21T09:00:00Z``, ``signal:payment``, ``message``. ``due`` is
-    the wall time before which no worker takes it (0: now). ``holder`` is its worker. ``restarted`` of ``restarts``
-    automatic restarts were used, the first after ``backoff`` seconds, then doubling. ``losses`` counts the workers that
-    died or lost their lease while running it since its last progress; at ``max_losses`` it fails. ``redo`` lists the
-    steps whose redo waits for concurrent steps. ``error`` is why it failed, until it is resumed.
+    an unknown outcome), ``retry:fetch``, ``sleep:2026-11-21T09:00:00Z``, ``signal:payment``, ``message``,
+    ``after:build-1`` (a dependency that has not completed). ``due`` is the wall time before which no worker takes it
+    (0: now). ``holder`` is its worker. ``restarted`` of ``restarts`` automatic restarts were used, the first after
+    ``backoff`` seconds, then doubling. ``losses`` counts the workers that died or lost their lease while running it
+    since its last progress; at ``max_losses`` it fails. ``redo`` lists the steps whose redo waits for concurrent steps.
+    ``error`` is why it failed, until it is resumed.
+
+    A ``manual`` task is a work item, which an agent takes instead of a worker, those of the highest ``priority`` first.
+    ``after`` lists the tasks that it depends on; when one fails or is stopped, ``on_failed_dependency`` is ``block`` or
+    ``cancel``.
 
     >>> record = await bus.tasks.get("feature-1")                                     # doctest: +SKIP
     >>> record.status, record.phase, record.waits                                     # doctest: +SKIP
@@ -74,6 +92,10 @@ class TaskRecord(msgspec.Struct, frozen=True):
     losses: int = 0
     max_losses: int = MAX_LOSSES
     redo: list[str] = []
+    manual: bool = False
+    priority: int = 5
+    after: list[TaskDependency] = []
+    on_failed_dependency: str | None = None
 
 
 class StepRecord(msgspec.Struct, frozen=True):

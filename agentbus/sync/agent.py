@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentbus.api.receiving import Mailboxes
     from agentbus.api.sending import PayloadChecker
     from agentbus.api.state import State, StateChangeBuilder
+    from agentbus.api.tasks.items import Items
     from agentbus.api.types import Vocabulary
     from agentbus.core.addresses import Address
     from agentbus.engine.interface import Engine
@@ -240,6 +241,15 @@ class BlockingAgent:
         session = require_session(self, session)
         checked = draft(session, name, value, self.bus._max_snapshot, author=self.id, keep=keep, actor=self._actor)
         return self.call(save_document, run(checked.prepare()))
+
+    # Work items
+
+    @cached_property
+    def items(self) -> Items:
+        """The work items that it takes from the list that all agents share; its calls are run by ``bus.do``."""
+        from agentbus.api.tasks.items import Items
+
+        return Items(self, self._listening, self.bus.lease, self.bus._max_payload)
 
     # Progress and end
 

@@ -86,6 +86,8 @@ def fill(places: Places) -> None:
             await session.document("plan").save({"v": 2})
         await bus.tasks.start(asking, id="asking-1")
         await bus.tasks.signal("asking-1", "begin", {"by": "ä"}, signal_id="b-1", by="ada")
+        await bus.tasks.add("review", {"n": 1}, id="review-1", priority=7)
+        await bus.tasks.add("merge", id="merge-1", after=["review-1", "asking-1"], on_failed_dependency="cancel")
         await work_off(bus, asking)
 
     places.on(places.source, live)
@@ -120,6 +122,7 @@ def views(places: Places, url: str) -> dict[str, Any]:
             "documents": [bus.do(plan.record(version)) for version in (1, 2)],
             "steps": bus.do(bus.tasks.steps("asking-1")),
             "events": [event for event in bus.events() if event.kind != "bus_copied"],
+            "tasks": bus.do(bus.tasks.list(limit=1000)).items,
             "policy": bus.read(read_policy, None),
         }
 

@@ -150,6 +150,21 @@ TASKS: list[tuple[str, tuple[str, ...], int]] = [
     ("task query", ("task", "query", "f-1"), 0),
     ("task query nothing", ("task", "query", "f-1", "none"), 4),
     ("send to a task", ("send", "task:f-1", "note", "1"), 0),
+    ("task start --manual", ("task", "start", "--manual", "review", '{"n": 1}', "--id", "r-1"), 0),
+    ("task start --after", ("task", "start", "--manual", "merge", "--id", "m-1", "--after", "r-1"), 0),
+    ("task ready", ("task", "ready", "--manual"), 0),
+    ("task ready nothing", ("task", "ready", "--workflow", "none"), 4),
+    ("task show blocked", ("task", "show", "m-1"), 0),
+    ("task take", ("task", "take"), 0),
+    ("task take --held", ("task", "take", "--held"), 0),
+    ("task take nothing", ("task", "take"), 4),
+    ("task take another's", ("task", "take", "r-1", "--agent", "b"), 1),
+    ("task progress", ("task", "progress", "r-1", "40", "half"), 0),
+    ("task release", ("task", "release", "r-1#1", "--note", "half"), 0),
+    ("task take again", ("task", "take", "r-1"), 0),
+    ("task finish", ("task", "finish", "r-1", '{"ok": true}'), 0),
+    ("task take dependent", ("task", "take"), 0),
+    ("task fail", ("task", "fail", "m-1", "no"), 0),
 ]
 ALL = {"messages": CALLS, "keeping": KEEPING, "tasks": TASKS}
 

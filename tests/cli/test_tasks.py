@@ -52,7 +52,7 @@ def test_a_task_is_started_looked_at_approved_and_waited_for(shell: Shell) -> No
     assert shell.say(*words) == "f-1", "the same once more"
     (row,) = shell.say("task").splitlines()
     assert row.split("\t")[:6] == ["f-1", "feature", "pending", "-", "0", "[]"]
-    assert row.endswith("\tLogin")
+    assert row.endswith("\tLogin\t-\t[]")
     work(shell)
     shown = shell.run("task", "list", "--status", "waiting")
     assert '["approval:plan"]' in shown.out

@@ -29,6 +29,7 @@ Answer = tuple[str, Sequence[Row]]
 
 SELDOM = {
     "agent_cut_off", "agent_suspects", "bus_quotas", "checkpoint_newest_within", "copy_position",
+    "dependency_dependents", "dependency_missed",
     "mailbox_unsubscribed", "process_revive", "session_expected", "session_interrupt", "session_reclaim",
     "session_resume", "state_floors", "state_lengths", "task_held_by", "task_lapsed", "task_open_of_session",
     "task_running",

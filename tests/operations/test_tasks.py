@@ -63,7 +63,7 @@ STATES = ("pending", "running", "waiting", "halted", "completed", "failed", "sto
 
 def task(**changes: Any) -> Row:
     found = HeldTask(
-        7, "t", "w", "T", None, None, "running", None, 0, 0, 0, "a", 3, 0, 1000, 0, None, 0, 5, None,
+        7, "t", "w", "T", None, None, "running", None, 0, 0, 0, "a", 3, 0, 1000, 0, None, 0, 5, None, 0, None,
     )  # fmt: skip
     return msgspec.structs.astuple(msgspec.structs.replace(found, **changes))
 

@@ -52,6 +52,17 @@ async def check_old_tasks(bus: Bus) -> None:
     assert await bus.tasks.steps("begun") == []
     await bus.tasks.run_worker(kept, until_idle=True)
     assert [await bus.tasks.result(id) for id in ("broken", "begun")] == [3, 3]
+    # They can be depended on, and the new columns have their defaults.
+    assert [(record.manual, record.priority, record.after) for record in records.values()] == [(False, 5, [])] * 3
+    await bus.tasks.restart("begun")
+    await bus.tasks.add("review", id="review", after=["done", "begun"])
+    assert (await bus.tasks.start(kept, id="last", after=["review"])).waits == ["after:review"]
+    await bus.tasks.run_worker(kept, until_idle=True)
+    async with bus.agent("reviewer", type="worker") as reviewer:
+        await reviewer.items.take("review")
+        await reviewer.items.finish("review")
+    await bus.tasks.run_worker(kept, until_idle=True)
+    assert await bus.tasks.result("last") == 3
     assert [check for check in await bus.doctor() if check.status == "error"] == []
 
 

@@ -17,12 +17,14 @@ from agentbus.operations import health
 from agentbus.operations.health import SkippedCheck
 from agentbus.operations.processes import read_copy_position, read_writer_load
 from agentbus.operations.protocol import Op
+from agentbus.operations.task_lookups import blocked_tasks
 from agentbus.records import Check
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 _MAX_ROWS = 10_000
+_MAX_BLOCKED = 100
 _MAX_BYTES = 64 * 1024 * 1024
 """Limits on the rows and bytes of each kind of payload that are compared with their checksums, newest first."""
 
@@ -65,6 +67,7 @@ async def run_checks(store: Checkable, limits: CapacityLimits) -> list[Check]:
         found.append(await _check("leases", _leases(store)))
         found.append(await _check("clock", _clock(store)))
         found.append(await _check("expected documents", _expected(store)))
+        found.append(await _check("dependencies", _dependencies(store)))
         if store.home is not None:
             found.append(await _check("room", _room(store, store.home, limits)))
         found += await _unfinished(store)
@@ -204,6 +207,17 @@ async def _unfinished(store: Checkable) -> list[Check | SkippedCheck]:
         return []
     text = f"this is an unfinished copy of {place.source} and cannot be opened"
     return [Check("copy", "error", text, f"finish it: {place.command}")]
+
+
+async def _dependencies(store: Checkable) -> tuple[str, str, str | None]:
+    blocked = await store.read_isolated(blocked_tasks, _MAX_BLOCKED)
+    if not blocked:
+        return "ok", "no task waits for one that failed, was stopped or was deleted", None
+    some = "; ".join(f"{task} waits for {dependency} ({status})" for task, dependency, status in blocked[:5])
+    count = f"{len(blocked)} or more" if len(blocked) == _MAX_BLOCKED else str(len(blocked))
+    verb = "dependency" if count == "1" else "dependencies"
+    fix = "resume the dependency (agentbus task resume), or remove it: agentbus task edit TASK --no-after DEPENDENCY"
+    return "warning", f"{count} {verb} cannot complete: {some}", fix
 
 
 async def _expected(store: Checkable) -> tuple[str, str, str | None]:

@@ -14,6 +14,7 @@ from agentbus.api.tasks.workflow import (
     Workflow,
     WorkflowOnly,
     check_bool,
+    check_task_ids,
     encode_object,
     start_request,
     unbind,
@@ -26,6 +27,7 @@ from agentbus.core.validation import (
     PAGE_SIZE,
     RETRY_DELAY,
     TASK_STATUSES,
+    Priority,
     check_choice,
     check_name,
     check_range,
@@ -48,12 +50,15 @@ from agentbus.operations.task_control import (
     set_auto,
     settle_step,
 )
+from agentbus.operations.task_dependencies import POLICIES, ChangedDependencies, OnFailedDependency
 from agentbus.operations.task_lookups import (
     ApprovalFilter,
+    ReadyFilter,
     TaskFilter,
     get_task,
     list_approvals,
     list_tasks,
+    ready_tasks,
     resumable_tasks,
     task_statistics,
     task_steps,
@@ -231,6 +236,10 @@ class Control:
         max_losses: int | None = None,
         arguments: Sequence[Any] | None = None,
         keywords: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        after: Sequence[str] = (),
+        no_after: Sequence[str] = (),
+        on_failed_dependency: OnFailedDependency | None = None,
         by: str | None = None,
     ) -> TaskRecord:
         """Change the name, context, settings or restart policy of a task. A running worker sees a new context and new
@@ -240,14 +249,19 @@ class Control:
         failed because they were wrong can then be resumed. Finished steps stay finished. If the workflow now calls a
         finished step with other arguments, the task fails with WorkflowChanged, which names the step: redo it.
 
+        ``priority`` is that of a work item. ``after`` adds dependencies to a task that has not started, ``no_after``
+        removes some: without the last open one it starts.
+
         >>> await bus.tasks.edit("feature-1", settings={"model": "small"})            # doctest: +SKIP
+        >>> await bus.tasks.edit("deploy-1", after=["audit-1"], no_after=["build-1"])  # doctest: +SKIP
         >>> await bus.tasks.edit("feature-1", arguments=["Add logout"])               # doctest: +SKIP
         """
-        changes = (name, context, settings, restarts, backoff, max_losses, arguments, keywords)
+        dependencies = _changed_dependencies(after, no_after, on_failed_dependency)
+        changes = (name, context, settings, restarts, backoff, max_losses, arguments, keywords, priority, dependencies)
         if all(one is None for one in changes):
             raise InvalidInput(
                 reason="edit() needs at least one change: name, context, settings, restarts, backoff, max_losses, "
-                "arguments, keywords"
+                "arguments, keywords, priority, after, no_after, on_failed_dependency"
             )
         if arguments is not None and (isinstance(arguments, str) or not isinstance(arguments, Sequence)):
             raise InvalidInput(reason="arguments must be a list: arguments=[…]")
@@ -264,6 +278,8 @@ class Control:
             None if keywords is None else encode_object(keywords, "keywords", limit),
             limit,
             _operator_or_none(by),
+            None if priority is None else check_range(priority, "priority", 0, 9),
+            dependencies,
         )
         return await self._write_arguments(edit_task, request)
 
@@ -300,6 +316,19 @@ class Control:
             None if reason is None else check_text(reason, "reason"),
         )
         return await self._engine.write(decide_approval, request)
+
+
+def _changed_dependencies(
+    after: Sequence[str], no_after: Sequence[str], policy: str | None
+) -> ChangedDependencies | None:
+    """Return the checked changes of dependencies, or None if there are none."""
+    added, removed = check_task_ids(after, "after"), check_task_ids(no_after, "no_after")
+    both = [id for id in added if id in removed]
+    if both:
+        raise InvalidInput(reason=f"after and no_after both name {both[0]}")
+    if policy is not None:
+        check_choice(policy, "on_failed_dependency", POLICIES)
+    return ChangedDependencies(added, removed, policy) if added or removed or policy is not None else None
 
 
 def _check_key(key: object) -> str:
@@ -367,6 +396,8 @@ class Tasks(Control):
         backoff: float = RETRY_DELAY,
         delay: float | None = None,
         max_losses: int = MAX_LOSSES,
+        after: Sequence[str] = (),
+        on_failed_dependency: OnFailedDependency = "block",
     ) -> TaskRecord:
         """Start a task that any worker with this workflow runs. When this returns, the task is committed. Arguments
         that the workflow does not accept raise WrongArguments: they are checked against its function, if given, and
@@ -378,18 +409,64 @@ class Tasks(Control):
         their lease while running it, with no step finished. Starting with an ``id`` is idempotent: after a crash, the
         same id with the same workflow and arguments is the same task.
 
+        The task starts when all tasks of ``after`` have completed; an unknown id raises UnknownTask. If one of them
+        fails or is stopped, ``on_failed_dependency`` decides: ``block`` waits until it completes after all, or is
+        removed by ``edit``; ``cancel`` stops this task.
+
         A type checker checks the positional arguments against the workflow. Keyword arguments of the workflow are given
         as ``keywords={…}``, which is checked at run time only, or with ``workflow.bind(…)``, which is checked.
 
         >>> await bus.tasks.start(feature, "Add login", session="planning-001")       # doctest: +SKIP
         >>> await bus.tasks.start(feature.bind("Add login", model="small"), id="login-1")   # doctest: +SKIP
+        >>> await bus.tasks.start(deploy, after=["build-1", "test-1"])                # doctest: +SKIP
         """
         called, arguments, keywords = unbind(workflow, arguments, keywords)
         request = start_request(
             called, arguments, keywords, self._bus._max_payload, id=id, name=name, session=session, auto=auto,
             context=context, settings=settings, restarts=restarts, backoff=backoff, delay=delay, max_losses=max_losses,
+            after=after, on_failed_dependency=on_failed_dependency,
         )  # fmt: skip
         await self._write_arguments(start_task, request)
+        return await self._record(request.id)
+
+    async def add(
+        self,
+        workflow: str,
+        input: Any = None,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        session: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        priority: int = Priority.NORMAL,
+        restarts: int = 0,
+        backoff: float = RETRY_DELAY,
+        delay: float | None = None,
+        max_losses: int = MAX_LOSSES,
+        after: Sequence[str] = (),
+        on_failed_dependency: OnFailedDependency = "block",
+    ) -> TaskRecord:
+        """Add a work item: a task without code, for an agent to take with ``agent.items.take()`` and to finish.
+
+        ``workflow`` names the kind of work, by which agents can choose; ``input`` is JSON. If it is a text, its first
+        line is the default of ``name``. The item of the highest ``priority`` is taken first, then the oldest. The other
+        options are those of ``start``. An item whose agent fails it is ready again up to ``restarts`` times; one whose
+        agents die fails after ``max_losses`` of them.
+
+        >>> await bus.tasks.add("review", {"file": "login.py"}, priority=7)           # doctest: +SKIP
+        >>> await bus.tasks.add("merge", id="merge-1", after=["review-1"])            # doctest: +SKIP
+        """
+        if name is None and isinstance(input, str):
+            name = input.strip().partition("\n")[0][:MAX_NAME] or None
+        if not isinstance(workflow, str):
+            raise InvalidInput(reason="a work item has no code: pass the name of the kind of work, or use start()")
+        request = start_request(
+            workflow, () if input is None else (input,), None, self._bus._max_payload, id=id, name=name,
+            session=session, auto=False, context=context, settings=None, restarts=restarts, backoff=backoff,
+            delay=delay, max_losses=max_losses, manual=True, priority=priority, after=after,
+            on_failed_dependency=on_failed_dependency,
+        )  # fmt: skip
+        await self._engine.write(start_task, request)
         return await self._record(request.id)
 
     # Reading
@@ -434,6 +511,22 @@ class Tasks(Control):
         ['feature-1']
         """
         return await self._engine.read(resumable_tasks, check_range(limit, "limit", 1, MAX_PAGE))
+
+    async def ready(
+        self, *, workflow: str | None = None, manual: bool | None = None, limit: int = PAGE_SIZE
+    ) -> Sequence[TaskRecord]:
+        """Return the tasks that can be taken now, most urgent first, then oldest: by workers, and work items by agents
+        (``manual``: only items, or only those of workers).
+
+        >>> [task.id for task in await bus.tasks.ready(manual=True)]                  # doctest: +SKIP
+        ['review-2', 'review-1']
+        """
+        wanted = ReadyFilter(
+            name_or_none(workflow, "workflow"),
+            None if manual is None else check_bool(manual, "manual"),
+            check_range(limit, "limit", 1, MAX_PAGE),
+        )
+        return await self._engine.read(ready_tasks, wanted)
 
     async def steps(self, task: str, *, history: bool = False) -> Sequence[StepRecord]:
         """Return the steps of a task in order; with ``history`` also those that a redo has invalidated.

@@ -25,6 +25,8 @@ from typing import (
 from agentbus.core.codec import decode, decode_as, encode, plain
 from agentbus.core.validation import (
     MAX_LOSSES,
+    Priority,
+    check_choice,
     check_name,
     check_names,
     check_range,
@@ -34,6 +36,7 @@ from agentbus.core.validation import (
     reason_text,
 )
 from agentbus.errors import InvalidInput
+from agentbus.operations.task_dependencies import POLICIES, Dependencies, OnFailedDependency
 from agentbus.operations.task_signatures import (
     EITHER,
     KEYWORD,
@@ -55,6 +58,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 MAX_RESTARTS = 1000
 LOSSES_LIMIT = 1000
+MAX_DEPENDENCIES = 1000
 MAX_NAME = 200
 _ID_PREFIX = 110
 _UNTYPED = (None, type(None), Any)
@@ -92,6 +96,10 @@ class StartOptions(ChildOptions, total=False):
     """Approve every request of the task."""
     delay: float | None
     """Seconds before it can be claimed."""
+    after: Sequence[str]
+    """The tasks that must have completed before it starts."""
+    on_failed_dependency: str
+    """What happens when one of them fails or is stopped: ``block`` waits, ``cancel`` stops this task."""
 
 
 class WorkflowOnly:
@@ -318,6 +326,10 @@ def start_request(
     max_losses: int = MAX_LOSSES,
     parent: str | None = None,
     by: str | None = None,
+    manual: bool = False,
+    priority: int = Priority.NORMAL,
+    after: Iterable[str] = (),
+    on_failed_dependency: OnFailedDependency = "block",
 ) -> StartRequest:
     """Return a checked request for a task. Without an id one is generated."""
     title = workflow_name(workflow)
@@ -339,7 +351,26 @@ def start_request(
         parent,
         by,
         check_range(max_losses, "max_losses", 1, LOSSES_LIMIT),
+        manual,
+        check_range(priority, "priority", 0, 9),
+        check_dependencies(after, on_failed_dependency),
     )
+
+
+def check_dependencies(after: Iterable[str], policy: str) -> Dependencies | None:
+    """Return the checked dependencies of a new task, or None if it has none."""
+    ids = check_task_ids(after, "after")
+    checked = check_choice(policy, "on_failed_dependency", POLICIES)
+    return Dependencies(ids, checked) if ids else None
+
+
+def check_task_ids(ids: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return the checked ids of tasks, each once."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InvalidInput(reason=f"{what} must be a list of task ids: {what}=[…]")
+    checked = tuple(dict.fromkeys(check_name(id, "task") for id in ids))
+    check_range(len(checked), f"the number of ids in {what}", 0, MAX_DEPENDENCIES)
+    return checked
 
 
 def encode_object(value: Mapping[str, Any], what: str, limit: int) -> str:

@@ -16,6 +16,8 @@ _TYPES = '"$(agentbus types list 2>/dev/null | cut -f1)"'
 _TASKS = '"$(agentbus task list --limit 1000 2>/dev/null | cut -f1)"'
 _WORKFLOWS = '"$(agentbus task stats 2>/dev/null | grep ^workflow | cut -f2 | sort -u)"'
 _STEPS = '"$(agentbus task show "$third" 2>/dev/null | grep ^step | cut -f2)"'
+_ITEMS = '"$(agentbus task ready --manual --limit 1000 2>/dev/null | cut -f1)"'
+_HELD = '"$(agentbus task take --held 2>/dev/null | cut -f1)"'
 _OPEN = "grep '^approval.*open'"
 _ASKED = f'"$(agentbus task show "$third" 2>/dev/null | {_OPEN} | cut -f2)"'
 _SIGNALS = """"$(agentbus task show "$third" 2>/dev/null | grep '^step.*signal.*waiting' | cut -f2 | cut -d'#' -f1)\""""
@@ -27,6 +29,8 @@ _FURTHER = {
     "task redo": ("t", _STEPS), "task settle": ("t", _STEPS), "task auto": ("t", '"on off"'),
     "task approve": ("t", _ASKED), "task reject": ("t", _ASKED),
     "task signal": ("t", _SIGNALS), "task query": ("t", _VALUES),
+    "task take": ("", _ITEMS), "task finish": ("", _HELD), "task fail": ("", _HELD), "task release": ("", _HELD),
+    "task progress": ("", _HELD),
 }  # fmt: skip
 """Completions after the member of a family ("") or after its id ("t"), where they differ from an id."""
 _BASH = """\
@@ -47,6 +51,7 @@ _agentbus() {{
         --agent|--parent|--sender|--of) found={listed} ;;
         --for) [[ "$name" == wait ]] && found={listed} ;;
         --session) found={sessions} ;;
+        --after|--no-after) [[ "$name" == task && "$member" != log ]] && found={tasks} ;;
         --type) found={types} ;;
         *)
             case "$name" in
@@ -105,7 +110,7 @@ def bash() -> str:
     further = [f'                "{full} {after}") found={known} ;;' for full, (after, known) in _FURTHER.items()]
     return _BASH.format(
         commands=" ".join(TABLE), families="\n".join(families), listed=_LISTED, options="\n".join(options),
-        sessions=_SESSIONS, types=_TYPES, further="\n".join(further),
+        sessions=_SESSIONS, tasks=_TASKS, types=_TYPES, further="\n".join(further),
     )  # fmt: skip
 
 

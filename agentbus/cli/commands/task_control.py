@@ -11,19 +11,25 @@ from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage, echoed
 from agentbus.cli.operators import caller, require_operator
 from agentbus.cli.output import CONFIRMED, Done, Result
-from agentbus.core.validation import RETRY_DELAY
+from agentbus.core.validation import RETRY_DELAY, Priority
+from agentbus.operations.task_dependencies import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from agentbus.records import ApprovalRecord, TaskRecord
 
+_POLICY_HELP = "if a dependency fails or is stopped: wait until it completes (block), or stop the task (cancel)"
 _MAX_WORKERS = 100
 """Workers whose workflows are compared."""
 
 
 def start(call: Call) -> Result:
     given = call.arguments
+    if given.manual:
+        return _add(call)
+    if given.priority is not None:
+        raise Usage(reason="only a work item has a priority", advice="add --manual, or remove --priority")
     if given.auto:
         require_operator(call, "pass approvals automatically")
     made = call.bus.do(
@@ -41,10 +47,43 @@ def start(call: Call) -> Result:
             backoff=given.backoff,
             delay=given.delay,
             max_losses=given.max_losses,
+            after=given.after or (),
+            on_failed_dependency=given.on_failed_dependency,
         )
     )
     _look_for_workers(call, made.workflow)
     return Done(_brief(made), f"started {made.id}", made.id)
+
+
+def _add(call: Call) -> Result:
+    """Add a work item."""
+    given = call.arguments
+    excluded = {"--auto": given.auto, "--keyword": given.keyword, "--settings": given.settings}
+    found = [option for option, value in excluded.items() if value]
+    if found:
+        raise Usage(reason=f"{found[0]} is for workflows: a work item has no code", advice=f"remove {found[0]}")
+    if len(given.argument) > 1:
+        raise Usage(
+            reason=f"unexpected argument {given.argument[1]!r}", advice="a work item has one input: a JSON value"
+        )
+    made = call.bus.do(
+        call.bus.tasks.add(
+            given.workflow,
+            json_value(given.argument[0], as_text=given.text, texts=True) if given.argument else None,
+            id=given.id,
+            name=given.name,
+            session=given.session or _own_session(call),
+            context=json_value(given.context),
+            priority=Priority.NORMAL if given.priority is None else given.priority,
+            restarts=given.restarts,
+            backoff=given.backoff,
+            delay=given.delay,
+            max_losses=given.max_losses,
+            after=given.after or (),
+            on_failed_dependency=given.on_failed_dependency,
+        )
+    )
+    return Done(_brief(made), f"added {made.id}", made.id)
 
 
 def _own_session(call: Call) -> str | None:
@@ -117,7 +156,11 @@ def auto(call: Call) -> Result:
 
 def halt(call: Call) -> Result:
     found = _control(call, call.bus.tasks.halt)
-    return Done(_brief(found), f"halting {found.id} before its next step" if found.halting else f"halted {found.id}")
+    if found.halting and found.manual:
+        when = f"halting {found.id} when {found.holder} releases it"
+    else:
+        when = f"halting {found.id} before its next step" if found.halting else f"halted {found.id}"
+    return Done(_brief(found), when)
 
 
 def continue_(call: Call) -> Result:
@@ -154,8 +197,10 @@ def edit(call: Call) -> Result:
         "name": given.name, "context": json_value(given.context), "settings": json_value(given.settings),
         "restarts": given.restarts, "backoff": given.backoff, "max_losses": given.max_losses,
         "arguments": json_value(given.arguments), "keywords": json_value(given.keywords),
+        "priority": given.priority, "after": given.after or (), "no_after": given.no_after or (),
+        "on_failed_dependency": given.on_failed_dependency,
     }  # fmt: skip
-    if all(value is None for value in changes.values()):
+    if all(value in (None, ()) for value in changes.values()):
         advice = f"options: {', '.join(f'--{name}' for name in changes).replace('_', '-')}"
         raise Usage(reason="no change given", advice=advice)
     if changes["arguments"] is not None and not isinstance(changes["arguments"], list):
@@ -171,7 +216,8 @@ def _control(call: Call, control: Callable[..., Coroutine[Any, Any, TaskRecord]]
 
 
 def _directed(call: Call, task: TaskRecord, sentence: str) -> Result:
-    _look_for_workers(call, task.workflow)
+    if not task.manual:
+        _look_for_workers(call, task.workflow)
     return Done(_brief(task), sentence)
 
 
@@ -231,9 +277,13 @@ def _rejected(parser: ArgumentParser) -> None:
 
 def _start(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("workflow", help="name of the workflow; any worker that has it runs the task")
+    add("workflow", help="name of the workflow; any worker that has it runs the task. With --manual, the kind of work")
     add("argument", nargs="*", help=f"arguments, each {JSON_HELP}")
     text_option(parser)
+    add("--manual", action="store_true", help="add a work item, which an agent takes: agentbus task take")
+    add("--priority", type=int, metavar="N", help="of a work item: 0 to 9, 9 is the most urgent (default 5)")
+    add("--after", action="append", metavar="ID", help="start when this task has completed; can be repeated")
+    add("--on-failed-dependency", choices=POLICIES, default="block", help=_POLICY_HELP)
     add("--keyword", action="append", metavar="NAME=JSON", help="keyword argument; can be repeated")
     add("--id", metavar="ID", help="task id; the same id returns the same task (default: a new id)")
     add("--name", metavar="TEXT", help="display name (default: the workflow)")
@@ -289,6 +339,10 @@ def _edit(parser: ArgumentParser) -> None:
     add("--max-losses", type=int, metavar="N", help="workers in a row that can be lost before the task fails")
     add("--arguments", metavar="JSON", help="arguments, a JSON array; not while a worker runs the task")
     add("--keywords", metavar="JSON", help="keyword arguments, a JSON object; not while a worker runs the task")
+    add("--priority", type=int, metavar="N", help="priority of a work item, 0 to 9")
+    add("--after", action="append", metavar="ID", help="add a dependency, until the task has started; can be repeated")
+    add("--no-after", action="append", metavar="ID", help="remove a dependency; can be repeated")
+    add("--on-failed-dependency", choices=POLICIES, help=_POLICY_HELP)
     _by(parser)
 
 
@@ -299,8 +353,9 @@ _GUARD = (
 
 COMMANDS = {
     "task start": Command(
-        start, "Start a task, which any worker with the workflow runs. It is on disk when the command returns."
-        " Arguments that no running worker's version of the workflow accepts are rejected.",
+        start, "Start a task, which any worker with the workflow runs; with --manual, a work item that an agent takes."
+        " It is on disk when the command returns. Arguments that no running worker's version of the workflow accepts"
+        " are rejected. With --after it starts when those tasks have completed.",
         "agentbus task start feature --text 'Add login' --id feature-1", _start, output="plain output: its id",
     ),
     "task approve": Command(
@@ -344,8 +399,8 @@ COMMANDS = {
         "agentbus task restart feature-1", _controlled, output=CONFIRMED,
     ),
     "task edit": Command(
-        edit, "Change the name, context, settings, restarts or arguments of a task. Finished steps stay finished: a"
-        " step that is then called with other arguments fails the task; redo it.",
+        edit, "Change the name, context, settings, restarts, arguments, priority or dependencies of a task. Finished"
+        " steps stay finished: a step that is then called with other arguments fails the task; redo it.",
         "agentbus task edit feature-1 --settings '{\"model\": \"small\"}'", _edit, output=CONFIRMED,
     ),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import paging, seconds, watch_options
 from agentbus.cli.commands.task_control import COMMANDS as CONTROL_COMMANDS
+from agentbus.cli.commands.task_items import COMMANDS as ITEM_COMMANDS
 from agentbus.cli.commands.task_signals import COMMANDS as SIGNAL_COMMANDS
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import FAILED, NOTHING, missing
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "id", "workflow", "status:status", "phase", "progress:percent", "waits:json", "session", "updated:time", "name",
+    "holder", "after:json",
 )  # fmt: skip
 ASKED = ("task", "kind", "name", "since:time", "expires:time", "command:command")
 _WAITS = ("waiting", "pending")
-_PLAIN = "plain output: id, workflow, status, phase, progress, waits (JSON), session, updated, name"
+_PLAIN = (
+    "plain output: id, workflow, status, phase, progress, waits (JSON), session, updated, name, holder, after (JSON)"
+)
 
 
 def listed(call: Call) -> Result | int:
@@ -58,9 +62,11 @@ def _seen(task: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal: waits as text, and the name only if it differs from the workflow."""
     from agentbus.api.overview import describe_waits
 
+    after = {one["task"]: one["status"] for one in task["after"]}
     return {
         "id": task["id"], "workflow": task["workflow"], "status:status": task["status"],
-        "waits for:reason": describe_waits(task["waits"]) if task["status"] in _WAITS else None, "phase": task["phase"],
+        "waits for:reason": describe_waits(task["waits"], after) if task["status"] in _WAITS else None,
+        "phase": task["phase"], "holder": task["holder"],
         "progress:percent": task["progress"], "session": task["session"], "updated:time": task["updated"],
         "name:prose": None if task["name"] == task["workflow"] else task["name"],
     }  # fmt: skip
@@ -251,3 +257,4 @@ COMMANDS = {
 }  # fmt: skip
 COMMANDS.update(CONTROL_COMMANDS)
 COMMANDS.update(SIGNAL_COMMANDS)
+COMMANDS.update(ITEM_COMMANDS)

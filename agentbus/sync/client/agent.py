@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentbus.core.addresses import Address
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint, CheckpointSummary
+    from agentbus.sync.client.items import Items
     from agentbus.sync.client.message import Message
     from agentbus.sync.client.state import State
     from agentbus.sync.client.unit import Unit
@@ -181,6 +182,14 @@ class Agent(Wrapper[api.Agent], wraps=api.Agent):
         ...     unit.send("reviewer-1", "note", {"text": "done"})
         """
         return cast("Unit", self._wrap(self._inner.unit()))
+
+    @property
+    def items(self) -> Items:
+        """The work items that it takes from the list that all agents share.
+
+        >>> item = agent.items.take(workflow="review", timeout=60)              # doctest: +SKIP
+        """
+        return cast("Items", self._wrap(self._inner.items))
 
     @property
     def state(self) -> State:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from agentbus.api.tasks import client as api
 from agentbus.api.tasks.client import _UNSET
-from agentbus.core.validation import LEASE, MAX_LOSSES, PAGE_SIZE, RETRY_DELAY
+from agentbus.core.validation import LEASE, MAX_LOSSES, PAGE_SIZE, RETRY_DELAY, Priority
 from agentbus.sync.client.base import Wrapper, unwrap
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from agentbus.api.tasks.client import T, Ts
     from agentbus.api.tasks.workflow import BoundWorkflow, StartOptions, Workflow, WorkflowOnly
+    from agentbus.operations.task_dependencies import OnFailedDependency
     from agentbus.records import ApprovalRecord, Page, SignalReceipt, StepRecord, TaskChange, TaskRecord, TaskStatistics
     from agentbus.sync.client.agent import Agent
 
@@ -136,6 +137,10 @@ class Control(Wrapper[api.Control], wraps=api.Control):
         max_losses: int | None = None,
         arguments: Sequence[Any] | None = None,
         keywords: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        after: Sequence[str] = (),
+        no_after: Sequence[str] = (),
+        on_failed_dependency: OnFailedDependency | None = None,
         by: str | None = None,
     ) -> TaskRecord:
         """Change the name, context, settings or restart policy of a task. A running worker sees a new context and new
@@ -145,7 +150,11 @@ class Control(Wrapper[api.Control], wraps=api.Control):
         failed because they were wrong can then be resumed. Finished steps stay finished. If the workflow now calls a
         finished step with other arguments, the task fails with WorkflowChanged, which names the step: redo it.
 
+        ``priority`` is that of a work item. ``after`` adds dependencies to a task that has not started, ``no_after``
+        removes some: without the last open one it starts.
+
         >>> bus.tasks.edit("feature-1", settings={"model": "small"})            # doctest: +SKIP
+        >>> bus.tasks.edit("deploy-1", after=["audit-1"], no_after=["build-1"])  # doctest: +SKIP
         >>> bus.tasks.edit("feature-1", arguments=["Add logout"])               # doctest: +SKIP
         """
         return self._call(
@@ -159,6 +168,10 @@ class Control(Wrapper[api.Control], wraps=api.Control):
             max_losses=max_losses,
             arguments=arguments,
             keywords=keywords,
+            priority=priority,
+            after=after,
+            no_after=no_after,
+            on_failed_dependency=on_failed_dependency,
             by=by,
         )
 
@@ -213,6 +226,8 @@ class Tasks(Control, wraps=api.Tasks):
         backoff: float = RETRY_DELAY,
         delay: float | None = None,
         max_losses: int = MAX_LOSSES,
+        after: Sequence[str] = (),
+        on_failed_dependency: OnFailedDependency = "block",
     ) -> TaskRecord:
         """Start a task that any worker with this workflow runs. When this returns, the task is committed. Arguments
         that the workflow does not accept raise WrongArguments: they are checked against its function, if given, and
@@ -224,11 +239,16 @@ class Tasks(Control, wraps=api.Tasks):
         their lease while running it, with no step finished. Starting with an ``id`` is idempotent: after a crash, the
         same id with the same workflow and arguments is the same task.
 
+        The task starts when all tasks of ``after`` have completed; an unknown id raises UnknownTask. If one of them
+        fails or is stopped, ``on_failed_dependency`` decides: ``block`` waits until it completes after all, or is
+        removed by ``edit``; ``cancel`` stops this task.
+
         A type checker checks the positional arguments against the workflow. Keyword arguments of the workflow are given
         as ``keywords={…}``, which is checked at run time only, or with ``workflow.bind(…)``, which is checked.
 
         >>> bus.tasks.start(feature, "Add login", session="planning-001")       # doctest: +SKIP
         >>> bus.tasks.start(feature.bind("Add login", model="small"), id="login-1")   # doctest: +SKIP
+        >>> bus.tasks.start(deploy, after=["build-1", "test-1"])                # doctest: +SKIP
         """
         return cast(
             "TaskRecord",
@@ -247,7 +267,53 @@ class Tasks(Control, wraps=api.Tasks):
                 backoff=backoff,
                 delay=delay,
                 max_losses=max_losses,
+                after=after,
+                on_failed_dependency=on_failed_dependency,
             ),
+        )
+
+    def add(
+        self,
+        workflow: str,
+        input: Any = None,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        session: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        priority: int = Priority.NORMAL,
+        restarts: int = 0,
+        backoff: float = RETRY_DELAY,
+        delay: float | None = None,
+        max_losses: int = MAX_LOSSES,
+        after: Sequence[str] = (),
+        on_failed_dependency: OnFailedDependency = "block",
+    ) -> TaskRecord:
+        """Add a work item: a task without code, for an agent to take with ``agent.items.take()`` and to finish.
+
+        ``workflow`` names the kind of work, by which agents can choose; ``input`` is JSON. If it is a text, its first
+        line is the default of ``name``. The item of the highest ``priority`` is taken first, then the oldest. The other
+        options are those of ``start``. An item whose agent fails it is ready again up to ``restarts`` times; one whose
+        agents die fails after ``max_losses`` of them.
+
+        >>> bus.tasks.add("review", {"file": "login.py"}, priority=7)           # doctest: +SKIP
+        >>> bus.tasks.add("merge", id="merge-1", after=["review-1"])            # doctest: +SKIP
+        """
+        return self._call(
+            self._inner.add,
+            workflow,
+            input,
+            id=id,
+            name=name,
+            session=session,
+            context=context,
+            priority=priority,
+            restarts=restarts,
+            backoff=backoff,
+            delay=delay,
+            max_losses=max_losses,
+            after=after,
+            on_failed_dependency=on_failed_dependency,
         )
 
     def get(self, task: str) -> TaskRecord | None:
@@ -290,6 +356,17 @@ class Tasks(Control, wraps=api.Tasks):
         ['feature-1']
         """
         return self._call(self._inner.resumable, limit=limit)
+
+    def ready(
+        self, *, workflow: str | None = None, manual: bool | None = None, limit: int = PAGE_SIZE
+    ) -> Sequence[TaskRecord]:
+        """Return the tasks that can be taken now, most urgent first, then oldest: by workers, and work items by agents
+        (``manual``: only items, or only those of workers).
+
+        >>> [task.id for task in bus.tasks.ready(manual=True)]                  # doctest: +SKIP
+        ['review-2', 'review-1']
+        """
+        return self._call(self._inner.ready, workflow=workflow, manual=manual, limit=limit)
 
     def steps(self, task: str, *, history: bool = False) -> Sequence[StepRecord]:
         """Return the steps of a task in order; with ``history`` also those that a redo has invalidated.

@@ -14,6 +14,7 @@ UNION ALL SELECT 'pool_members', count(*) FROM pool_members
 UNION ALL SELECT 'subscriptions', count(*) FROM subscriptions
 UNION ALL SELECT 'messages', count(*) FROM messages
 UNION ALL SELECT 'tasks', count(*) FROM tasks
+UNION ALL SELECT 'dependencies', count(*) FROM dependencies
 UNION ALL SELECT 'steps', count(*) FROM steps
 UNION ALL SELECT 'approvals', count(*) FROM approvals
 UNION ALL SELECT 'signals', count(*) FROM signals
@@ -179,6 +180,16 @@ FROM tasks WHERE number > $1 ORDER BY number LIMIT $2;
 -- Insert copied tasks.
 INSERT INTO tasks (/* columns: tasks */)
 VALUES (/* values: tasks */);
+
+-- name: copy_read_dependencies
+-- The next dependencies of tasks.
+SELECT /* columns: dependencies */
+FROM dependencies WHERE (task, dependency) > ($1, $2) ORDER BY task, dependency LIMIT $3;
+
+-- name: copy_write_dependencies
+-- Insert copied dependencies of tasks.
+INSERT INTO dependencies (/* columns: dependencies */)
+VALUES (/* values: dependencies */);
 
 -- name: copy_sizes_steps
 -- The length of the next steps.

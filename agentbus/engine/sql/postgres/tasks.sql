@@ -5,7 +5,8 @@ SELECT ready.number, ready.id, ready.workflow, ready.name, ready.session, ready.
     ready.arguments, ready.generation, ready.losses
 FROM unnest($1::text[]) AS wanted (workflow)
 CROSS JOIN LATERAL (
-    SELECT * FROM tasks WHERE tasks.workflow = wanted.workflow AND tasks.due = 0 ORDER BY tasks.number LIMIT $2
+    SELECT * FROM tasks WHERE tasks.workflow = wanted.workflow AND tasks.due = 0 AND tasks.manual = 0
+    ORDER BY tasks.number LIMIT $2
 ) AS ready
 ORDER BY ready.number
 LIMIT $2;

@@ -5,7 +5,7 @@ SELECT ready.number, ready.id, ready.workflow, ready.name, ready.session, ready.
     ready.arguments, ready.generation, ready.losses
 FROM json_each($1) AS wanted
 JOIN tasks AS ready ON ready.number IN (
-    SELECT number FROM tasks WHERE workflow = wanted.value AND due = 0 ORDER BY number LIMIT $2
+    SELECT number FROM tasks WHERE workflow = wanted.value AND due = 0 AND manual = 0 ORDER BY number LIMIT $2
 )
 ORDER BY ready.number
 LIMIT $2;
