@@ -25,8 +25,8 @@ execute() {
         message=$(receive)
         IFS=$'\t' read -r lease _ type sender part <<< "$message"
         if [ "$type" = control ]; then
-            agentbus ack "$lease"
-            agentbus complete
+            agentbus ack "$lease" > /dev/null
+            agentbus complete > /dev/null
             return
         fi
         agentbus progress 50 "building $part for $sender"
@@ -68,7 +68,7 @@ coordinate() {
     done
     wait "${team[@]}"
     team=()
-    agentbus complete
+    agentbus complete > /dev/null
     echo "results:"
     agentbus state list --of builds | cut -f 1,6
     echo "status:"

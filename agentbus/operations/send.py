@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -178,7 +178,7 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
 
 
 def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
-    names: dict[str, set[str]] = {kind: set() for kind in ("agent", "task", *_MAILBOXES)}
+    names: dict[str, set[str]] = {kind: set() for kind in ("agent", "pool", "topic", "operator", "task")}
     names["agent"].update(request.actor.agent for request in requests)
     types: set[str] = set()
     ids: set[str] = set()
@@ -193,7 +193,7 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
                 kind = "operator" if _is_person(to) else to.kind if to.kind in _KINDS else "topic"
                 names[kind].add(to.name)
     queries = [agent_status_query(names["agent"]), Query("type_known", ("message", list(types))), Query("bus_quotas")]
-    queries += [Query(query, (list(names[kind]),)) for kind, query in _MAILBOXES.items() if names[kind]]
+    queries += _mailbox_queries(names)
     if ids:
         queries.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from gather(*queries)))
@@ -215,8 +215,16 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
 
 
 _KINDS = frozenset({"agent", "pool", "topic", "task"})
-_MAILBOXES = {"pool": "pool_mailbox", "topic": "topic_mailboxes", "operator": "mailbox_of_operators"}
-"""The queries for the mailboxes of recipients that are not agents, in the order of their answers."""
+
+
+def _mailbox_queries(names: dict[str, set[str]]) -> Iterator[Query]:
+    """Yield the queries for the mailboxes of recipients that are not agents."""
+    if names["pool"]:
+        yield Query("pool_mailbox", (list(names["pool"]),))
+    if names["topic"]:
+        yield Query("topic_mailboxes", (list(names["topic"]),))
+    if names["operator"]:
+        yield Query("mailbox_of_operators", (list(names["operator"]),))
 
 
 def _is_person(to: Address) -> bool:

@@ -80,7 +80,7 @@ def test_a_failed_dependency_cancels_if_that_was_asked_for(shell: Shell) -> None
         (("task", "start", "fix", "--priority", "3"), 2, "usage"),
         (("task", "start", "--manual", "fix", "1", "2"), 2, "usage"),
         (("task", "start", "--manual", "fix", "--auto"), 2, "usage"),
-        (("task", "start", "fix", "--after", "nothing"), 1, "unknown_task"),
+        (("task", "start", "fix", "--after", "nothing"), 4, "unknown_task"),
         (("task", "edit", "one", "--after", "two"), 1, "dependency_cycle"),
         (("task", "take", "task"), 1, "not_an_item"),
         (("task", "take", "two"), 1, "wrong_state"),

@@ -93,12 +93,12 @@ def test_a_task_says_why_it_waits_and_receives_what_the_shell_sends(shell: Shell
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (("task", "signal", "none", "go"), 1, "unknown_task"),
+        (("task", "signal", "none", "go"), 4, "unknown_task"),
         (("task", "signal", "o-1", "two words"), 2, "invalid_name"),
         (("task", "signal", "o-1", "go", "{"), 2, "invalid_json"),
         (("task", "query", "o-1", "none"), 4, "not_exposed"),
         (("task", "query", "none"), 4, "unknown_task"),
-        (("--agent", "a", "send", "task:none", "note"), 1, "unknown_task"),
+        (("--agent", "a", "send", "task:none", "note"), 4, "unknown_task"),
     ],
 )
 def test_what_cannot_be_sent_or_read_is_refused_by_name(

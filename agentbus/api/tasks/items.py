@@ -94,14 +94,23 @@ class WorkItem:
     ...     await item.finish({"approved": True})
     """
 
+    task: TaskRecord
+    """Its record, as it was taken."""
+    id: str
+    """Its id."""
+    name: str
+    """Its display name."""
+    workflow: str
+    """The kind of work."""
+    lease: str
+    """Names the item and this lease, for calls of other processes of the agent: ``review-1#2``."""
+
     def __init__(self, items: Items, task: TaskRecord, lease: int, duration: int, taken: int) -> None:
         self.task = task
         self.id = task.id
         self.name = task.name
         self.workflow = task.workflow
         self.lease = f"{task.id}#{lease}"
-        """Names the item and this lease, for calls of other processes of the agent: ``review-1#2``."""
-
         self._settled = False
         self._duration = duration
         """Milliseconds of the lease."""

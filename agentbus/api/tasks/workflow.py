@@ -99,7 +99,7 @@ class StartOptions(ChildOptions, total=False):
     after: Sequence[str]
     """The tasks that must have completed before it starts."""
     on_failed_dependency: str
-    """What happens when one of them fails or is stopped: ``block`` waits, ``cancel`` stops this task."""
+    """``block`` waits when one of them fails or is stopped, ``cancel`` stops this task."""
 
 
 class WorkflowOnly:

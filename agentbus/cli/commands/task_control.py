@@ -197,17 +197,18 @@ def edit(call: Call) -> Result:
         "name": given.name, "context": json_value(given.context), "settings": json_value(given.settings),
         "restarts": given.restarts, "backoff": given.backoff, "max_losses": given.max_losses,
         "arguments": json_value(given.arguments), "keywords": json_value(given.keywords),
-        "priority": given.priority, "after": given.after or (), "no_after": given.no_after or (),
+        "priority": given.priority, "after": given.after, "no_after": given.no_after,
         "on_failed_dependency": given.on_failed_dependency,
     }  # fmt: skip
-    if all(value in (None, ()) for value in changes.values()):
+    if all(value is None for value in changes.values()):
         advice = f"options: {', '.join(f'--{name}' for name in changes).replace('_', '-')}"
         raise Usage(reason="no change given", advice=advice)
-    if changes["arguments"] is not None and not isinstance(changes["arguments"], list):
+    if not isinstance(changes["arguments"], list | None):
         advice = "pass a JSON array: --arguments '[…]'"
         raise Usage(reason="arguments must be a list", advice=advice)
+    changes = {name: value for name, value in changes.items() if value is not None}
     found = call.bus.do(call.bus.tasks.edit(given.task, **changes, by=caller(call)))
-    changed = ", ".join(name for name, value in changes.items() if value is not None)
+    changed = ", ".join(changes)
     return Done(_brief(found), f"changed {changed} of {found.id}")
 
 

@@ -220,7 +220,7 @@ COMMANDS = {
         show, "Show a task: what it waits for, its steps with status, times and attempts, its approvals and sub-tasks,"
         " and the commands that let it continue. With --watch until it has ended.",
         "agentbus task show feature-1 --watch", _show,
-        output="plain output: by the first column\n  task, field, value\n"
+        output="plain output: by the first column\n  task, name, value\n"
         "  step, key, kind (step, task, phase, checkpoint, sleep, until, signal, receive, expose), status,"
         " attempt, failures, progress, started, finished,"
         " child, superseded, error (JSON)\n"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agentbus.api.tasks.items import T
+    from agentbus.records import TaskRecord
 
 
 class WorkItem(BlockWrapper[api.WorkItem, "WorkItem"], wraps=api.WorkItem):
@@ -29,6 +30,31 @@ class WorkItem(BlockWrapper[api.WorkItem, "WorkItem"], wraps=api.WorkItem):
     """
 
     __slots__ = ()
+
+    @property
+    def task(self) -> TaskRecord:
+        """Its record, as it was taken."""
+        return self._inner.task
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._inner.id
+
+    @property
+    def name(self) -> str:
+        """Its display name."""
+        return self._inner.name
+
+    @property
+    def workflow(self) -> str:
+        """The kind of work."""
+        return self._inner.workflow
+
+    @property
+    def lease(self) -> str:
+        """Names the item and this lease, for calls of other processes of the agent: ``review-1#2``."""
+        return self._inner.lease
 
     @property
     def input(self) -> Any:

@@ -70,6 +70,10 @@ ROWS: dict[str, dict[str, Any]] = {
         "expires": 0, "created": 0, "decided": 0, "decided_by": "ada", "checksum": 0, "shown": "1", "seen": 0,
         "ending": 1,
     },
+    "signals": {
+        "id": 900, "task": 900, "name": "go", "signal_id": "s", "sender": "ada", "position": 1, "created": 0,
+        "checksum": 0, "value": "1",
+    },
     "workflows": {"workflow": "w", "agent": "a", "signature": "[]"},
 }  # fmt: skip
 
@@ -184,6 +188,10 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "auto": [1, 2, -1, None], "notify": ["", "x" * 141], "expires": NO_TIME, "created": [*NO_TIME, None],
         "decided": [*NO_TIME, None], "decided_by": ["", "x" * 201, None], "checksum": ["x", None],
         "shown": [*NO_JSON, None], "seen": [-1, "x"], "ending": [-1, "x"],
+    },
+    "signals": {
+        "task": ["x", None], "name": NO_NAME, "signal_id": ["", "x" * 129], "sender": ["", "x" * 201],
+        "position": [0, "x"], "created": [*NO_TIME, None], "checksum": ["x", None], "value": [*NO_JSON, None],
     },
     "workflows": {"workflow": NO_NAME, "agent": [None], "signature": NO_LIST},
 }  # fmt: skip

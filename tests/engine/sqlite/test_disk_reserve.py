@@ -45,10 +45,10 @@ async def main():
         told["first refusal"] = outcomes[-1]
         together = await asyncio.gather(*(attempt(a.send("a", "note", "y" * 20_000)) for _ in range(20)))
         told["together"] = sorted(set(together))
-        unit = a.unit().open()
+        unit = a.unit()._begin()
         unit.send("a", "note", "z" * 20_000)
         unit.progress(50)
-        told["unit"] = await attempt(unit.commit())
+        told["unit"] = await attempt(unit._commit())
         told["sent"] = outcomes.count("sent") + together.count("sent") + 1
         told["stored"] = sum((await bus.stats()).messages.values())
         told["progress"] = (await bus.agents.get("a")).progress
