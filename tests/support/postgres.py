@@ -126,7 +126,9 @@ class Server:
         if self._process is not None:
             pid = self._process.pid
             for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-                os.kill(int(child), number)
+                # A process of the server may end meanwhile.
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), number)
             os.kill(pid, number)
 
     def restart(self, how: signal.Signals = signal.SIGINT) -> None:
