@@ -75,8 +75,8 @@ async def test_retention_killed_at_any_moment_loses_nothing(
 ) -> None:
     path = short / "bus"
     rng = random.Random(20_261_116)
-    # A portion is written to the archive, synced and removed in one transaction.
-    messages, portion = scale((1_000, 50), (10_000, 500))
+    # A portion is written to the archive, synced and removed in one transaction. A session here weighs 57 rows.
+    messages, portion = scale((1_000, 60), (10_000, 500))
     await finished(path, messages)
     before = everything(path)
     killed = 0
