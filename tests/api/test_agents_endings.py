@@ -42,6 +42,7 @@ async def test_an_exception_with_any_text_fails_the_agent_and_propagates(bus: Bu
     assert record.error.startswith("ZeroDivisionError: ")
 
 
+@pytest.mark.one_engine
 async def test_leaving_the_block_by_cancellation_stops_the_agent(bus: Bus) -> None:
     with anyio.CancelScope() as scope:
         async with bus.agent("a", type="worker"):
@@ -51,6 +52,7 @@ async def test_leaving_the_block_by_cancellation_stops_the_agent(bus: Bus) -> No
     assert (await known(bus, "a")).status == "stopped"
 
 
+@pytest.mark.one_engine
 async def test_cancelling_its_task_stops_the_agent(bus: Bus, clock: FakeClock) -> None:
     async def live() -> None:
         async with bus.agent("a", type="worker") as a:
@@ -64,6 +66,7 @@ async def test_cancelling_its_task_stops_the_agent(bus: Bus, clock: FakeClock) -
     assert (await known(bus, "a")).status == "stopped"
 
 
+@pytest.mark.one_engine
 async def test_ctrl_c_stops_the_agent(bus: Bus) -> None:
     with pytest.raises(KeyboardInterrupt):
         async with bus.agent("a", type="worker"):
@@ -71,6 +74,7 @@ async def test_ctrl_c_stops_the_agent(bus: Bus) -> None:
     assert (await known(bus, "a")).status == "stopped"
 
 
+@pytest.mark.one_engine
 async def test_an_agent_that_ended_itself_inside_the_block_stays_as_it_ended(bus: Bus) -> None:
     async with bus.agent("a", type="worker") as a:
         await a.fail("cannot be done")
@@ -88,6 +92,7 @@ async def test_the_block_of_an_agent_that_was_taken_over_ends_with_an_error(bus:
         assert (await known(bus, "a")).status == "running"
 
 
+@pytest.mark.one_engine
 async def test_an_exception_in_the_block_of_a_fenced_agent_is_what_propagates(bus: Bus, engine: Engine) -> None:
     async with engine.connect() as elsewhere:
         with pytest.raises(ZeroDivisionError):
@@ -181,6 +186,7 @@ async def test_a_parent_is_notified_when_its_child_fails(bus: Bus) -> None:
     assert message.priority >= 7
 
 
+@pytest.mark.one_engine
 async def test_a_parent_is_notified_when_the_block_of_its_child_raises(bus: Bus) -> None:
     parent = await worker(bus, "parent")
     with pytest.raises(ValueError, match="bad"):
@@ -213,6 +219,7 @@ async def test_a_child_without_a_living_parent_can_fail(bus: Bus) -> None:
     assert await count(bus) == 0
 
 
+@pytest.mark.one_engine
 @each("text", ["nul \0", "lone \ud800", "x" * 200_000, None, 5])
 async def test_a_refused_error_text_does_not_end_the_agent(bus: Bus, text: str) -> None:
     a = await worker(bus, "a", takeover=True)

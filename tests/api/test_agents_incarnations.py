@@ -43,6 +43,7 @@ async def test_a_registered_agent_has_all_its_given_attributes(bus: Bus) -> None
     assert record.process is not None
 
 
+@pytest.mark.one_engine
 async def test_the_name_of_an_agent_defaults_to_its_id(bus: Bus) -> None:
     await worker(bus, "a")
     record = await known(bus, "a")
@@ -238,6 +239,7 @@ async def test_pools_and_topics_of_an_earlier_incarnation_are_kept_only_after_a_
     assert await nothing_for(await worker(bus, "a"))
 
 
+@pytest.mark.one_engine
 async def test_the_handle_exposes_the_identity_of_its_agent(bus: Bus) -> None:
     a = await worker(bus, "a")
     assert (a.id, a.epoch, a.session) == ("a", 1, None)

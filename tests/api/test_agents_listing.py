@@ -119,6 +119,7 @@ async def test_the_attributes_of_an_agent_can_be_changed(bus: Bus, clock: FakeCl
     assert (record.load, record.capabilities, record.model) == (0, [], "new")
 
 
+@pytest.mark.one_engine
 @each(
     ("changes", "expected"),
     [
@@ -259,6 +260,7 @@ async def test_declaring_a_pool_or_topic_again_is_harmless(bus: Bus) -> None:
     assert (await a.publish("t", "note")).delivered == 0
 
 
+@pytest.mark.one_engine
 async def test_only_pools_and_topics_can_be_declared(bus: Bus) -> None:
     for wrong in ("p", None, 5):
         with pytest.raises(InvalidInput):

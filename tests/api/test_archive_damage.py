@@ -140,6 +140,7 @@ async def test_a_tampered_line_is_reported_and_the_others_are_restored(
             assert not [check for check in await bus.doctor() if check.status == "error"]
 
 
+@pytest.mark.one_engine
 async def test_a_line_over_the_size_limit_is_refused(bus: Bus, clock: FakeClock, tmp_path: Path) -> None:
     archive = await full(bus, clock)
     async with agentbus.connect(tmp_path / "other", clock=clock, max_payload=10, max_snapshot=9) as other:
@@ -180,6 +181,7 @@ async def test_the_data_of_a_refused_session_is_refused_too(bus: Bus, clock: Fak
     assert (await known(bus, "a")).session is None
 
 
+@pytest.mark.one_engine
 async def test_garbage_between_the_lines_is_reported(bus: Bus, clock: FakeClock) -> None:
     def garbage(lines: list[dict[str, Any]]) -> list[Any]:
         return [
@@ -207,6 +209,7 @@ async def portions(bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) 
     return Path(report.archive)
 
 
+@pytest.mark.one_engine
 async def test_a_torn_end_loses_only_the_last_portion(
     bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +221,7 @@ async def test_a_torn_end_loses_only_the_last_portion(
     assert "truncated" in report.problems[0].reason
 
 
+@pytest.mark.one_engine
 async def test_a_damaged_portion_loses_only_itself(bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = await portions(bus, clock, monkeypatch)
     data = bytearray(archive.read_bytes())
@@ -276,6 +280,7 @@ async def test_a_path_that_is_not_a_file_is_refused(bus: Bus, tmp_path: Path) ->
             await bus.import_archive(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.one_engine
 async def test_retention_removes_nothing_if_the_archive_cannot_be_written(bus: Bus, clock: FakeClock) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", 1)

@@ -114,6 +114,7 @@ async def test_every_call_on_a_closed_bus_is_a_named_error(engine: Engine) -> No
         assert (await again.stats()).messages == {"queued": 1}
 
 
+@pytest.mark.one_engine
 async def test_every_call_on_an_unopened_bus_is_a_named_error(engine: Engine) -> None:
     bus = engine.connect()
     for call in (
@@ -132,6 +133,7 @@ async def test_a_bus_cannot_be_opened_twice(bus: Bus) -> None:
     await bus.stats()
 
 
+@pytest.mark.one_engine
 async def test_a_closed_bus_cannot_be_opened_again(engine: Engine) -> None:
     bus = engine.connect()
     async with bus:

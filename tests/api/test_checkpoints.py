@@ -82,6 +82,7 @@ async def test_the_newest_counts_of_a_name_or_of_all(bus: Bus) -> None:
     assert (await restored(b, "m")).snapshot == -3
 
 
+@pytest.mark.one_engine
 async def test_a_snapshot_is_that_of_the_moment_of_the_call(bus: Bus) -> None:
     """Small or so large that it is looked through on a thread: what changes later is not in it, or only wholly."""
     a = await worker(bus, "a")
@@ -94,6 +95,7 @@ async def test_a_snapshot_is_that_of_the_moment_of_the_call(bus: Bus) -> None:
         assert (await restored(a)).snapshot == {"text": "x" * size, "n": 1}
 
 
+@pytest.mark.one_engine
 async def test_structs_tuples_and_dates_are_saved_as_json(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.checkpoint("n", {"t": (1, 2), "page": agentbus.records.Page([1])})
@@ -302,6 +304,7 @@ async def test_a_unit_that_fails_saves_nothing(bus: Bus) -> None:
     assert await a.restore() is None
 
 
+@pytest.mark.one_engine
 async def test_a_unit_whose_file_is_missing_writes_nothing_and_releases_the_message(bus: Bus, tmp_path: Path) -> None:
     a = await worker(bus, "a")
     receipt = await a.send("a", "note", 1)
@@ -345,6 +348,7 @@ async def test_concurrent_units_are_batched_and_stay_independent(bus: Bus) -> No
     assert len(await queued(bus, "a0")) == 8
 
 
+@pytest.mark.one_engine
 async def test_a_unit_checks_a_checkpoint_at_once(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with a.unit() as unit:
@@ -356,6 +360,7 @@ async def test_a_unit_checks_a_checkpoint_at_once(bus: Bus) -> None:
     assert (await restored(a)).snapshot == "good"
 
 
+@pytest.mark.one_engine
 async def test_the_snapshot_of_a_unit_is_that_of_the_moment_of_the_call(bus: Bus) -> None:
     a = await worker(bus, "a")
     value = {"n": 1}

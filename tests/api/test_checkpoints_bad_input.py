@@ -78,6 +78,7 @@ async def test_the_size_of_a_snapshot_is_limited_exactly(bus: Bus, a: Agent) -> 
     assert found.snapshot == text
 
 
+@pytest.mark.one_engine
 async def test_the_limit_counts_bytes_and_can_be_set(engine: Engine) -> None:
     async with engine.connect(max_snapshot=12) as bus:
         a = await worker(bus, "a")
@@ -211,6 +212,7 @@ async def test_a_unit_that_is_over_takes_no_checkpoint(a: Agent) -> None:
         unit.checkpoint("n", 1)
 
 
+@pytest.mark.one_engine
 @each(
     "options",
     [

@@ -65,6 +65,7 @@ async def test_files_are_kept_by_path_size_and_hash(bus: Bus, a: Agent, root: Pa
     assert await bus.checkpoints.verify(saved.id, str(root)) == await bus.checkpoints.verify(saved, root)
 
 
+@pytest.mark.one_engine
 async def test_the_root_defaults_to_the_working_directory(
     bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ async def test_the_root_defaults_to_the_working_directory(
     assert [file.path for file in found.files] == ["plan.md"]
 
 
+@pytest.mark.one_engine
 async def test_a_root_may_itself_be_reached_through_a_link(bus: Bus, a: Agent, root: Path) -> None:
     link = root.parent / "link"
     link.symlink_to(root)
@@ -86,6 +88,7 @@ async def test_a_root_may_itself_be_reached_through_a_link(bus: Bus, a: Agent, r
     assert await verified(bus, saved.id, root) == {"plan.md": "ok"}
 
 
+@pytest.mark.one_engine
 async def test_paths_are_kept_in_one_form_and_once(a: Agent, root: Path) -> None:
     paths = ["docs//design.md", "./docs/./design.md", "docs/design.md", ".//plan.md"]
     saved = await a.checkpoint("n", 1, files=paths, root=root)
@@ -236,6 +239,7 @@ async def test_a_root_that_is_no_directory_is_named(bus: Bus, a: Agent, root: Pa
         assert refused.value.root == str(place)
 
 
+@pytest.mark.one_engine
 async def test_a_missing_working_directory_matters_only_for_relative_paths(
     bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +256,7 @@ async def test_a_missing_working_directory_matters_only_for_relative_paths(
         await bus.checkpoints.verify(1)
 
 
+@pytest.mark.one_engine
 async def test_there_is_a_limit_to_the_number_of_files(bus: Bus, a: Agent, root: Path) -> None:
     async with refusing(bus, a, OutOfRange) as refused:
         await a.checkpoint("n", 1, files=[f"file-{n}" for n in range(10_001)], root=root)
@@ -266,6 +271,7 @@ async def test_there_is_a_limit_to_the_number_of_files(bus: Bus, a: Agent, root:
 # Verifying
 
 
+@pytest.mark.one_engine
 async def test_verifying_reports_changed_and_missing_files(bus: Bus, a: Agent, root: Path) -> None:
     names = ["same", "longer", "rewritten", "gone", "linked", "linked-inside", "directory", "pipe", "replaced"]
     for name in names:
@@ -300,6 +306,7 @@ async def test_verifying_reports_changed_and_missing_files(bus: Bus, a: Agent, r
     assert (await verified(bus, saved.id, root))["docs/design.md"] == "vanished"
 
 
+@pytest.mark.one_engine
 async def test_an_unreadable_file_is_reported_as_neither_changed_nor_missing(
     bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +326,7 @@ async def test_an_unreadable_file_is_reported_as_neither_changed_nor_missing(
     assert refused.value.reason == "Permission denied"
 
 
+@pytest.mark.one_engine
 async def test_only_a_checkpoint_can_be_verified(bus: Bus, a: Agent, root: Path) -> None:
     with pytest.raises(UnknownCheckpoint):
         await bus.checkpoints.verify(99, root)
@@ -328,6 +336,7 @@ async def test_only_a_checkpoint_can_be_verified(bus: Bus, a: Agent, root: Path)
     assert await bus.checkpoints.verify(await a.checkpoint("none", 1), root / "missing") == []
 
 
+@pytest.mark.one_engine
 async def test_no_descriptor_is_left_open(a: Agent, bus: Bus, root: Path) -> None:
     (root / "link").symlink_to("plan.md")
     before = len(os.listdir("/dev/fd"))

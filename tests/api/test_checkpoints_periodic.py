@@ -69,6 +69,7 @@ async def test_a_block_is_saved_at_every_interval_and_at_its_end(
     assert await saved(bus) == [1, 2, 3, 4], "the block is over"
 
 
+@pytest.mark.one_engine
 async def test_an_unchanged_snapshot_is_not_saved_again(bus: Bus, a: Agent, clock: FakeClock) -> None:
     work = Work()
     async with a.checkpoint_every(10, work.state):
@@ -94,6 +95,7 @@ async def test_only_the_newest_are_kept(bus: Bus, a: Agent, clock: FakeClock) ->
     assert await saved(bus, "mine") == [-1]
 
 
+@pytest.mark.one_engine
 async def test_after_an_exception_nothing_more_is_saved(bus: Bus, a: Agent, clock: FakeClock) -> None:
     work = Work()
     with pytest.raises(ValueError, match="stop"):
@@ -105,6 +107,7 @@ async def test_after_an_exception_nothing_more_is_saved(bus: Bus, a: Agent, cloc
     assert await saved(bus) == [0]
 
 
+@pytest.mark.one_engine
 async def test_a_cancelled_block_ends_at_once_and_saves_nothing_more(bus: Bus, a: Agent, clock: FakeClock) -> None:
     work = Work()
     inside = asyncio.Event()
@@ -123,6 +126,7 @@ async def test_a_cancelled_block_ends_at_once_and_saves_nothing_more(bus: Bus, a
     assert await saved(bus) == []
 
 
+@pytest.mark.one_engine
 async def test_a_failing_function_is_logged_and_called_again(
     bus: Bus, a: Agent, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -137,6 +141,7 @@ async def test_a_failing_function_is_logged_and_called_again(
         assert await saved(bus) == [0]
 
 
+@pytest.mark.one_engine
 async def test_a_snapshot_that_cannot_be_saved_is_logged_and_the_next_one_is(
     bus: Bus, a: Agent, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +153,7 @@ async def test_a_snapshot_that_cannot_be_saved_is_logged_and_the_next_one_is(
     assert await saved(bus) == [1]
 
 
+@pytest.mark.one_engine
 async def test_leaving_the_block_raises_if_the_last_checkpoint_cannot_be_saved(bus: Bus, a: Agent) -> None:
     work = Work()
     work.problem = ZeroDivisionError("oh no")
@@ -178,6 +184,7 @@ async def test_a_fenced_agent_saves_nothing_more_and_gets_an_error(
     assert await saved(bus) == [0]
 
 
+@pytest.mark.one_engine
 async def test_nothing_is_saved_after_the_agent_ended_in_the_block(bus: Bus, a: Agent) -> None:
     work = Work()
     async with a.checkpoint_every(10, work.state):
@@ -185,6 +192,7 @@ async def test_nothing_is_saved_after_the_agent_ended_in_the_block(bus: Bus, a: 
     assert await saved(bus) == []
 
 
+@pytest.mark.one_engine
 async def test_a_function_that_never_returns_does_not_delay_the_end(bus: Bus, a: Agent, clock: FakeClock) -> None:
     calls = 0
 
@@ -217,6 +225,7 @@ async def test_a_bus_that_is_closed_inside_the_block_ends_it_quietly(
     assert work.asked <= 1
 
 
+@pytest.mark.one_engine
 async def test_a_function_that_swallows_its_cancellation_does_not_delay_the_end(bus: Bus, clock: FakeClock) -> None:
     making = asyncio.Event()
 

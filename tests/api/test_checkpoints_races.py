@@ -84,6 +84,7 @@ async def test_a_file_swapped_for_the_database_between_check_and_open_is_not_clo
         assert (database.st_dev, database.st_ino) not in closed
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("target", ["docs", "design.md"])
 async def test_a_file_swapped_for_a_link_between_check_and_open_is_not_followed(
     bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch, target: str
@@ -105,6 +106,7 @@ async def test_a_file_swapped_for_a_link_between_check_and_open_is_not_followed(
     assert await nothing_saved(bus)
 
 
+@pytest.mark.one_engine
 async def test_a_file_swapped_for_a_pipe_does_not_block(
     bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +144,7 @@ def _rewrite(file: Path) -> None:
     os.utime(file, ns=(0, 0))
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("change", [_append, _truncate, _rewrite])
 async def test_a_file_that_changes_while_it_is_read_is_noticed(
     bus: Bus, a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None]
@@ -164,6 +167,7 @@ async def test_a_file_that_changes_while_it_is_read_is_noticed(
     assert await nothing_saved(bus)
 
 
+@pytest.mark.one_engine
 async def test_a_cancelled_caller_stops_the_reading(a: Agent, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that never ends would keep the process from exiting."""
     reading, ended = threading.Event(), threading.Event()

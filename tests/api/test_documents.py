@@ -75,6 +75,7 @@ async def test_a_value_is_read_as_it_was_saved(session: Session, value: Any) -> 
     assert type(await document.latest("default")) is type(value)
 
 
+@pytest.mark.one_engine
 async def test_a_missing_document_gives_the_default(session: Session) -> None:
     assert await session.document("x").latest() is None
     assert await session.document("x").latest([]) == []
@@ -86,6 +87,7 @@ async def test_a_missing_document_gives_the_default(session: Session) -> None:
     assert await document.latest() is None, "a saved null is a value"
 
 
+@pytest.mark.one_engine
 async def test_a_value_is_read_as_a_type(session: Session) -> None:
     document = session.document("plan")
     assert await document.latest(as_=Plan) is None
@@ -101,6 +103,7 @@ async def test_a_value_is_read_as_a_type(session: Session) -> None:
             await document.latest(as_=odd)
 
 
+@pytest.mark.one_engine
 async def test_a_document_is_what_its_value_was_when_it_was_saved(session: Session) -> None:
     """A large one is checked on a thread, while the caller continues."""
     value: list[Any] = [LARGE]
@@ -293,6 +296,7 @@ async def test_a_fenced_agent_cannot_save(bus: Bus, session: Session) -> None:
     await new.complete()
 
 
+@pytest.mark.one_engine
 async def test_an_agent_without_a_session_has_no_documents(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with a.unit() as unit:
@@ -329,6 +333,7 @@ async def test_units_that_save_at_once_each_save(bus: Bus, session: Session) -> 
 # Files
 
 
+@pytest.mark.one_engine
 async def test_the_newest_version_is_written_to_a_file_that_only_its_owner_reads(
     session: Session, tmp_path: Path
 ) -> None:
@@ -347,6 +352,7 @@ async def test_the_newest_version_is_written_to_a_file_that_only_its_owner_reads
     assert os.listdir(tmp_path) == ["plan.json"], "no temporary file is left"
 
 
+@pytest.mark.one_engine
 async def test_a_relative_path_is_below_the_working_directory(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +362,7 @@ async def test_a_relative_path_is_below_the_working_directory(
     assert (tmp_path / "plan.json").read_text() == "1\n"
 
 
+@pytest.mark.one_engine
 async def test_an_old_file_is_replaced_as_a_whole_and_a_link_is_not_followed(session: Session, tmp_path: Path) -> None:
     await session.document("plan").save("new")
     other = tmp_path / "other.json"
@@ -366,6 +373,7 @@ async def test_an_old_file_is_replaced_as_a_whole_and_a_link_is_not_followed(ses
     assert (link.is_symlink(), link.read_text(), other.read_text()) == (False, '"new"\n', "untouched")
 
 
+@pytest.mark.one_engine
 async def test_a_document_that_is_not_there_is_not_exported(session: Session, tmp_path: Path) -> None:
     with pytest.raises(UnknownDocument) as unknown:
         await session.document("plan", default={}).export(tmp_path / "plan.json")
@@ -373,6 +381,7 @@ async def test_a_document_that_is_not_there_is_not_exported(session: Session, tm
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.one_engine
 async def test_a_path_that_cannot_be_written_is_a_named_error(session: Session, tmp_path: Path) -> None:
     await session.document("plan").save(1)
     (tmp_path / "directory").mkdir()
@@ -388,6 +397,7 @@ async def test_a_path_that_cannot_be_written_is_a_named_error(session: Session, 
     assert os.listdir(tmp_path / "directory") == []
 
 
+@pytest.mark.one_engine
 @each("path", [None, 5, "a\0b", b"bytes\0", object(), "\ud800x"])
 async def test_an_invalid_path_is_refused(session: Session, path: Any) -> None:
     await session.document("plan").save(1)

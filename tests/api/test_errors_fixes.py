@@ -111,6 +111,7 @@ async def test_a_producer_has_one_expected_document(bus: Bus, a: Agent, owed: An
     assert await bus.sessions.get("s") is None
 
 
+@pytest.mark.one_engine
 async def test_the_fix_of_an_invalid_payload_points_to_the_last_definition(bus: Bus, a: Agent) -> None:
     await bus.define("plan", schema={"required": ["documents"]})
     await a.send("a", "note")
@@ -130,6 +131,7 @@ async def test_the_error_of_an_unsupported_payload_names_the_supported_types(bus
     assert "declared type" in (misbuilt.value.fix or "")
 
 
+@pytest.mark.one_engine
 async def test_every_not_found_and_wrong_state_error_has_a_fix(bus: Bus, a: Agent) -> None:
     await a.send("a", "note", message_id="alive")
     calls: list[tuple[Callable[[], Awaitable[object]], type[AgentBusError], str]] = [
@@ -145,6 +147,7 @@ async def test_every_not_found_and_wrong_state_error_has_a_fix(bus: Bus, a: Agen
         assert said in (refused.value.fix or "")
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_a_refused_pause_names_the_status_it_needs(bus: Bus) -> None:
     async with bus.session("planning", id="s") as session:
         await session.pause()

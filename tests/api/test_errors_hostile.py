@@ -114,6 +114,7 @@ EXPECTED: dict[type[Hostile], str] = {
 KINDS = list(EXPECTED)
 
 
+@pytest.mark.one_engine
 async def test_the_message_that_the_exception_interrupts_is_settled(bus: Bus) -> None:
     for number, (kind, text) in enumerate(EXPECTED.items()):
         agent, session = f"a{number}", f"s{number}"
@@ -129,6 +130,7 @@ async def test_the_message_that_the_exception_interrupts_is_settled(bus: Bus) ->
         assert (record.status, record.error) == ("failed", text)
 
 
+@pytest.mark.one_engine
 async def test_serve_handles_the_next_message(bus: Bus, clock: FakeClock) -> None:
     a = await worker(bus, "a")
     seen: list[int] = []
@@ -155,6 +157,7 @@ def _brief(record: logging.LogRecord) -> bool:
     return record.exc_info is None or record.exc_info[0] is not Endless
 
 
+@pytest.mark.one_engine
 async def test_tasks_and_their_steps_fail(bus: Bus, clock: FakeClock) -> None:
     @agentbus.workflow("hostile")
     async def flow(task: Task, number: int) -> None:
@@ -199,6 +202,7 @@ class Unshown:
         raise SystemExit(5)
 
 
+@pytest.mark.one_engine
 async def test_a_value_that_cannot_be_shown_is_refused_by_a_named_error(bus: Bus) -> None:
     unshown: Any = Unshown()
     with pytest.raises(InvalidName, match="cannot be shown"):
@@ -208,6 +212,7 @@ async def test_a_value_that_cannot_be_shown_is_refused_by_a_named_error(bus: Bus
         await a.send_many([unshown])
 
 
+@pytest.mark.one_engine
 async def test_an_answer_that_cannot_be_shown_resumes_nothing(engine: Engine) -> None:
     await interrupted(engine, "s", "a")
     unshown: Any = Unshown()

@@ -128,6 +128,7 @@ class Choice(msgspec.Struct):
     kind: Literal["a", "b"]
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_an_unreadable_payload_does_not_contain_it(bus: Bus, engine: Engine) -> None:
     a = await worker(bus, "a")
     await bus.define(Choice)
@@ -144,6 +145,7 @@ async def test_the_error_of_an_unreadable_payload_does_not_contain_it(bus: Bus, 
     assert SECRET not in str(await trail(bus))
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_a_value_of_the_wrong_type_does_not_contain_it(bus: Bus) -> None:
     async with bus.session("planning", id="s") as session:
         a = await worker(bus, "a", session="s")
@@ -158,6 +160,7 @@ async def test_the_error_of_a_value_of_the_wrong_type_does_not_contain_it(bus: B
     assert SECRET not in str(await trail(bus))
 
 
+@pytest.mark.one_engine
 async def test_the_error_of_a_sum_out_of_range_does_not_contain_it(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.state.set("n", 2**63 - 12_345)

@@ -253,6 +253,7 @@ async def test_versions_of_documents_never_repeat_after_an_import(bus: Bus, tmp_
         assert (await session.document("d").save("new")).version == 5
 
 
+@pytest.mark.one_engine
 async def test_an_export_that_is_cancelled_leaves_nothing(bus: Bus, tmp_path: Path) -> None:
     a = await worker(bus, "a")
     await a.send_many([("a", "note", os.urandom(20).hex()) for _ in range(600)])
@@ -266,6 +267,7 @@ async def test_an_export_that_is_cancelled_leaves_nothing(bus: Bus, tmp_path: Pa
         (tmp_path / "x.jsonl.gz").unlink(missing_ok=True)
 
 
+@pytest.mark.one_engine
 async def test_the_next_export_removes_leftovers_of_a_killed_export_and_no_other_file(bus: Bus, tmp_path: Path) -> None:
     begun: set[Path] = set()
     await bus.export(tmp_path / "x.jsonl.gz", progress=lambda *_: begun.update(tmp_path.glob(".agentbus-export-*")))
@@ -281,6 +283,7 @@ async def test_the_next_export_removes_leftovers_of_a_killed_export_and_no_other
     assert [file.exists() for file in (left, held, others)] == [False, True, True]
 
 
+@pytest.mark.one_engine
 async def test_the_doctor_knows_what_a_killed_export_left_in_the_archives(bus: Bus) -> None:
     folder = bus._engine.directory / "archive"
     folder.mkdir(parents=True)
@@ -298,6 +301,7 @@ async def test_the_doctor_knows_what_a_killed_export_left_in_the_archives(bus: B
     assert not left.exists()
 
 
+@pytest.mark.one_engine
 async def test_an_export_is_not_put_among_the_files_of_a_bus(bus: Bus, tmp_path: Path) -> None:
     home = bus._engine.directory
     for path in (home, home / "bus.db-journal", home / "bells" / "x", tmp_path / "x-wal"):

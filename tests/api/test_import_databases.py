@@ -76,6 +76,7 @@ async def test_an_unfinished_task_waits_for_an_operator_and_resumes_where_it_was
     assert called == ["code"], "what was planned is not planned again"
 
 
+@pytest.mark.one_engine
 async def test_an_imported_decision_without_a_step_is_not_requested_again(bus: Bus, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "decided.db", isolation_level=None)
     connection.executescript("""
@@ -94,6 +95,7 @@ async def test_an_imported_decision_without_a_step_is_not_requested_again(bus: B
     assert (await task_of(bus, "t-9")).result is True
 
 
+@pytest.mark.one_engine
 async def test_tasks_of_any_shape_are_imported_or_reported(bus: Bus, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "odd.db", isolation_level=None)
     connection.executescript("""
@@ -165,6 +167,7 @@ async def test_an_open_message_must_fit_what_its_type_promises(bus: Bus, tmp_pat
     assert any("shout" in problem.reason for problem in report.problems)
 
 
+@pytest.mark.one_engine
 @pytest.mark.parametrize("log", [False, True])
 async def test_a_database_is_never_written(bus: Bus, tmp_path: Path, log: bool) -> None:
     path = coordination(tmp_path / "c.db")
@@ -181,6 +184,7 @@ async def test_a_database_is_never_written(bus: Bus, tmp_path: Path, log: bool) 
     writer.close()
 
 
+@pytest.mark.one_engine
 async def test_a_database_in_another_shape(bus: Bus, tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "odd.db", isolation_level=None)
     connection.executescript("""
@@ -211,6 +215,7 @@ async def test_a_database_in_another_shape(bus: Bus, tmp_path: Path) -> None:
     assert (await stored(bus, "u-2")).payload == {"base64": "AP8="}
 
 
+@pytest.mark.one_engine
 async def test_a_value_that_is_too_large_does_not_block_the_others(
     bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ async def test_a_list_or_map_of_agents(bus: Bus, tmp_path: Path, shape: str) -> 
     await unchanged_by_another(bus, tmp_path / "agent_state.json", 1 if shape == "one" else 2)
 
 
+@pytest.mark.one_engine
 async def test_an_invalid_entry_of_a_list_is_named_and_the_others_are_imported(bus: Bus, tmp_path: Path) -> None:
     entries = [agent("a"), 7, agent("b", agent_id=None), agent("c", progress=-5, load_percentage=1e9), None]
     write(tmp_path / "agent_state.json", entries)
@@ -106,6 +107,7 @@ async def test_an_invalid_entry_of_a_list_is_named_and_the_others_are_imported(b
     assert ((await known(bus, "c")).progress, (await known(bus, "c")).load) == (0, 100)
 
 
+@pytest.mark.one_engine
 async def test_a_file_of_an_agent_knows_more_than_a_list(bus: Bus, tmp_path: Path) -> None:
     write(tmp_path / "agent_state.json", {"a": "running"})
     write(tmp_path / "agents" / "a.json", agent("a"))
@@ -168,6 +170,7 @@ async def test_outputs_are_documents_of_the_session_in_the_same_folder(bus: Bus,
     assert [record.version for record in await opened.document("metrics_state").history()] == [2, 1]
 
 
+@pytest.mark.one_engine
 async def test_outputs_without_a_session_get_one_of_their_own(bus: Bus, tmp_path: Path) -> None:
     folder = tmp_path / "my state"
     write(folder / "last_planning_output.json", {"plan": [1]})
@@ -241,11 +244,13 @@ async def test_existing_state_is_never_overwritten(bus: Bus, tmp_path: Path) -> 
     assert await bus.state("imported").get("x-1705314600") == "mine"
 
 
+@pytest.mark.one_engine
 async def test_an_agents_file_with_a_timestamp_in_its_name_is_an_agent(bus: Bus, tmp_path: Path) -> None:
     write(tmp_path / "agent-1705314600.json", agent("a"))
     assert (await bus.import_path(tmp_path)).imported == {"agent": 1}
 
 
+@pytest.mark.one_engine
 async def test_invalid_names_are_changed_and_stay_distinct(bus: Bus, tmp_path: Path) -> None:
     entries = [agent(id, parent_agent_id="the boss") for id in ("a b", "a-b", "a\tb", "session:x", "pool:p", "é" * 300)]
     write(tmp_path / "agent_state.json", [*entries, agent("x", agent_type="Log Watcher!")])
@@ -260,6 +265,7 @@ async def test_invalid_names_are_changed_and_stay_distinct(bus: Bus, tmp_path: P
     await unchanged_by_another(bus, tmp_path, 7)
 
 
+@pytest.mark.one_engine
 async def test_times_of_several_kinds(bus: Bus, tmp_path: Path) -> None:
     spellings = [
         "2024-01-15T10:30:00Z", "2024-01-15T11:30:00+01:00", 1705314600, 1705314600000, 1705314600.0, "1705314600",
@@ -276,6 +282,7 @@ async def test_times_of_several_kinds(bus: Bus, tmp_path: Path) -> None:
     assert (await bus.import_path(tmp_path / "b")).imported == {"agent": len(wrong)}
 
 
+@pytest.mark.one_engine
 async def test_unrecognised_files_are_named(bus: Bus, tmp_path: Path) -> None:
     write(tmp_path / "package.json", {"name": "x"})
     (tmp_path / "README.md").write_text("hello")
@@ -287,6 +294,7 @@ async def test_unrecognised_files_are_named(bus: Bus, tmp_path: Path) -> None:
     assert [event async for event in bus.events()] == []
 
 
+@pytest.mark.one_engine
 async def test_progress_is_reported_to_the_end(bus: Bus, tmp_path: Path) -> None:
     for number in range(5):
         write(tmp_path / f"{number}.json", agent(f"a{number}"))

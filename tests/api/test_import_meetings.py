@@ -23,6 +23,7 @@ def interrupted(folder: Path, **fields: Any) -> None:
     write(folder / "current_session.json", session(current_meeting=meeting, active_agents=active, **fields))
 
 
+@pytest.mark.one_engine
 async def test_all_active_agents_take_part(bus: Bus, tmp_path: Path) -> None:
     interrupted(tmp_path)
     assert (await bus.import_path(tmp_path)).imported["participant"] == 5
@@ -71,6 +72,7 @@ async def test_the_participants_and_the_name_of_a_meeting_are_imported(
     assert {(record.status, record.session) for record in agents} == {("spawning", ID)}
 
 
+@pytest.mark.one_engine
 async def test_active_agents_with_a_status_of_their_own(bus: Bus, tmp_path: Path) -> None:
     active = {"a": {"status": "done"}, "b": {"status": "running"}}
     write(tmp_path / "current_session.json", session(active_agents=active))
@@ -121,6 +123,7 @@ async def test_the_meeting_and_the_session_are_read_alike(
     assert (await bus.import_path(tmp_path)).imported == {}
 
 
+@pytest.mark.one_engine
 async def test_the_order_is_completed_current_team_active_from_either_file(bus: Bus, tmp_path: Path) -> None:
     inner = {"active_agents": ["g"], "team": ["e"], "current_agent": "c", "agents_completed": ["a"]}
     outer = {"active_agents": ["h", "a"], "team": ["f"], "current_agent": "d", "agents_completed": {"b": {"n": 1}}}
@@ -132,6 +135,7 @@ async def test_the_order_is_completed_current_team_active_from_either_file(bus: 
     assert (await known(bus, "b")).status == "completed"
 
 
+@pytest.mark.one_engine
 async def test_a_file_without_a_status_does_not_hide_a_member(bus: Bus, tmp_path: Path) -> None:
     """Neither a file of its own nor a list of agents: its session says that it was at work."""
     write(tmp_path / "current_session.json", session())
@@ -143,6 +147,7 @@ async def test_a_file_without_a_status_does_not_hide_a_member(bus: Bus, tmp_path
     assert (await (await bus.recovery.plan(ID)).resume()).agents == ["planner-1", "risk-assessor"]
 
 
+@pytest.mark.one_engine
 async def test_a_member_without_a_name_is_reported(bus: Bus, tmp_path: Path) -> None:
     write(tmp_path / "current_session.json", session(active_agents=["a", {"type": "planner"}], current_meeting=None))
     report = await bus.import_path(tmp_path)
@@ -150,6 +155,7 @@ async def test_a_member_without_a_name_is_reported(bus: Bus, tmp_path: Path) -> 
     assert (await (await bus.recovery.plan(ID)).resume()).remaining == {"meeting": ["a"]}
 
 
+@pytest.mark.one_engine
 async def test_a_session_of_last_year_is_inactive_since_then(bus: Bus, tmp_path: Path) -> None:
     """Also if all files were written just now, by a copy or a clone."""
     interrupted(tmp_path, start_time="2020-01-15T10:00:00Z", last_update="2020-01-15T12:00:00Z")

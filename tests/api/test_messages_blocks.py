@@ -264,6 +264,7 @@ async def test_the_lease_can_be_extended_inside_the_block(bus: Bus, clock: FakeC
     assert (await stored(bus, message.message_id)).status == "acked"
 
 
+@pytest.mark.one_engine
 async def test_a_block_that_is_open_cannot_be_entered_again(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note")
@@ -275,6 +276,7 @@ async def test_a_block_that_is_open_cannot_be_entered_again(bus: Bus) -> None:
     assert (await stored(bus, message.message_id)).status == "acked"
 
 
+@pytest.mark.one_engine
 async def test_a_generator_closed_in_the_block_releases_the_message(bus: Bus) -> None:
     """Its last step is run by another task than its first."""
     a = await worker(bus, "a")
@@ -292,6 +294,7 @@ async def test_a_generator_closed_in_the_block_releases_the_message(bus: Bus) ->
     assert (record.status, record.attempts) == ("queued", 0)
 
 
+@pytest.mark.one_engine
 async def test_blocks_may_be_left_in_another_order_than_they_were_entered(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send_many([("a", "note", 1), ("a", "note", 2)])

@@ -105,6 +105,7 @@ async def test_nothing_is_before_the_first_message(bus: Bus) -> None:
     assert (await bus.messages.list(cursor="0")).items == []
 
 
+@pytest.mark.one_engine
 @each("sender", [5, "nul\0", "\ud800", b"a", {"a"}])
 async def test_an_invalid_sender_is_refused(bus: Bus, sender: Any) -> None:
     with pytest.raises(OutOfRange):

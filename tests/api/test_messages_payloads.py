@@ -86,6 +86,7 @@ async def test_a_payload_up_to_the_limit_is_taken(bus: Bus) -> None:
     assert (await take(a)).payload == text
 
 
+@pytest.mark.one_engine
 async def test_a_payload_over_the_limit_is_refused(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with refusing(bus, a, PayloadTooLarge) as refused:
@@ -95,6 +96,7 @@ async def test_a_payload_over_the_limit_is_refused(bus: Bus) -> None:
     assert "max_payload" in (refused.value.fix or "")
 
 
+@pytest.mark.one_engine
 async def test_the_limit_counts_bytes_not_characters(engine: Engine) -> None:
     async with engine.connect(max_payload=10) as bus:
         a = await worker(bus, "a")
@@ -103,6 +105,7 @@ async def test_the_limit_counts_bytes_not_characters(engine: Engine) -> None:
             await a.send("a", "note", "ü" * 5)
 
 
+@pytest.mark.one_engine
 async def test_the_limit_is_settable(engine: Engine) -> None:
     async with engine.connect(max_payload=3 * 1024 * 1024) as large, engine.connect(max_payload=100) as small:
         a, b = await worker(large, "a"), await worker(small, "b")
@@ -118,6 +121,7 @@ async def test_metadata_comes_out_equal(bus: Bus) -> None:
     assert (await known(bus, "a")).metadata == metadata
 
 
+@pytest.mark.one_engine
 async def test_the_sender_may_change_what_it_sent(bus: Bus) -> None:
     a = await worker(bus, "a")
     payload = {"n": [1]}

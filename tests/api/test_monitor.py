@@ -59,6 +59,7 @@ async def test_it_sweeps_at_once_and_then_every_interval(bus: Bus, clock: FakeCl
         assert (monitor.last.findings, monitor.last.at) == ([], clock.now().wall)
 
 
+@pytest.mark.one_engine
 async def test_its_findings_can_be_iterated_over_by_any_number_until_it_ends(bus: Bus, clock: FakeClock) -> None:
     async def read(monitor: Monitor) -> list[str]:
         return [finding.text async for finding in monitor.findings()]
@@ -91,6 +92,7 @@ async def test_it_also_reports_findings_of_others_and_failures_of_agents(
     assert texts[2] == "b failed: no tests"
 
 
+@pytest.mark.one_engine
 async def test_a_callback_may_be_plain_or_async_and_its_failure_stops_nothing(
     bus: Bus, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,6 +128,7 @@ async def test_a_callback_that_hangs_does_not_delay_the_sweeps(bus: Bus, clock: 
             await swept(monitor, clock)
 
 
+@pytest.mark.one_engine
 async def test_findings_are_logged_by_their_severity(
     bus: Bus, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -266,6 +269,7 @@ async def test_a_monitor_runs_once(bus: Bus) -> None:
 # It continues
 
 
+@pytest.mark.one_engine
 async def test_a_sweep_that_fails_is_logged_and_the_next_one_is_tried(
     bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

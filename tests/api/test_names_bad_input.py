@@ -76,6 +76,7 @@ def test_an_address_with_a_bad_name_cannot_be_made(make: Callable[[Any], agentbu
             make(name)
 
 
+@pytest.mark.one_engine
 async def test_an_address_built_by_the_caller_is_accepted(bus: Bus) -> None:
     a = await worker(bus, "a", pools=["p"])
     await a.send(agentbus.Address("agent", "a"), "note", 1)

@@ -109,6 +109,7 @@ async def test_a_lease_out_of_range_is_refused(bus: Bus) -> None:
         await _refused(bus, use, [0, -1, 0.0004, NAN, INF, TEN_YEARS + 1, None, *NO_NUMBER], "lease")
 
 
+@pytest.mark.one_engine
 async def test_a_timeout_out_of_range_is_refused_and_acknowledges_nothing(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note")
@@ -124,6 +125,7 @@ async def test_a_timeout_out_of_range_is_refused_and_acknowledges_nothing(bus: B
     await a.ack(done)
 
 
+@pytest.mark.one_engine
 @each(
     "options",
     [

@@ -24,6 +24,7 @@ def needs_sniffio() -> None:
     assert importlib.util.find_spec("sniffio") is not None, "install agentbus[dev]"
 
 
+@pytest.mark.one_engine
 def test_leases_are_renewed_where_sniffio_is_installed(engine: Engine, clock: FakeClock) -> None:
     """Under asyncio.run, as users start it: anyio's own runner and its pytest plugin tell sniffio what runs."""
     needs_sniffio()
@@ -50,6 +51,7 @@ def test_leases_are_renewed_where_sniffio_is_installed(engine: Engine, clock: Fa
     assert seen == [1]
 
 
+@pytest.mark.one_engine
 def test_tasks_time_out_wait_and_end_where_sniffio_is_installed(engine: Engine, clock: FakeClock) -> None:
     """Everything that a timer or another callback of the event loop does to a task."""
     needs_sniffio()

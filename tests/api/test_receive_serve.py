@@ -223,6 +223,7 @@ async def test_a_fenced_agent_s_serve_raises_it(bus: Bus, engine: Engine, clock:
         assert not await nothing_for(heir)
 
 
+@pytest.mark.one_engine
 async def test_a_handler_may_settle_its_message_itself(bus: Bus, clock: FakeClock) -> None:
     a = await worker(bus, "a")
     seen: list[int] = []
@@ -298,6 +299,7 @@ async def test_a_cancellation_that_is_not_ours_fails_the_handler_and_not_the_loo
     assert "CancelledError" in record.error
 
 
+@pytest.mark.one_engine
 async def test_another_agent_that_is_fenced_does_not_end_the_loop(bus: Bus, clock: FakeClock) -> None:
     a, other = await worker(bus, "a"), await worker(bus, "other")
     await other.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from agentbus import Bus
 from agentbus.records import RecoveryOption
 from tests.api.helpers import known, take, worker
@@ -79,6 +81,7 @@ async def test_a_planning_session_of_which_nothing_is_expected_is_resumed_first(
     assert actions(await bus.recovery.plan("s")) == ["resume", "complete", "abandon"]
 
 
+@pytest.mark.one_engine
 async def test_options_describe_their_effect(bus: Bus, engine: Engine) -> None:
     async with cut_off(engine, expects={"x": "scope"}) as (owner, session):
         await member(owner, "a")

@@ -76,6 +76,7 @@ async def test_an_agent_stopped_on_purpose_is_not_expected_again(bus: Bus, engin
     assert [(await known(bus, agent)).error for agent in ("meant", "broken")] == ["no longer needed", None]
 
 
+@pytest.mark.one_engine
 async def test_every_refusal_has_a_fix(bus: Bus, engine: Engine) -> None:
     async with cut_off(engine, "missing", expects={"x": "scope"}) as (_, session):
         own = await session.checkpoint("own", 1)
@@ -147,6 +148,7 @@ async def test_of_different_concurrent_recoveries_one_succeeds_and_the_others_ar
     assert (await kinds(bus)).count("recovered") == 1
 
 
+@pytest.mark.one_engine
 async def test_bad_arguments_are_refused_before_anything_is_written(bus: Bus, engine: Engine) -> None:
     await interrupted(engine)
     async with cut_off(engine, "t") as (_, session):

@@ -349,6 +349,7 @@ async def test_the_error_of_a_second_follow_on_names_the_first(bus: Bus, engine:
     assert await kinds(bus, "s") == ["started", "interrupted", "completed", "recovered", "recovered"]
 
 
+@pytest.mark.one_engine
 async def test_the_name_of_a_follow_on_fits_however_long_it_would_be(bus: Bus) -> None:
     long, other = "s" * 128, "s" * 127 + "t"
     names = set[str | None]()
@@ -363,6 +364,7 @@ async def test_the_name_of_a_follow_on_fits_however_long_it_would_be(bus: Bus) -
 # What people read
 
 
+@pytest.mark.one_engine
 async def test_a_plan_is_readable_as_text(bus: Bus, engine: Engine) -> None:
     async with cut_off(engine, expects={"x": "scope", "y": "risks"}) as (owner, session):
         a = await member(owner, "a")

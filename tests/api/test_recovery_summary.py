@@ -90,6 +90,7 @@ async def test_agents_of_ended_sessions_are_not_named(
         assert said(caplog) == []
 
 
+@pytest.mark.one_engine
 async def test_a_summary_is_readable_as_text(bus: Bus, engine: Engine, clock: FakeClock) -> None:
     assert str(await bus.recovery.summary()) == (
         "interrupted sessions: none\nfailed while work waits for them: none\n"

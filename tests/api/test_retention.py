@@ -180,6 +180,7 @@ async def test_a_bus_without_old_data_loses_nothing(bus: Bus) -> None:
     assert report == RetentionReport(False, {}, 0, None, 0)
 
 
+@pytest.mark.one_engine
 async def test_an_archive_is_for_its_owner_only(bus: Bus, clock: FakeClock) -> None:
     await finished(bus, 3)
     clock.advance(8 * DAY)
@@ -218,6 +219,7 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     assert refused.value.what == next(iter(wrong))
 
 
+@pytest.mark.one_engine
 async def test_the_callback_receives_the_removed_and_the_total_count(
     bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

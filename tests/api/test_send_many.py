@@ -46,12 +46,14 @@ async def test_many_messages_are_sent_in_one_call(bus: Bus) -> None:
     assert await count(bus) == 7
 
 
+@pytest.mark.one_engine
 async def test_a_generator_will_do(bus: Bus) -> None:
     a = await worker(bus, "a")
     assert len(await a.send_many(("a", "note", n) for n in range(500))) == 500
     assert await count(bus) == 500
 
 
+@pytest.mark.one_engine
 async def test_sending_nothing_does_nothing(bus: Bus) -> None:
     a = await worker(bus, "a")
     assert await a.send_many([]) == []
@@ -90,6 +92,7 @@ async def test_one_bad_message_of_many_sends_none_and_is_named(
     await a.send("a", "note")
 
 
+@pytest.mark.one_engine
 async def test_more_than_can_be_sent_at_once_are_refused(bus: Bus) -> None:
     a = await worker(bus, "a")
     with pytest.raises(OutOfRange):
@@ -188,6 +191,7 @@ async def test_acknowledging_a_list_is_all_or_none(bus: Bus, clock: FakeClock) -
     assert [(await stored(bus, message.message_id)).status for message in rest] == ["acked"] * 2
 
 
+@pytest.mark.one_engine
 async def test_acknowledging_nothing_does_nothing(bus: Bus) -> None:
     await (await worker(bus, "a")).ack([])
 
@@ -211,6 +215,7 @@ async def test_batches_of_many_senders_and_receivers_meet(bus: Bus, engine: Engi
     assert (await bus.stats()).messages == {"acked": 200}
 
 
+@pytest.mark.one_engine
 @each("most", [0, -1, True, 1.5, "3", 10_001])
 async def test_a_number_out_of_range_is_refused(bus: Bus, most: int) -> None:
     a = await worker(bus, "a", takeover=True)

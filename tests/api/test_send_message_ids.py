@@ -57,6 +57,7 @@ async def test_attributes_outside_the_content_may_differ(bus: Bus) -> None:
     assert (await stored(bus, "job-1")).priority == 5
 
 
+@pytest.mark.one_engine
 async def test_equal_payloads_are_the_same_content(bus: Bus) -> None:
     a = await worker(bus, "a")
     payloads: list[Any] = [{"a": 1, "b": [True, None]}, [1.5, "ü"], (1, 2), "x", None]
@@ -65,6 +66,7 @@ async def test_equal_payloads_are_the_same_content(bus: Bus) -> None:
         assert (await a.send("a", "note", payload, message_id=f"job-{number}")).duplicate, payload
 
 
+@pytest.mark.one_engine
 async def test_the_order_of_keys_does_not_make_another_content(bus: Bus) -> None:
     a = await worker(bus, "a")
     await a.send("a", "note", {"x": 1, "y": {"p": 1, "q": 2}}, message_id="job-1")
@@ -183,6 +185,7 @@ async def test_a_unit_can_be_committed_again(bus: Bus) -> None:
     assert await count(bus) == 2
 
 
+@pytest.mark.one_engine
 async def test_the_form_of_the_bus_s_own_ids_is_not_for_callers(bus: Bus) -> None:
     a = await worker(bus, "a")
     with pytest.raises(InvalidName):

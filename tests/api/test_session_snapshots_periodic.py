@@ -30,6 +30,7 @@ async def test_composites_are_saved_at_every_interval_if_something_changed(
     assert len(await points(bus)) == 3, "once more at the end"
 
 
+@pytest.mark.one_engine
 async def test_after_an_exception_nothing_more_is_saved(bus: Bus, session: Session) -> None:
     with pytest.raises(ZeroDivisionError):
         async with session.checkpoint_every(30):
@@ -37,6 +38,7 @@ async def test_after_an_exception_nothing_more_is_saved(bus: Bus, session: Sessi
     assert await points(bus) == []
 
 
+@pytest.mark.one_engine
 async def test_saving_ends_with_the_session(
     bus: Bus, session: Session, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -47,6 +49,7 @@ async def test_saving_ends_with_the_session(
     assert await points(bus) == []
 
 
+@pytest.mark.one_engine
 async def test_a_failure_to_save_is_logged_and_tried_again(
     engine: Engine, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:

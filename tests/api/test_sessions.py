@@ -39,6 +39,7 @@ async def test_a_session_starts_active_and_its_block_completes_it(bus: Bus, cloc
     assert (record.created, record.updated, record.ended) == (START, START + 3_000, START + 3_000)
 
 
+@pytest.mark.one_engine
 async def test_a_session_without_an_id_gets_one_from_its_operation(bus: Bus) -> None:
     async with bus.session("planning") as first, bus.session("planning") as second:
         assert re.fullmatch(r"planning-[0-9a-f]{12}", first.id)
@@ -47,6 +48,7 @@ async def test_a_session_without_an_id_gets_one_from_its_operation(bus: Bus) -> 
         assert len(long.id) == 128
 
 
+@pytest.mark.one_engine
 async def test_leaving_the_block_by_an_exception_fails_the_session_and_propagates(bus: Bus) -> None:
     with pytest.raises(ZeroDivisionError):
         async with bus.session("planning", id="s"):
@@ -55,6 +57,7 @@ async def test_leaving_the_block_by_an_exception_fails_the_session_and_propagate
     assert (record.status, record.error, record.ended) == ("failed", "ZeroDivisionError: by zero", START)
 
 
+@pytest.mark.one_engine
 async def test_leaving_the_block_by_cancellation_interrupts_the_session(bus: Bus) -> None:
     with anyio.CancelScope() as scope:
         async with bus.session("planning", id="s"):
@@ -79,6 +82,7 @@ async def test_cancelling_its_task_stops_its_agents_and_interrupts_the_session(b
     assert (await known(bus, "a")).status == "stopped"
 
 
+@pytest.mark.one_engine
 @each("way", [KeyboardInterrupt, SystemExit])
 async def test_ctrl_c_interrupts_the_session(bus: Bus, way: type[BaseException]) -> None:
     with pytest.raises(way):
@@ -337,6 +341,7 @@ async def test_a_session_survives_reopening_the_bus(engine: Engine) -> None:
         assert await (await bus.sessions.open("s")).counts() == {}
 
 
+@pytest.mark.one_engine
 @each("call", ["record", "counts", "documents", "missing", "progress", "pause", "complete"])
 async def test_a_session_call_on_a_closed_bus_is_a_named_error(engine: Engine, call: str) -> None:
     async with engine.connect() as bus:

@@ -198,6 +198,7 @@ async def test_a_document_may_be_larger_than_a_message_but_not_endless(engine: E
             assert len(await session.document("x").latest()) == bus._max_snapshot - 2, use
 
 
+@pytest.mark.one_engine
 async def test_the_limit_of_documents_can_be_set(engine: Engine) -> None:
     async with engine.connect(max_snapshot=100) as bus, bus.session("planning") as session:
         await session.document("x").save("x" * 98)
@@ -239,6 +240,7 @@ async def test_an_agent_of_a_session_has_no_other_session(bus: Bus, session: Ses
         await session.expect("a", type="worker", session="t")  # type: ignore[call-arg]
 
 
+@pytest.mark.one_engine
 async def test_an_invalid_agent_is_refused_in_a_session_too(bus: Bus, session: Session) -> None:
     async with refusing(bus, session, UnknownType):
         await session.agent("a", type="wroker").__aenter__()

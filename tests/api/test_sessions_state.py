@@ -189,6 +189,7 @@ async def test_a_session_has_checkpoints_of_its_own(bus: Bus, session: Session, 
     assert [(one.id, one.owner_kind) for one in listed] == [(other.id, "session"), (second.id, "session")]
 
 
+@pytest.mark.one_engine
 async def test_the_files_of_a_sessions_checkpoint_are_checked(bus: Bus, session: Session, tmp_path: Path) -> None:
     (tmp_path / "plan.md").write_text("the plan")
     (tmp_path / "notes.md").write_text("some notes")
@@ -200,6 +201,7 @@ async def test_the_files_of_a_sessions_checkpoint_are_checked(bus: Bus, session:
     assert {check.path: check.status for check in checks} == {"plan.md": "changed", "notes.md": "vanished"}
 
 
+@pytest.mark.one_engine
 async def test_an_invalid_checkpoint_of_a_session_is_refused(engine: Engine, tmp_path: Path) -> None:
     async with engine.connect(max_snapshot=1000) as bus, bus.session("planning", id="s") as session:
         with pytest.raises(SnapshotTooLarge):

@@ -240,6 +240,7 @@ async def test_the_largest_numbers_can_be_reached(bus: Bus) -> None:
 # Typed
 
 
+@pytest.mark.one_engine
 async def test_a_value_can_be_wanted_as_a_type(bus: Bus) -> None:
     state = bus.state("s")
     await state.set("plan", Plan("design", 3))
@@ -255,6 +256,7 @@ async def test_a_value_can_be_wanted_as_a_type(bus: Bus) -> None:
     assert await state.get("plan", as_=Plan | None) == Plan("design", 3)
 
 
+@pytest.mark.one_engine
 @each("value", [{"phase": 1}, {}, [], "design", None])
 async def test_a_value_that_does_not_fit_its_type_is_a_named_error(bus: Bus, value: Any) -> None:
     await bus.state("s").set("plan", value)
@@ -266,6 +268,7 @@ async def test_a_value_that_does_not_fit_its_type_is_a_named_error(bus: Bus, val
     assert await bus.state("s").get("plan") == value
 
 
+@pytest.mark.one_engine
 async def test_a_type_that_nothing_can_be_made_of_is_a_named_error(bus: Bus) -> None:
     class Opaque:
         def __init__(self, *, handle: int) -> None: ...

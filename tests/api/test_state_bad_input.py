@@ -72,6 +72,7 @@ async def test_invalid_scopes_are_refused(bus: Bus, scope: Any) -> None:
         bus.state(scope)
 
 
+@pytest.mark.one_engine
 async def test_an_agent_cannot_have_the_name_of_a_sessions_scope(bus: Bus) -> None:
     for way in (lambda: bus.register("session:x", type="worker"), lambda: bus.expect("session:x", type="worker")):
         async with refusing(bus, InvalidName):

@@ -113,6 +113,7 @@ async def test_units_that_wait_together_do_not_undo_each_other(bus: Bus) -> None
     assert [await agent.state.get("n") for agent in agents] == [n if n % 4 else None for n in range(20)]
 
 
+@pytest.mark.one_engine
 async def test_a_unit_that_is_over_takes_no_state(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with a.unit() as unit:

@@ -88,6 +88,7 @@ async def test_a_finished_step_is_never_executed_again(bus: Bus) -> None:
     assert (await task_of(bus, task.id)).result == 3
 
 
+@pytest.mark.one_engine
 async def test_the_same_name_again_gets_a_number(bus: Bus) -> None:
     @agentbus.workflow("loop")
     async def loop(task: Task) -> list[int]:
@@ -99,6 +100,7 @@ async def test_the_same_name_again_gets_a_number(bus: Bus) -> None:
     assert (await task_of(bus, task.id)).result == [0, 1, 2]
 
 
+@pytest.mark.one_engine
 async def test_steps_run_in_parallel_in_a_task_group(bus: Bus, clock: FakeClock) -> None:
     calls = Calls()
     gates = [calls.gate(name) for name in "abc"]
@@ -165,6 +167,7 @@ async def test_a_unit_that_the_bus_refuses_fails_the_step(bus: Bus) -> None:
     assert step.error.type == "UnknownRecipient"
 
 
+@pytest.mark.one_engine
 async def test_a_unit_outside_of_a_step_is_misuse(bus: Bus) -> None:
     @agentbus.workflow("outside")
     async def outside(task: Task) -> None:

@@ -67,6 +67,7 @@ async def test_a_running_worker_is_woken_by_a_decision_at_once(engine: Engine, c
     assert verdicts[0].approved
 
 
+@pytest.mark.one_engine
 async def test_a_rejection_is_a_value_to_loop_on(bus: Bus) -> None:
     @agentbus.workflow("looping")
     async def looping(task: Task) -> list[str]:

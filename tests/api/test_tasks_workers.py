@@ -206,6 +206,7 @@ async def test_a_given_agent_can_work(bus: Bus) -> None:
     assert (await task_of(bus, task)).status == "completed"
 
 
+@pytest.mark.one_engine
 async def test_a_workflow_that_swallows_its_cancellation_is_still_released(bus: Bus, clock: FakeClock) -> None:
     tries = 0
 

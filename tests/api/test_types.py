@@ -188,6 +188,7 @@ async def test_defining_again_changes_what_is_given_and_leaves_the_rest(bus: Bus
         assert (record.description, record.schema) == (description, schema)
 
 
+@pytest.mark.one_engine
 @each(
     ("struct", "name"),
     [(BuildReport, "build_report"), (Tagged, "tagged/plan"), (HTTPRequest2, "http_request2"), (Numbered, "numbered")],

@@ -111,6 +111,7 @@ def test_the_detector_of_checks_under_the_lock_works() -> None:
     assert (watch.checks, watch.locked) == (1, 1)
 
 
+@pytest.mark.one_engine
 async def test_a_long_check_blocks_no_other_caller(engine: Engine, watch: Watch) -> None:
     async with engine.connect() as bus, engine.connect() as other:
         a, b, c = await worker(bus, "a"), await worker(bus, "b"), await worker(other, "c")

@@ -145,6 +145,7 @@ async def test_a_unit_can_be_committed_before_its_end(bus: Bus) -> None:
     assert [message.payload for message in await take_all(a)] == [1]
 
 
+@pytest.mark.one_engine
 async def test_an_empty_unit_is_fine(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with a.unit():
@@ -152,6 +153,7 @@ async def test_an_empty_unit_is_fine(bus: Bus) -> None:
     assert await count(bus) == 0
 
 
+@pytest.mark.one_engine
 async def test_a_unit_checks_its_arguments_at_once(bus: Bus) -> None:
     a = await worker(bus, "a")
     async with a.unit() as unit:
@@ -209,6 +211,7 @@ async def test_messages_of_a_failed_unit_can_still_be_settled(bus: Bus) -> None:
     assert await queued(bus, "a") == ["second try"]
 
 
+@pytest.mark.one_engine
 async def test_a_unit_outside_its_block_takes_nothing(bus: Bus) -> None:
     a = await worker(bus, "a")
     unit = a.unit()

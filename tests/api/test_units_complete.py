@@ -93,8 +93,11 @@ async def tight(engine: Engine, clock: FakeClock, tmp_path: Path) -> AsyncIterat
 
 @pytest.mark.parametrize(
     ("way", "first"),
-    [(in_the_block, True), (in_the_block, False), (in_a_unit, False)],
-    ids=["first in the block", "last in the block", "in a unit"],
+    [
+        pytest.param(in_the_block, True, id="first in the block", marks=pytest.mark.one_engine),
+        pytest.param(in_the_block, False, id="last in the block"),
+        pytest.param(in_a_unit, False, id="in a unit", marks=pytest.mark.one_engine),
+    ],
 )
 async def test_any_failing_part_rolls_the_unit_back_and_releases_the_message(
     tight: World, way: Way, first: bool
