@@ -21,6 +21,7 @@ from tests.cli.conftest import TIMEOUT, Shell
 from tests.cli.task_workers import add_module
 from tests.cli.test_milestone import SCRIPT
 from tests.support import zygote
+from tests.support.cases import each
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server
 
@@ -232,15 +233,17 @@ def test_one_that_waits_is_woken_by_another(remote: Remote) -> None:
         assert bus.read(live_processes, None) == [], "the waiting processes have left"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize(
-    "words",
-    [("receive", "--wait", "60"), ("events", "--follow"), ("monitor", "--interval", "1")],
-    ids=lambda one: one[0],
+@each(
+    ("words", "number", "code"),
+    [
+        (words, number, code)
+        for words in (("receive", "--wait", "60"), ("events", "--follow"), ("monitor", "--interval", "1"))
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143))
+    ],
 )
 def test_one_that_waits_can_be_ended(remote: Remote, words: tuple[str, ...], number: int, code: int) -> None:
     with remote.open() as bus:
-        me = bus.register("a", type="worker").identity
+        me = bus.register("a", type="worker", takeover=True).identity
         process = remote.start(*words, agent=me)
         try:
             until(lambda: len(bus.read(live_processes, None)) == 1)

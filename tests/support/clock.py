@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
@@ -178,6 +178,12 @@ async def quiet(engine: PostgresEngine) -> None:
 
 
 async def _turns() -> None:
-    """Some turns of the event loop: more than any callback needs to reach the task that waits for it."""
+    """Some turns of the event loop: more than any callback needs to reach the task that waits for it. Once nothing was
+    ready in two turns, in which the loop has looked for what others sent, nothing would be in a third."""
+    ready: Sized = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    idle = 0
     for _ in range(10):
         await asyncio.sleep(0)
+        idle = 0 if len(ready) else idle + 1
+        if idle == 2:
+            break
