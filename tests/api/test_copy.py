@@ -112,8 +112,9 @@ def test_numbers_continue_after_those_of_the_source(places: Places) -> None:
 
 
 @crossed
-def test_the_copy_is_the_same_bus(places: Places, tmp_path: Path) -> None:
-    """The copy already has every row of an archive of the source."""
+def test_the_copy_is_the_same_bus_and_continues_its_tasks(places: Places, tmp_path: Path) -> None:
+    """The copy already has every row of an archive of the source, and a task that waits for an approval gets it."""
+    planned.clear()
     fill(places)
 
     async def export(bus: Bus) -> None:
@@ -128,24 +129,6 @@ def test_the_copy_is_the_same_bus(places: Places, tmp_path: Path) -> None:
     assert (report.imported, report.refused) == ({}, 0)
     assert report.present
 
-
-@crossed
-def test_processes_that_died_on_the_source_are_dead_in_the_copy(places: Places) -> None:
-    with places.visited(places.source) as bus:
-        # No other process noticed that it died.
-        process = bus.write(enter, EnterRequest(process_info.host_key(), 2**22 + 1, "then", None)).process
-        bus.write(register, registration(10_000, "resident", "worker", process, {}))
-    places.copy()
-    record = record_of(places, "resident")
-    assert (record.status, record.error) == ("failed", "the bus was copied")
-
-
-@crossed
-def test_a_task_that_waits_for_an_approval_continues_in_the_copy(places: Places) -> None:
-    planned.clear()
-    fill(places)
-    places.copy()
-
     async def decide(bus: Bus) -> None:
         await bus.tasks.approve("asking-1", "go", by="ada")
         await work_off(bus, asking)
@@ -156,6 +139,17 @@ def test_a_task_that_waits_for_an_approval_continues_in_the_copy(places: Places)
 
     places.on(places.target, decide)
     assert planned == ["once", "once"], "of the first, the step was done and kept"
+
+
+@crossed
+def test_processes_that_died_on_the_source_are_dead_in_the_copy(places: Places) -> None:
+    with places.visited(places.source) as bus:
+        # No other process noticed that it died.
+        process = bus.write(enter, EnterRequest(process_info.host_key(), 2**22 + 1, "then", None)).process
+        bus.write(register, registration(10_000, "resident", "worker", process, {}))
+    places.copy()
+    record = record_of(places, "resident")
+    assert (record.status, record.error) == ("failed", "the bus was copied")
 
 
 @crossed

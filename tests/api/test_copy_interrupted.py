@@ -36,7 +36,7 @@ def test_a_copy_interrupted_at_any_page_resumes(places: Places, monkeypatch: pyt
 
 
 @crossed
-def test_an_unfinished_copy_cannot_be_opened(places: Places) -> None:
+def test_an_unfinished_copy_cannot_be_opened_or_be_the_target_of_another(places: Places) -> None:
     fill(places)
     with pytest.raises(Cut):
         places.copy(cut_after(9))
@@ -57,22 +57,14 @@ def test_an_unfinished_copy_cannot_be_opened(places: Places) -> None:
     checks = asyncio.run(agentbus.doctor(places.target, clock=places.clock))
     found = [(check.status, check.fix) for check in checks if check.name == "copy"]
     assert found == [("error", f"finish it: {command}")]
-    places.copy()
-    assert record_of(places, "visitor").status == "running"
-    checks = asyncio.run(agentbus.doctor(places.target, clock=places.clock))
-    assert "copy" not in {check.name for check in checks}
-
-
-@crossed
-def test_a_target_that_is_part_of_another_copy_is_refused(places: Places) -> None:
-    fill(places)
-    with pytest.raises(Cut):
-        places.copy(cut_after(3))
     another = places.more()
     places.visited(another).close()
     with closing(open_store(another)) as other, pytest.raises(NotEmpty, match="copy of another bus"):
         copy_bus(other, lambda: open_store(places.target))
     assert places.copy().resumed
+    assert record_of(places, "visitor").status == "running"
+    checks = asyncio.run(agentbus.doctor(places.target, clock=places.clock))
+    assert "copy" not in {check.name for check in checks}
 
 
 @crossed
