@@ -1,7 +1,7 @@
 """Run every program of ``examples/`` as a user does; check what it prints and the bus that it leaves.
 
-The Python programs run on both engines. The shell program does not: it is forty commands, and ``tests/cli`` runs a
-shell script on PostgreSQL.
+Each runs on SQLite, and the one with the most kinds of processes, a task with its workers and an operator, on
+PostgreSQL too: the programs only name the place of their bus. ``tests/cli`` runs a shell script on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ async def statuses(bus: agentbus.Bus) -> dict[str, str]:
     return {agent.id: agent.status for agent in (await bus.agents.list()).items}
 
 
+@pytest.mark.one_engine
 async def test_a_pool_records_each_result_once_though_a_worker_crashes(engine: Engine) -> None:
     lines = run("planner_and_pool.py", engine.url)
     assert lines[0] == "planner sent 24 jobs to pool:primes in one commit"
@@ -91,7 +92,7 @@ async def test_a_task_waits_for_its_approval_and_survives_its_worker(engine: Eng
         assert sorted((await statuses(bus)).values()) == ["completed", "completed", "failed"]
 
 
-@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+@pytest.mark.one_engine
 async def test_shell_agents_share_a_bus(engine: Engine) -> None:
     lines = run("shell_team.sh", engine.url)
     built = {part: name for name, part in (line.split(" built ") for line in lines[:3])}
@@ -110,6 +111,7 @@ async def test_shell_agents_share_a_bus(engine: Engine) -> None:
         assert {entry.key: entry.author for entry in entries} == built
 
 
+@pytest.mark.one_engine
 async def test_work_killed_in_the_middle_is_recovered(engine: Engine) -> None:
     lines = run("recovery_after_kill.py", engine.url)
     assert "translator failed: its process died; messages to process: 4" in lines
