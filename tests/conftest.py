@@ -11,9 +11,11 @@ import signal
 import sqlite3
 import sys
 import tempfile
+import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +25,9 @@ import pytest
 import agentbus
 from agentbus.engine.postgres.connection import connect
 from agentbus.engine.postgres.server import parse
+from agentbus.engine.sqlite import migration
+from agentbus.engine.sqlite.connection import migrations
+from agentbus.engine.sqlite.paths import Home
 from tests.support.clock import FakeClock
 from tests.support.connections import Connections
 from tests.support.postgres import Schemas, at_schema
@@ -139,10 +144,19 @@ class PostgresStore:
 
 
 def copy_bus(template: Path, directory: Path) -> None:
-    """Copy the directory of a closed bus, and give the copy an identity of its own."""
+    """Copy the directory of a closed bus, and give the copy an identity of its own: another text of the same length."""
     shutil.copytree(template, directory, copy_function=copy_file)
-    with closing(sqlite3.connect(directory / "bus.db", isolation_level=None)) as connection:
-        connection.execute("UPDATE meta SET value = ? WHERE key = 'bus'", [uuid.uuid4().hex[:16]])
+    database = directory / "bus.db"
+    content = database.read_bytes()
+    database.write_bytes(content.replace(_identity(template / "bus.db"), uuid.uuid4().hex[:16].encode()))
+
+
+@cache
+def _identity(database: Path) -> bytes:
+    with closing(sqlite3.connect(database)) as connection:
+        ((identity,),) = connection.execute("SELECT value FROM meta WHERE key = 'bus'").fetchall()
+    assert database.read_bytes().count(identity.encode()) == 1
+    return bytes(identity, "ascii")
 
 
 def copy_file(source: str, target: str) -> None:
@@ -153,6 +167,31 @@ def copy_file(source: str, target: str) -> None:
     with open(target, "wb") as file:
         file.truncate(os.stat(source).st_size)
     shutil.copystat(source, target)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tables() -> Iterator[None]:
+    """Run the migrations of a new bus on SQLite once, and copy their result: they take longer than most tests do. Those
+    of an older bus, and those that a test changes, are run."""
+    original, known, one_at_a_time = migration.run, migrations(), threading.Lock()
+    with closing(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)) as made:
+
+        def run(connection: sqlite3.Connection, home: Home, found: int, steps: Mapping[int, str]) -> None:
+            if found or steps is not known:
+                original(connection, home, found, steps)
+                return
+            # A copy would wait for a lock for any time.
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.rollback()
+            with one_at_a_time:
+                made.backup(connection)
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'bus'", [uuid.uuid4().hex[:16]])
+
+        migration.build(made, [step for _, step in sorted(known.items())])
+        made.execute(f"PRAGMA user_version = {max(known):d}")
+        migration.run = run
+        yield
+        migration.run = original
 
 
 @pytest.fixture(autouse=True)
