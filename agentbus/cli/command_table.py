@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("maintenance", "check the bus for problems"),
     "trust": ("trust", "trust a server or a directory that a repository names"),
     "prime": ("prime", "print instructions for an LLM agent"),
+    "mcp": ("mcp", "serve the bus to an MCP client"),
     "run": ("run", "run a command as a resident agent"),
     "demo": ("demo", "run a 20-second demo"),
     "completion": ("completion", "print the completion script for a shell"),

@@ -141,6 +141,10 @@ class WaitingProcess(ABC):
         self._last_heartbeat = time.monotonic()
 
     @abstractmethod
+    def wake(self) -> None:
+        """End the sleep that is going on, or the next one. Called by another thread."""
+
+    @abstractmethod
     def sleep(self, seconds: float) -> bool:
         """Sleep until rung, or for that many seconds (not at all if negative). Return True if rung."""
 

@@ -94,10 +94,10 @@ class UpdateRequest(msgspec.Struct, frozen=True):
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
-    """Join or leave pools and topics."""
+    """Join or leave pools and topics. ``process`` listens to the new mailboxes; None for a visiting agent."""
 
     actor: Actor
-    process: int
+    process: int | None
     pools: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     leave: bool = False
@@ -190,7 +190,8 @@ def change_membership(requests: Sequence[MembershipRequest], now: Now) -> Op[lis
         else:
             yield from _join(request.actor.agent, request.pools, request.topics, now)
         registration = yield from _registration(request.actor.agent, now)
-        yield from _listen(registration, request.process)
+        if request.process is not None:
+            yield from _listen(registration, request.process)
         outcomes.append(registration)
     return outcomes
 

@@ -517,6 +517,15 @@ def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRo
     return [rows[id] for id in ids]
 
 
+def waiting_ids(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[int]]:
+    """Return the ids of the messages that wait in these mailboxes, with a limit for each."""
+    mailboxes, limit = wanted
+    found: list[int] = []
+    for mailbox in mailboxes:
+        found += [id for _, id in (yield Query("message_waiting", (mailbox, limit)))]
+    return found
+
+
 def horizon(mailboxes: Sequence[int], now: Now) -> Op[tuple[int | None, int | None]]:
     """Return when the next scheduled message of these mailboxes is due (wall), and the next lease expires (awake)."""
     return _earliest(mailboxes, _horizon((yield _due(mailboxes))))

@@ -49,7 +49,7 @@ class BlockingAgent:
 
         # As ``Agent`` has them, for the functions that both share.
         self._actor = Actor(registration.agent, epoch)
-        self._engine = cast("Engine", SyncEngine(bus.store, self.call, self.heartbeat))
+        self._engine = cast("Engine", SyncEngine(bus.store, self.call, self.heartbeat, bus.interruption))
         self._replies = registration.replies
         self._waiting = 0
         self._active = True

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from agentbus.api.state import State
     from agentbus.api.tasks.client import Tasks
     from agentbus.api.types import Vocabulary
-    from agentbus.engine.blocking import BlockingEngine
+    from agentbus.engine.blocking import BlockingEngine, WaitingProcess
     from agentbus.engine.interface import Engine
     from agentbus.operations.sessions import StartedSession
     from agentbus.records import EventRecord, Stats, TypeRecord
@@ -63,6 +63,51 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """Another thread interrupted the wait. Nothing is claimed."""
+
+
+class Interruption:
+    """Ends the wait of a bus from another thread: of a receive, a request, or for a change.
+
+    >>> threading.Timer(5, bus.interruption.interrupt).start()                        # doctest: +SKIP
+    >>> agent.receive_many(1, timeout=60)                                             # doctest: +SKIP
+    Traceback (most recent call last):
+    agentbus.sync.bus.Interrupted
+    """
+
+    def __init__(self) -> None:
+        self.raised = False
+        self._process: WaitingProcess | None = None
+
+    def interrupt(self) -> None:
+        """Raise Interrupted in the thread that waits, now or when it would wait next."""
+        # In this order: the waiting thread sets its process first, and then looks.
+        self.raised = True
+        process = self._process
+        if process is not None:
+            process.wake()
+
+    def clear(self) -> None:
+        """Allow waiting again."""
+        self.raised = False
+
+    def check(self) -> None:
+        if self.raised:
+            raise Interrupted
+
+    @contextmanager
+    def applies_to(self, process: WaitingProcess) -> Iterator[None]:
+        """Wake this process for the length of a block."""
+        self._process = process
+        try:
+            self.check()
+            yield
+        finally:
+            self._process = None
+        self.check()
 
 
 class SyncEngine:
@@ -76,11 +121,13 @@ class SyncEngine:
         store: BlockingEngine,
         write: Callable[..., Any] | None = None,
         heartbeat: Callable[[], object] = lambda: None,
+        interruption: Interruption | None = None,
     ) -> None:
         self.clock = store.clock
         self._store = store
         self._write = write or store.write
         self._heartbeat = heartbeat
+        self._interruption = interruption
 
     async def write(
         self,
@@ -102,7 +149,7 @@ class SyncEngine:
     def waiters(self) -> BlockingWaiters:
         from agentbus.sync.waiters import BlockingWaiters
 
-        return BlockingWaiters(self._store, self._heartbeat)
+        return BlockingWaiters(self._store, self._heartbeat, self._interruption)
 
     def owns_file(self, device: int, inode: int) -> bool:
         return self._store.owns_file(device, inode)
@@ -153,7 +200,8 @@ class BlockingBus:
         self._max_payload = check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
         self.lease = check_seconds(lease, "lease")
-        self._engine = cast("Engine", SyncEngine(store))
+        self.interruption = Interruption()
+        self._engine = cast("Engine", SyncEngine(store, interruption=self.interruption))
         if store.read_only:
             from agentbus.operations.processes import require_complete_copy
 

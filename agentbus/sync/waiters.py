@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from typing import TYPE_CHECKING
 
 from agentbus.engine.process_safety import signals_blocked
+from agentbus.sync.bus import Interruption
 
 if TYPE_CHECKING:
     from agentbus.engine.blocking import BlockingEngine, WaitingProcess
@@ -34,13 +35,18 @@ class BlockingWaiter:
         The first call enters the process and returns at once: what was sent before does not wake it. So a caller that
         need not wait does not enter.
         """
+        interruption = self._waiters.interruption
+        interruption.check()
         with self._waiters.signals_allowed():
             if not self.channels:
                 time.sleep(seconds or 0)  # noqa: ASYNC251 - there is no loop
             elif self._process is None:
                 self.enter()
-            elif not self._process.wait(MAX_WAIT if seconds is None else min(MAX_WAIT, seconds)):
-                self._waiters.heartbeat()
+            else:
+                with interruption.applies_to(self._process):
+                    rung = self._process.wait(MAX_WAIT if seconds is None else min(MAX_WAIT, seconds))
+                if not rung:
+                    self._waiters.heartbeat()
 
     def enter(self) -> None:
         """Enter the process and listen."""
@@ -60,9 +66,15 @@ class BlockingWaiter:
 class BlockingWaiters:
     """The waiters of one bus, or of one visiting agent, whose heartbeat is sent while it waits."""
 
-    def __init__(self, store: BlockingEngine, heartbeat: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        store: BlockingEngine,
+        heartbeat: Callable[[], object] = lambda: None,
+        interruption: Interruption | None = None,
+    ) -> None:
         self.store = store
         self.heartbeat = heartbeat
+        self.interruption = Interruption() if interruption is None else interruption
         self._mask: set[int | signal.Signals] | None = None
         """The signals to block while waiting; None if that does not differ."""
 

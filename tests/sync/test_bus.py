@@ -18,7 +18,7 @@ from agentbus.engine.sqlite.blocking_wait import SQLiteWaitingProcess
 from agentbus.errors import AgentFenced, InvalidName, LeaseLost, Misuse, NoBus, NotWritable, UnknownAgent
 from agentbus.operations.processes import LeaveRequest, leave
 from agentbus.sync.agent import BlockingAgent, split_identity
-from agentbus.sync.bus import BlockingBus, open_bus, run
+from agentbus.sync.bus import BlockingBus, Interrupted, open_bus, run
 from tests.support.clock import FakeClock
 
 
@@ -224,3 +224,38 @@ def test_every_query_is_found_by_the_first_word_of_its_name() -> None:
         _ = lazily["message_unknown"]
     with pytest.raises(KeyError):
         _ = lazily["nothing"]
+
+
+@pytest.mark.parametrize("doorbell", [True, False])
+def test_another_thread_ends_a_wait_and_nothing_is_claimed(
+    directory: Path, doorbell: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not doorbell:
+        monkeypatch.setattr(SQLiteWaitingProcess, "open_doorbell", lambda self, home: None)
+    with open_bus(directory, create=True) as bus:
+        agent = bus.register("a", type="worker")
+        waiting = threading.Event()
+        sleep = SQLiteWaitingProcess.sleep
+
+        def slept(self: SQLiteWaitingProcess, seconds: float) -> bool:
+            waiting.set()
+            return sleep(self, seconds)
+
+        monkeypatch.setattr(SQLiteWaitingProcess, "sleep", slept)
+
+        def interrupt() -> None:
+            waiting.wait()
+            bus.interruption.interrupt()
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(Interrupted):
+            agent.receive_many(1, timeout=60)
+        thread.join()
+        # Until it is cleared, the next wait ends at once; a call that need not wait is not affected.
+        with pytest.raises(Interrupted):
+            agent.receive_many(1, timeout=60)
+        agent.send("a", "note", 1)
+        assert len(agent.receive_many(1, timeout=60)) == 1
+        bus.interruption.clear()
+        assert agent.receive_many(1, timeout=0.01) == []

@@ -13,8 +13,13 @@ TOOLS = ("claude-code",)
 
 
 def prime(call: Call) -> Result:
-    with open(f"{_TEXTS}/{call.arguments.tool or 'prime'}.md", encoding="utf-8") as file:
-        return Text(file.read())
+    return Text(text(call.arguments.tool or "prime"))
+
+
+def text(name: str) -> str:
+    """Return a text for agents by its name."""
+    with open(f"{_TEXTS}/{name}.md", encoding="utf-8") as file:
+        return file.read()
 
 
 def _prime(parser: ArgumentParser) -> None:

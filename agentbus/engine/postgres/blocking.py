@@ -59,6 +59,9 @@ class PostgresWaitingProcess(WaitingProcess):
         with signals_blocked():
             self.entered(self._server.write(enter, request).process)
 
+    def wake(self) -> None:
+        self._server.call_soon(self._bell_event.ring_all)
+
     def sleep(self, seconds: float) -> bool:
         contested = self._server.contested
         return self._server.run(self._rings(min(seconds, AGAIN) if contested else seconds)) or contested
@@ -160,6 +163,11 @@ class BlockingPostgres:
                     self._runner.abort()
                 self._end([task])
             raise
+
+    def call_soon(self, action: Callable[[], object]) -> None:
+        """Run an action in the loop during the call that is going on, or the next one. Called by another thread."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(action)
 
     def write(
         self, operation: Operation[R, T], request: R, *, durable: bool | None = None, lock_timeout: float | None = None

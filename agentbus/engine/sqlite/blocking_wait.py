@@ -42,6 +42,7 @@ class SQLiteWaitingProcess(WaitingProcess):
         self._bell: doorbell.Bell | None = None
         self._connection = connection
         self._version = 0
+        self._woken = False
 
     def open_doorbell(self, home: paths.Home) -> None:
         """Open the doorbell, where that is possible."""
@@ -57,6 +58,13 @@ class SQLiteWaitingProcess(WaitingProcess):
         super().listen(channels)
         if self._channels != known:
             self._version = doorbell.data_version(self._connection)
+
+    def wake(self) -> None:
+        self._woken = True
+        if self._bell is not None:
+            # A full socket wakes the sleeper as well; a closed one has none.
+            with suppress(OSError):
+                self._bell.socket.sendto(doorbell.ANY.encode(), self._bell.path)
 
     def sleep(self, seconds: float) -> bool:
         if self._bell is None:
@@ -76,6 +84,6 @@ class SQLiteWaitingProcess(WaitingProcess):
                 self._version = version
                 return True
             left = until - time.monotonic()
-            if left <= 0:
-                return False
+            if self._woken or left <= 0:
+                return self._woken
             time.sleep(min(left, doorbell.POLL))

@@ -1,0 +1,207 @@
+"""The stdio transport: one JSON-RPC message per line, without an event loop.
+
+The main thread reads and answers; a call that may wait gets a thread, so that it keeps no other from being answered. A
+call whose client is gone, or that is cancelled, releases what it took.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from agentbus.errors import AgentBusError
+from agentbus.mcp.dispatcher import Connection, Context, Dispatcher, internal_error
+from agentbus.mcp.protocol import INVALID_REQUEST, MAX_BYTES, Fault, Notification, Request, decode, encode
+from agentbus.sync.bus import Interrupted
+
+if TYPE_CHECKING:
+    from threading import Thread
+
+_CHUNK = 256 * 1024
+_MAX_WAITING = 64
+"""Calls that may wait at the same time."""
+_LAST_WAIT = 5.0
+"""Seconds that calls have to release what they took, once the client is gone."""
+
+
+class ClientGone(Exception):
+    """The client does not read answers any more."""
+
+
+class StdioServer:
+    """Serves one client over two pipes."""
+
+    def __init__(self, dispatcher: Dispatcher, identity: Any, *, input: int = 0, output: int = 1) -> None:
+        self._dispatcher = dispatcher
+        self._connection = Connection(identity)
+        self._input = input
+        self._output = output
+        self._calls: dict[int | str, Context] = {}
+        """The calls that are being answered, by the id of their requests."""
+        self._threads: set[Thread] = set()
+        self._writing: Any = None
+        """The lock of the output, once there are several threads."""
+        self._gone = False
+
+    def serve(self) -> None:
+        """Answer until the client closes its pipe, or reads no more. A signal that raises ends it too."""
+        try:
+            with suppress(ClientGone):
+                for line in lines(self._input):
+                    if isinstance(line, Fault):
+                        self._write(line.response())
+                    elif line.strip():
+                        self._handle(line)
+                    if self._gone:
+                        break
+        finally:
+            self._end_calls()
+
+    def _handle(self, line: bytes | bytearray) -> None:
+        try:
+            message = decode(line)
+            if isinstance(message, Notification):
+                self._notice(message)
+            elif message is not None:
+                self._request(message)
+        except Fault as fault:
+            self._write(fault.response())
+
+    def _notice(self, message: Notification) -> None:
+        if message.method == "notifications/cancelled":
+            id = message.params.get("requestId")
+            context = self._calls.get(id) if isinstance(id, int | str) else None
+            if context is not None:
+                context.cancellation.cancel()
+
+    def _request(self, request: Request) -> None:
+        if request.id in self._calls:
+            raise Fault(INVALID_REQUEST, "the request with this id is being answered: use another id", id=request.id)
+        context = self._dispatcher.open(request, self._connection, self._write, self._spawn)
+        self._calls[request.id] = context
+        if not self._dispatcher.may_wait(request):
+            self._answer(context)
+        elif len(self._threads) < _MAX_WAITING:
+            self._spawn(lambda: self._answer(context))
+        else:
+            del self._calls[request.id]
+            raise Fault(INVALID_REQUEST, f"{_MAX_WAITING} calls are waiting already", id=request.id)
+
+    def _answer(self, context: Context) -> None:
+        request = context.request
+        try:
+            reply = self._dispatcher.answer(context)
+            with reply:
+                if context.cancellation.cancelled:
+                    raise Interrupted
+                self._write_answer(request, self._dispatcher.response(request, reply))
+        except Interrupted:
+            # Cancelled: the client waits for no answer.
+            pass
+        except Fault as fault:
+            self._write_answer(request, fault.response())
+        except (ClientGone, MemoryError):
+            raise
+        except Exception as error:
+            self._write_answer(request, internal_error(error, request.id).response())
+        finally:
+            if self._calls.get(request.id) is context:
+                del self._calls[request.id]
+
+    def _write_answer(self, request: Request, answer: dict[str, Any]) -> None:
+        # Before it is written: the client may use the id again at once.
+        self._calls.pop(request.id, None)
+        self._write(answer)
+
+    # Threads
+
+    def _spawn(self, work: Callable[[], None]) -> None:
+        from threading import Lock, Thread, current_thread
+
+        if self._writing is None:
+            self._writing = Lock()
+
+        def run() -> None:
+            try:
+                with suppress(ClientGone, AgentBusError):
+                    work()
+            finally:
+                self._threads.discard(current_thread())
+
+        # A daemon: the process does not wait for a call that hangs.
+        thread = Thread(target=run, daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _end_calls(self) -> None:
+        """Cancel all calls, and give them time to release what they took."""
+        self._gone = True
+        for context in list(self._calls.values()):
+            context.cancellation.cancel()
+        for cancellation in self._connection.watched.values():
+            cancellation.cancel()
+        until = time.monotonic() + _LAST_WAIT
+        for thread in list(self._threads):
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _write(self, message: dict[str, Any]) -> None:
+        """Write a message as one line, or raise ClientGone."""
+        line = encode(message) + b"\n"
+        if self._writing is None:
+            self._write_all(line)
+        else:
+            with self._writing:
+                self._write_all(line)
+
+    def _write_all(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            try:
+                left = left[os.write(self._output, left) :]
+            except BlockingIOError:
+                from select import select
+
+                select([], [self._output], [])
+            except OSError as error:
+                self._gone = True
+                raise ClientGone from error
+
+
+def lines(input: int) -> Iterator[bytes | bytearray | Fault]:
+    """Yield the lines that arrive on a descriptor, without what follows the last line break: it is half a message. A
+    line that is too long is skipped, and a fault in its place."""
+    rest = bytearray()
+    skipping = False
+    while True:
+        try:
+            chunk = os.read(input, _CHUNK)
+        except BlockingIOError:
+            from select import select
+
+            select([input], [], [])
+            continue
+        except OSError:
+            return
+        if not chunk:
+            return
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            rest += chunk[start:end]
+            start = end + 1
+            if not skipping and len(rest) <= MAX_BYTES:
+                yield rest
+            elif not skipping:
+                yield _too_long()
+            rest, skipping = bytearray(), False
+        if not skipping:
+            rest += chunk[start:]
+            if len(rest) > MAX_BYTES:
+                yield _too_long()
+                rest, skipping = bytearray(), True
+
+
+def _too_long() -> Fault:
+    return Fault(INVALID_REQUEST, f"a message of more than {MAX_BYTES // 1024**2} MiB is not accepted")

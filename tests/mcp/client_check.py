@@ -1,0 +1,60 @@
+"""The official Python client against the server, in both eras and over both transports.
+
+Run by ``tests.mcp.conformance`` in an environment that has the package ``mcp``: ``client_check.py COMMAND URL``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+TOOLS = ["join", "send", "receive", "settle", "state", "report", "task"]
+
+
+async def talk(client: Any, name: str) -> None:
+    """Join, send a message to oneself, receive and settle it; read a resource."""
+    listed = await client.list_tools()
+    assert [tool.name for tool in listed.tools] == TOOLS, listed
+    joined = await call(client, "join", name=name)
+    assert joined["agent"] == name, joined
+    sent = await call(client, "send", to=name, payload={"text": "hello"})
+    assert sent["delivered"] == 1, sent
+    (message,) = (await call(client, "receive", wait=5))["messages"]
+    assert message["payload"] == {"text": "hello"}, message
+    assert (await call(client, "settle", lease=message["lease"], outcome="done"))["status"] == "acked"
+    refused = await client.call_tool("settle", {"lease": "m-999#1", "outcome": "done"})
+    assert refused.is_error, refused
+    agents = await client.read_resource("bus://agents")
+    assert name in agents.contents[0].text, agents
+
+
+async def call(client: Any, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result
+    return json.loads(result.content[0].text)
+
+
+async def main(command: str, url: str) -> None:
+    import httpx2 as httpx
+    from mcp import Client, StdioServerParameters
+    from mcp.client.streamable_http import streamable_http_client
+
+    done = []
+    for mode in ("auto", "legacy"):
+        async with Client(StdioServerParameters(command=command, args=["mcp"]), mode=mode) as client:
+            await talk(client, f"stdio-{mode}")
+            done.append(f"stdio {client.protocol_version}")
+        headers = {"x-agent": f"http-{mode}"}
+        async with (
+            httpx.AsyncClient(headers=headers) as http,
+            Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        ):
+            await talk(client, f"http-{mode}")
+            done.append(f"HTTP {client.protocol_version}")
+    print(", ".join(done))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2]))
