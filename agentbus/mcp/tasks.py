@@ -37,7 +37,7 @@ _MAX_TEXT = 4000
 class TaskArguments(Arguments, frozen=True):
     """The arguments of ``task``."""
 
-    action: Literal["start", "show", "list", "wait", "stop"]
+    action: Literal["start", "show", "list", "wait", "stop", "ready", "take", "finish"]
     workflow: str | None = None
     input: Any = msgspec.UNSET
     id: str | None = None
@@ -45,7 +45,7 @@ class TaskArguments(Arguments, frozen=True):
 
 
 PROPERTIES: dict[str, Any] = {
-    "action": {"enum": ["start", "show", "list", "wait", "stop"]},
+    "action": {"enum": ["start", "show", "list", "wait", "stop", "ready", "take", "finish"]},
     "workflow": {"type": "string"},
     "input": {"description": "a list of arguments, or an object of named ones"},
     "id": {"type": "string"},
@@ -55,7 +55,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 def task(call: ToolCall, given: TaskArguments) -> Any:
-    """Start, show, await or stop a task."""
+    """Start, show, await or stop a task; list, take or finish work items."""
     return _ACTIONS[given.action](call, given)
 
 
@@ -116,8 +116,41 @@ def _stop(call: ToolCall, given: TaskArguments) -> Any:
     return _described(call.bus, stopped)
 
 
+# Work items, which agents share
+
+
+def _ready(call: ToolCall, given: TaskArguments) -> Any:
+    found = call.bus.do(call.bus.tasks.ready(workflow=given.workflow, manual=True, limit=_MAX_SHOWN))
+    return {
+        "ready": [
+            compact({"id": one.id, "workflow": one.workflow, "name": one.name, "note": one.note}) for one in found
+        ]
+    }
+
+
+def _take(call: ToolCall, given: TaskArguments) -> Any:
+    me, bus = call.me, call.bus
+    workflow = None if given.id is not None else given.workflow
+    item = bus.do(me.items.take(given.id, workflow=workflow, timeout=given.wait))
+    me.called()
+    if item is None:
+        return {"item": None}
+    call.unless_delivered(lambda: bus.do(item.release()))
+    about = {"name": item.name, "workflow": item.workflow, "note": item.task.note, "context": item.task.context}
+    return {"item": {"id": item.id, "lease": item.lease, "input": item.input, **compact(about)}}
+
+
+def _finish(call: ToolCall, given: TaskArguments) -> Any:
+    if given.id is None:
+        raise InvalidArguments(tool="task", reason="finish needs the id or the lease of an item")
+    result = None if given.input is msgspec.UNSET else given.input
+    before = not call.bus.do(call.me.items.finish(given.id, result))
+    return {"id": given.id, "status": "completed", **({"note": "it was finished before"} if before else {})}
+
+
 _ACTIONS: dict[str, Callable[[ToolCall, TaskArguments], Any]] = {
     "start": _start, "show": _show, "list": _list, "wait": _wait, "stop": _stop,
+    "ready": _ready, "take": _take, "finish": _finish,
 }  # fmt: skip
 """The function of each action."""
 

@@ -7,7 +7,7 @@ that say code, message and fix, so that a model can act on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -64,6 +64,17 @@ class ToolCall:
         messages = self._stack.enter_context(self.me.received(most, timeout=wait))
         self.holds = bool(messages)
         return messages
+
+    def unless_delivered(self, release: Callable[[], object]) -> None:
+        """Release something that the call took if its result does not arrive."""
+
+        def undo(kind: object, error: object, trace: object) -> None:
+            if kind is not None:
+                with suppress(AgentBusError):
+                    release()
+
+        self._stack.push(undo)
+        self.holds = True
 
 
 class BusTool:
@@ -445,8 +456,8 @@ def tool_definitions() -> dict[str, tuple[str, dict[str, Any], type[Arguments], 
             report,
         ),
         "task": (
-            "Durable multi-step tasks. start returns at once; wait returns its result. Approvals are given by people, "
-            "not by you.",
+            "Durable multi-step tasks. start returns at once; wait returns its result. ready lists shared work items; "
+            "take one, and finish it with its result as input. Approvals are given by people, not by you.",
             PROPERTIES,
             TaskArguments,
             task,

@@ -148,6 +148,32 @@ async def test_a_failed_workflow_is_a_result_that_says_why(bus: agentbus.Bus, ca
     await caller(client.server.close)
 
 
+async def test_agents_share_work_items(bus: agentbus.Bus, caller: Caller) -> None:
+    await bus.tasks.add("review", {"file": "login.py"}, id="review-1")
+    client = caller.client({})
+    await caller(client.call, "join", name="reviewer")
+    assert (await caller(client.call, "task", action="ready"))["ready"][0]["id"] == "review-1"
+
+    def lose() -> None:
+        with client.reply("tools/call", name="task", arguments={"action": "take"}) as reply:
+            assert "review-1" in str(reply.result)
+            raise BrokenPipeError
+
+    # Taken, and the answer did not arrive: another agent can take it.
+    with pytest.raises(BrokenPipeError):
+        await caller(lose)
+    item = (await caller(client.call, "task", action="take", workflow="review"))["item"]
+    assert (item["id"], item["input"]) == ("review-1", {"file": "login.py"})
+    assert (await caller(client.call, "task", action="take"))["item"] is None
+    done = await caller(client.call, "task", action="finish", id=item["lease"], input={"approved": True})
+    assert done["status"] == "completed"
+    record = await bus.tasks.get("review-1")
+    assert record is not None
+    assert record.result == {"approved": True}
+    assert (await caller(client.refused, "task", action="finish"))["code"] == "invalid_arguments"
+    await caller(client.server.close)
+
+
 async def test_a_client_without_handles_uses_the_tool(bus: agentbus.Bus, caller: Caller) -> None:
     client = caller.client({})
     await caller(client.call, "join", name="starter")
