@@ -222,7 +222,7 @@ def renew(agent: BlockingAgent, pools: Sequence[str], session: str | None) -> Bl
     agent.heartbeat()
     more = [pool for pool in address_names(pools, "pool") if pool not in agent.registration.pools]
     if more:
-        agent.call(change_membership, MembershipRequest(agent.actor, None, tuple(more)))
+        agent.call(change_membership, MembershipRequest(agent._actor, None, tuple(more)))
     if session is not None and session != agent.session:
         agent.join(session)
     return agent.bus.agent(agent.identity)

@@ -100,7 +100,7 @@ class BusResources:
         ready: Callable[[], None],
     ) -> None:
         with suppress(Interrupted), self._buses.borrow(cancellation) as bus:
-            waiter = bus.listening.listen(_channels(bus, uris))
+            waiter = bus._listening.listen(_channels(bus, uris))
             seen: dict[str, Any] | None = None
             states: dict[str, Any] = {}
             try:
@@ -109,7 +109,7 @@ class BusResources:
                     if seen is None or channels != waiter.channels:
                         # The agent has joined, or another pool. The first wait returns at once, when changes wake it.
                         waiter.close()
-                        waiter = bus.listening.listen(channels)
+                        waiter = bus._listening.listen(channels)
                         run(waiter.wait(0))
                     if seen is None:
                         seen = {uri: _version(bus, uri) for uri in uris}

@@ -189,12 +189,12 @@ def _await_end(bus: BlockingBus, record: TaskRecord, seconds: float) -> TaskReco
     """Wait for the end of a task for a while, and return it as it is then."""
     from agentbus.operations.task_ownership import ENDED
 
-    clock = bus.engine.clock
+    clock = bus._engine.clock
     deadline = clock.now().awake + int(seconds * 1000)
 
     async def waiting() -> TaskRecord:
         # Listen before reading: a change in between wakes the waiter.
-        async with bus.listening.to(ENDED) as waiter:
+        async with bus._listening.to(ENDED) as waiter:
             while True:
                 found = await bus.tasks.get(record.id)
                 left = deadline - clock.now().awake

@@ -179,7 +179,7 @@ def join(call: ToolCall, given: Join) -> Any:
             "note": None if me.id == given.name else f"you are {me.id} here; {given.name!r} is not used",
             "session": me.session,
             "pools": sorted(me.registration.pools),
-            "waiting": len(bus.read(pending, me.mailboxes.all)),
+            "waiting": len(bus.read(pending, me._mailboxes.all)),
             "held": [shown(message) for message in me.in_hand(_MAX_SHOWN)],
             "checkpoint": _last_checkpoint(bus, me.id),
         }),
