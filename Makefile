@@ -66,6 +66,7 @@ conformance: $(VENV)/.installed-dev build/conformance/.installed
 # One after the other: some of them measure how long others have to wait.
 faults: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n 0 -m fault --full $(FAULTS)
+	@$(BIN)/python -m pytest -n 0 --full tests/web/test_schema.py
 
 bench: $(VENV)/.installed-bench
 	@$(BIN)/python -m benchmarks --results build/benchmarks $(BENCH_ARGS)

@@ -154,7 +154,7 @@ def texts(module: str) -> Iterator[str]:
 
 def test_every_module_is_on_a_floor() -> None:
     assert [module for module in MODULES if package(module) not in FLOOR] == []
-    assert set(FLOOR) - {"web", "integrations"} <= {package(module) for module in MODULES}
+    assert set(FLOOR) - {"integrations"} <= {package(module) for module in MODULES}
 
 
 def test_imports_point_downwards() -> None:
@@ -265,11 +265,13 @@ LISTS_COLUMNS = {
         "records/entities.py",
         "records/tasks.py",  # The message that a task received.
         "api/maintenance/importer/mapping.py",  # The fields of other programs.
+        "web/handlers/agents.py",  # The bodies of requests.
     },
     "stored_agent": {
         "api/agents.py",
         "operations/rows.py",
         "records/entities.py",
+        "web/handlers/agents.py",  # The bodies of requests.
     },
 }
 COLUMNS_OF_A_LIST = 6

@@ -29,7 +29,7 @@ from agentbus.operations.agent_deletion import DeleteRequest, delete
 from agentbus.operations.agent_identity import Registration
 from agentbus.operations.agents import DeclareRequest, RegisterRequest, UpdateRequest, register, update
 from agentbus.operations.common import INCOMPLETE
-from agentbus.operations.lookups import AgentFilter, get_agent, list_agents
+from agentbus.operations.lookups import AgentFilter, Seen, get_agent, last_seen, list_agents
 from agentbus.operations.rows import Profile
 from agentbus.records import AgentRecord, Page
 
@@ -190,6 +190,7 @@ class Agents:
         session: str | None = None,
         parent: str | None = None,
         kind: str | None = None,
+        capability: str | None = None,
         cursor: str | None = None,
         limit: int = PAGE_SIZE,
     ) -> Page[AgentRecord]:
@@ -197,7 +198,8 @@ class Agents:
 
         >>> page = await bus.agents.list(status=["failed", "suspect"], type="executor")   # doctest: +SKIP
         """
-        return await self._list(status, type, session, parent, kind, None, cursor, limit)
+        capability = name_or_none(capability, "capability")
+        return await self._list(status, type, session, parent, kind, capability, cursor, limit)
 
     async def find(self, capability: str, *, status: str | Sequence[str] = "incomplete") -> Sequence[AgentRecord]:
         """Return the agents with this capability; by default only those that have not ended.
@@ -214,6 +216,15 @@ class Agents:
                 return found
             cursor = page.cursor
 
+    async def last_seen(self, agents: Sequence[AgentRecord]) -> dict[str, Seen]:
+        """Return, by id, the wall times of the last sign of life of these agents and of the end of a silence that they
+        announced.
+
+        >>> (await bus.agents.last_seen(page.items))["planner-1"].at                  # doctest: +SKIP
+        1767225600000
+        """
+        return await self._engine.read(last_seen, agents)
+
     async def update(self, agent: str, **changes: Unpack[ProfileOptions]) -> None:
         """Change the description of an agent, with the options of ``agentbus.api.agents.ProfileOptions``.
 
@@ -222,7 +233,7 @@ class Agents:
         request = UpdateRequest(check_name(agent, "agent"), profile(self._limit, {**changes}))
         await self._engine.write(update, request)
 
-    async def delete(self, agent: str) -> None:
+    async def delete(self, agent: str, *, by: str | None = None) -> None:
         """Delete an agent that has ended or was only expected, with its checkpoints and all state in the scope of its
         id. Messages in its mailbox become dead letters.
 
@@ -231,16 +242,16 @@ class Agents:
 
         >>> await bus.agents.delete("planner-1")                                      # doctest: +SKIP
         """
-        await self._delete(DeleteRequest(check_name(agent, "agent")))
+        await self._delete(DeleteRequest(check_name(agent, "agent"), by=by))
 
-    async def clear(self, *, older_than: float = 0) -> Sequence[str]:
+    async def clear(self, *, older_than: float = 0, by: str | None = None) -> Sequence[str]:
         """Delete the agents that completed or stopped more than ``older_than`` seconds ago, as ``delete`` does; return
         their ids.
 
         >>> await bus.agents.clear(older_than=3600)                                   # doctest: +SKIP
         """
         before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
-        return await self._delete(DeleteRequest(None, before))
+        return await self._delete(DeleteRequest(None, before, by=by))
 
     async def _delete(self, request: DeleteRequest) -> Sequence[str]:
         deleted: Sequence[str] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
@@ -25,6 +25,7 @@ from agentbus.api.agents import (
 from agentbus.api.block import Block
 from agentbus.api.checkpoints import Checkpoints
 from agentbus.api.heartbeat import Heartbeat, Renewer
+from agentbus.api.live import live, parse_cursor
 from agentbus.api.maintenance.archive import Limits
 from agentbus.api.maintenance.doctor import run_checks
 from agentbus.api.maintenance.export import export
@@ -39,7 +40,9 @@ from agentbus.api.session import Session, open_session
 from agentbus.api.sessions import Sessions
 from agentbus.api.state import Listening, State
 from agentbus.api.tasks.client import Tasks
+from agentbus.api.tokens import Tokens
 from agentbus.api.types import Vocabulary, definition
+from agentbus.api.visitor import Visitor
 from agentbus.api.watchdog import MAX_BLOCKED
 from agentbus.core.addresses import Address
 from agentbus.core.cancellation import Threads, check_callback, complete, finish_shielded, fire_and_forget
@@ -51,12 +54,16 @@ from agentbus.core.validation import (
     FAIL_AFTER,
     HEARTBEAT_INTERVAL,
     LOCK_TIMEOUT,
+    MAX_ID,
     MAX_PAYLOAD,
     MAX_SNAPSHOT,
+    PAGE_SIZE,
     SUSPECT_AFTER,
     SWEEP_INTERVAL,
+    VISITOR_LEASE,
     Durability,
     check_choice,
+    check_name,
     check_number,
     check_range,
     check_scope,
@@ -68,15 +75,27 @@ from agentbus.core.validation import (
 from agentbus.engine.interface import Engine, Progress
 from agentbus.engine.processes import evict_dead_processes
 from agentbus.engine.url import require_driver, server_url
-from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange
-from agentbus.operations.agent_identity import Registration
+from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange, UnknownAgent
+from agentbus.operations.agent_identity import Registration, current_registration
 from agentbus.operations.agents import EndRequest, RegisterRequest, declare, finish
+from agentbus.operations.archive_rows import bus_name
 from agentbus.operations.liveness import Rules
-from agentbus.operations.lookups import count
-from agentbus.operations.processes import LeaveRequest, leave
+from agentbus.operations.lookups import count, newest_message
+from agentbus.operations.processes import LeaveRequest, leave, read_writer_load
 from agentbus.operations.protocol import Actor
 from agentbus.operations.types import define, list_types
-from agentbus.records import BackupRecord, Check, EventRecord, ExportReport, ImportReport, Stats, Sweep, TypeRecord
+from agentbus.records import (
+    BackupRecord,
+    Check,
+    EventRecord,
+    ExportReport,
+    ImportReport,
+    LiveChange,
+    Page,
+    Stats,
+    Sweep,
+    TypeRecord,
+)
 
 log = logging.getLogger("agentbus")
 
@@ -104,6 +123,8 @@ class Bus:
     """The checkpoints of agents, sessions and tasks."""
     tasks: Tasks
     """The durable tasks."""
+    tokens: Tokens
+    """The tokens of HTTP clients."""
     recovery: Recovery
     """The recovery of interrupted work."""
     retention: Retention
@@ -147,6 +168,7 @@ class Bus:
         self.recovery = Recovery(engine, max_payload, max_snapshot)
         self.retention = Retention(engine)
         self.quotas = Quotas(engine)
+        self.tokens = Tokens(engine)
 
     async def __aenter__(self) -> Bus:
         if self._opened:
@@ -288,6 +310,30 @@ class Bus:
         self._heartbeat.agents.add(agent)
         return agent
 
+    async def register_visitor(
+        self, id: str, *, type: str, lease: float = VISITOR_LEASE, **options: Unpack[AgentOptions]
+    ) -> Visitor:
+        """Register a visiting agent: a program elsewhere that calls now and then. Each call is its heartbeat. The
+        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call.
+
+        >>> visitor = await bus.register_visitor("planner-1", type="planner")         # doctest: +SKIP
+        """
+        request = registration(self._max_payload, id, type, None, options, kind="visiting")
+        found = await register_agent(self._engine, request)
+        return Visitor(self, found, found.epoch, lease=lease, visited=True)
+
+    async def visitor(self, id: str, *, epoch: int | None = None, lease: float = VISITOR_LEASE) -> Visitor:
+        """Return a visiting agent that is registered, to act in its name. Without an ``epoch`` it acts in its current
+        incarnation; with one, it is fenced once another incarnation has taken over.
+
+        >>> visitor = await bus.visitor("planner-1", epoch=3)                         # doctest: +SKIP
+        """
+        found = await self._engine.read_inline(current_registration, check_name(id, "agent"))
+        if found is None:
+            raise UnknownAgent(agent=id)
+        number = found.epoch if epoch is None else check_range(epoch, "epoch", 0, MAX_ID)
+        return Visitor(self, found, number, lease=lease)
+
     async def expect(
         self,
         id: str,
@@ -356,6 +402,38 @@ class Bus:
         """
         return State(self, check_scope(scope))
 
+    async def read_id(self) -> str:
+        """Return the random id of this bus, which its copies and backups share.
+
+        >>> await bus.read_id()                                                       # doctest: +SKIP
+        '5f2c81d09a3b7e46'
+        """
+        return await self._engine.read(bus_name, None) or "unnamed"
+
+    async def newest_message(self) -> int:
+        """Return the highest number of a message; they are numbered in the order in which they are sent.
+
+        >>> await bus.newest_message()                                                # doctest: +SKIP
+        4711
+        """
+        return await self._engine.read(newest_message, None)
+
+    async def lock_waits(self) -> float:
+        """Return the seconds per minute that all writers together waited for the lock recently; 0 on a server.
+
+        >>> await bus.lock_waits()                                                    # doctest: +SKIP
+        0.25
+        """
+        return (await self._engine.read(read_writer_load, None)).waits
+
+    async def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the database and of its log; the log of a server is its own.
+
+        >>> await bus.sizes()                                                         # doctest: +SKIP
+        (4096000, 32768)
+        """
+        return await self._engine.sizes()
+
     async def stats(self, *, deepest: int = 20) -> Stats:
         """Return counts by status, the deepest queues, and sizes.
 
@@ -384,6 +462,37 @@ class Bus:
         ...     print(event.id, event.kind, event.subject, event.actor, event.facts)
         """
         return events.events(self._engine, self._listening, after, follow, kind, subject, limit)
+
+    async def recent_events(
+        self,
+        *,
+        kind: str | None = None,
+        subject: str | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Page[EventRecord]:
+        """Return the audit log from its end, newest first.
+
+        >>> [event.kind for event in (await bus.recent_events(subject="agent:planner-1")).items]   # doctest: +SKIP
+        ['agent_failed', 'agent_registered']
+        """
+        return await events.recent_events(self._engine, kind, subject, cursor, limit)
+
+    def live(self, *, after: str | None = None, coalesce: float = 0.1) -> AsyncGenerator[LiveChange, None]:
+        """Iterate over what happens on the bus: events, and messages that were sent, leased, acknowledged, released or
+        dead-lettered, without payloads. Changes within ``coalesce`` seconds are one.
+
+        ``after`` is the ``cursor`` of the last change; without it the feed starts now. Events and sent messages since
+        then are told. Leases and acknowledgements are told as they happen, and not afterwards: after a reconnect, read
+        again what you show, as after a change with ``missed``.
+
+        >>> async for change in bus.live():                                           # doctest: +SKIP
+        ...     print(change.cursor, [(one.message_id, one.status) for one in change.messages])
+        """
+        check_number(coalesce, "coalesce", 0, 60)
+        if after is not None:
+            parse_cursor(after)
+        return live(self, after, coalesce)
 
     # Maintenance
 

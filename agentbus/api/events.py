@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agentbus.core.validation import MAX_ID, check_choice, check_range
+from agentbus.core.validation import MAX_ID, MAX_PAGE, check_choice, check_range, check_row_cursor
 from agentbus.errors import OutOfRange
 from agentbus.operations.events import CHANNEL, KINDS, SUBJECTS, EventFilter, last_event, read_events
-from agentbus.records import EventRecord
+from agentbus.operations.events import recent_events as read_recent_events
+from agentbus.records import EventRecord, Page
 
 if TYPE_CHECKING:
     from agentbus.api.state import Listening
@@ -40,6 +41,19 @@ def events(
     )
     max_events = MAX_ID if limit is None else check_range(limit, "limit", 1, MAX_ID)
     return _read(engine, listening, wanted, now, follow, max_events)
+
+
+async def recent_events(
+    engine: Engine, kind: str | None, subject: str | None, cursor: str | None, limit: int
+) -> Page[EventRecord]:
+    """Check the arguments of ``bus.recent_events`` and return its page."""
+    wanted = EventFilter(
+        check_row_cursor(cursor),
+        None if kind is None else check_choice(kind, "kind", tuple(KINDS)),
+        None if subject is None else _subject(subject),
+        check_range(limit, "limit", 1, MAX_PAGE),
+    )
+    return await engine.read(read_recent_events, wanted)
 
 
 async def _read(

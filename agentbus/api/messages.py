@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Un
 from agentbus.api.sending import OPTIONS, SendOptions, draft_from, send_drafts
 from agentbus.core.addresses import Address, operator_name, parse_address
 from agentbus.core.validation import (
+    MAX_ID,
     MAX_PAGE,
     MESSAGE_STATUSES,
     PAGE_SIZE,
@@ -24,13 +25,22 @@ from agentbus.core.validation import (
 )
 from agentbus.engine.interface import Engine
 from agentbus.operations.agent_identity import Registration
-from agentbus.operations.lookups import MessageFilter, get_message, list_dead, list_messages
+from agentbus.operations.lookups import (
+    MessageFilter,
+    SpanQuery,
+    deepest_queues,
+    get_message,
+    list_dead,
+    list_messages,
+    list_queues,
+    message_spans,
+)
 from agentbus.operations.operators import enter_operator, find_operator
 from agentbus.operations.protocol import Actor, Operation
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
-from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, purge, requeue
+from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, count_purgeable, purge, requeue
 from agentbus.operations.send import Receipt
-from agentbus.records import MessageRecord, Page, QuotaPolicy
+from agentbus.records import MessageRecord, MessageSpan, Page, QueueDepth, QueueRecord, QuotaPolicy
 
 if TYPE_CHECKING:
     import msgspec
@@ -161,6 +171,35 @@ class Messages:
         )
         return await self._engine.read(list_messages, wanted)
 
+    async def queues(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[QueueRecord]:
+        """Return the mailboxes of agents and pools, oldest first, with the number of their messages and readers.
+
+        >>> page = await bus.messages.queues()                                        # doctest: +SKIP
+        """
+        after = 0 if cursor is None else check_row_cursor(cursor)
+        return await self._engine.read(list_queues, (after, check_range(limit, "limit", 1, MAX_PAGE)))
+
+    async def deepest(self, limit: int = 20) -> Sequence[QueueDepth]:
+        """Return the mailboxes with the most queued messages.
+
+        >>> [(one.recipient, one.queued) for one in await bus.messages.deepest()]     # doctest: +SKIP
+        [('pool:executors', 12)]
+        """
+        return await self._engine.read(deepest_queues, check_range(limit, "limit", 1, MAX_PAGE))
+
+    async def spans(
+        self, start: int, end: int, *, cursor: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[MessageSpan]:
+        """Return the messages that were on the bus in a period of wall time, newest first, each with its last delivery.
+
+        >>> page = await bus.messages.spans(now - 300_000, now)                       # doctest: +SKIP
+        """
+        wanted = SpanQuery(
+            check_range(start, "start", 0, MAX_ID), check_range(end, "end", 0, MAX_ID), check_row_cursor(cursor),
+            check_range(limit, "limit", 1, MAX_PAGE),
+        )  # fmt: skip
+        return await self._engine.read(message_spans, wanted)
+
     async def dead(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[MessageRecord]:
         """Return dead letters, newest first, each with its last error.
 
@@ -169,27 +208,32 @@ class Messages:
         wanted = MessageFilter(cursor=check_row_cursor(cursor), limit=check_range(limit, "limit", 1, MAX_PAGE))
         return await self._engine.read(list_dead, wanted)
 
-    async def requeue(self, *message_ids: str) -> int:
-        """Requeue dead letters: all, or none. Their attempts restart at zero. Return their number.
+    async def requeue(self, *message_ids: str, by: str | None = None) -> int:
+        """Requeue dead letters: all, or none. Their attempts restart at zero. Return their number. The audit log names
+        the operator ``by``.
 
         >>> await bus.messages.requeue("m-7", "m-9")                                  # doctest: +SKIP
         """
         ids = tuple(dict.fromkeys(check_name(message_id, "message_id") for message_id in message_ids))
-        return await self._engine.write(requeue, RequeueRequest(ids)) if ids else 0
+        return await self._engine.write(requeue, RequeueRequest(ids, by)) if ids else 0
 
-    async def purge(self, *, status: Finished | None = None, older_than: float = 0) -> int:
+    async def purge(
+        self, *, status: Finished | None = None, older_than: float = 0, dry_run: bool = False, by: str | None = None
+    ) -> int:
         """Delete finished messages that are older than this many seconds, dead letters only with ``status="dead"``.
-        Return their number.
+        Return their number; with ``dry_run`` delete none of them.
 
         >>> await bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
         """
         if status is not None:
             check_choice(status, "status", FINISHED)
         before = self._engine.clock.now().wall - check_seconds(older_than, "older_than", zero=True)
+        if dry_run:
+            return await self._engine.read(count_purgeable, PurgeRequest(status, before, 0))
         deleted = last = 0
         while True:
             # In bounded transactions: other writers must not wait long for the lock.
-            step = await self._engine.write(purge, PurgeRequest(status, before, _PURGE_STEP, last))
+            step = await self._engine.write(purge, PurgeRequest(status, before, _PURGE_STEP, last, by))
             deleted += len(step)
             if len(step) < _PURGE_STEP:
                 return deleted
@@ -213,12 +257,12 @@ class Quotas:
         """
         return await self._engine.read(read_quotas, None)
 
-    async def change(self, **changes: Unpack[QuotaChanges]) -> QuotaPolicy:
+    async def change(self, *, by: str | None = None, **changes: Unpack[QuotaChanges]) -> QuotaPolicy:
         """Set quotas for all processes; those not named are unchanged, None removes one. The names are those of
-        ``records.QuotaPolicy``. Return the new quotas.
+        ``records.QuotaPolicy``. Return the new quotas. The audit log names the operator ``by``.
 
         >>> await bus.quotas.change(depth=10_000, rate=50, size=2 * 1024**3)          # doctest: +SKIP
         """
         check_options(changes, QuotaPolicy.__struct_fields__)
         QuotaPolicy(**changes)
-        return await self._engine.write(change_quotas, ChangeQuotasRequest({**changes}))
+        return await self._engine.write(change_quotas, ChangeQuotasRequest({**changes}, by))

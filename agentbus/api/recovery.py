@@ -82,8 +82,9 @@ class Recovery:
         database, _ = await self._engine.sizes()
         return msgspec.structs.replace(summary, database_bytes=database)
 
-    async def plan(self, session: str) -> RecoveryPlan:
-        """Return the state of a session and its recovery options, most likely first. Nothing is changed yet.
+    async def plan(self, session: str, *, by: str | None = None) -> RecoveryPlan:
+        """Return the state of a session and its recovery options, most likely first. Nothing is changed yet. The audit
+        log names the operator ``by`` for what the plan does.
 
         >>> plan = await bus.recovery.plan("planning-001")                            # doctest: +SKIP
         >>> plan.options[0].action, plan.missing                                      # doctest: +SKIP
@@ -93,7 +94,7 @@ class Recovery:
         found = await self._engine.read(plan, check_name(session, "session"))
         if found is None:
             raise UnknownSession(session=session)
-        return RecoveryPlan(self._engine, *found, max_payload=self._max_payload, max_snapshot=self._max_snapshot)
+        return RecoveryPlan(self._engine, *found, max_payload=self._max_payload, max_snapshot=self._max_snapshot, by=by)
 
     async def agents(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[AgentRecord]:
         """Return the incomplete agents, ordered by id: those that have not ended, and those that failed or stopped in a
@@ -106,7 +107,7 @@ class Recovery:
         wanted = IncompleteFilter(after, check_range(limit, "limit", 1, MAX_PAGE))
         return await self._engine.read(incomplete_agents, wanted)
 
-    async def clear(self, agent: str | None = None) -> list[str]:
+    async def clear(self, agent: str | None = None, *, by: str | None = None) -> list[str]:
         """Stop the agents that are suspect or that failed in a session that has not ended, release what they held, and
         return their ids. Nothing is deleted. A named ``agent`` is stopped whatever its status; if it is running, its
         next call is refused.
@@ -114,7 +115,7 @@ class Recovery:
         >>> await bus.recovery.clear()                                                # doctest: +SKIP
         ['planner-1']
         """
-        request = ClearRequest(name_or_none(agent, "agent"))
+        request = ClearRequest(name_or_none(agent, "agent"), by)
         cleared: list[str] = []
         more = True
         while more:
@@ -175,11 +176,19 @@ class RecoveryPlan:
     """Everything the plan is based on, as a record."""
 
     def __init__(
-        self, engine: Engine, record: RecoveryRecord, basis: PlanBasis, *, max_payload: int, max_snapshot: int
+        self,
+        engine: Engine,
+        record: RecoveryRecord,
+        basis: PlanBasis,
+        *,
+        max_payload: int,
+        max_snapshot: int,
+        by: str | None = None,
     ) -> None:
         self.record = record
         self._engine = engine
         self._basis = basis
+        self._by = by
         self._max_payload = max_payload
         self._max_snapshot = max_snapshot
 
@@ -320,7 +329,7 @@ class RecoveryPlan:
         return await self._recover(self._request("follow_on", follow_on=request))
 
     def _request(self, action: str, **options: Any) -> RecoverRequest:
-        return RecoverRequest(self.session.id, action, self._basis, **options)
+        return RecoverRequest(self.session.id, action, self._basis, by=self._by, **options)
 
     async def _recover(self, request: RecoverRequest) -> Recovered:
         return await self._engine.write(recover, request)

@@ -208,6 +208,7 @@ class Session:
         *,
         owner: int | None = None,
         continued: bool = False,
+        by: str | None = None,
     ) -> None:
         self.id = id
         self.operation = operation
@@ -217,6 +218,7 @@ class Session:
         self._bus = bus
         self._engine = bus._engine
         self._owner = owner
+        self._by = by
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {self.operation}>"
@@ -466,7 +468,7 @@ class Session:
         return FinishedMember(self.id, where, member, first, [one.name for one in members if one.finished is None])
 
     async def _change(self, status: str, reason: str | None = None, *, leaving: bool = False) -> None:
-        await self._engine.write(change_session, ChangeRequest(self.id, status, reason, self._owner, leaving))
+        await self._engine.write(change_session, ChangeRequest(self.id, status, reason, self._owner, leaving, self._by))
 
     def _check_session(self, options: Mapping[str, Any]) -> str:
         if "session" in options:

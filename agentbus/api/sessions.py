@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.validation import (
     MAX_PAGE,
@@ -36,8 +36,9 @@ class Sessions:
         self._bus = bus
         self._engine = bus._engine
 
-    async def open(self, session: str) -> Session:
-        """Open an existing session without owning it: nothing ends it when this program leaves.
+    async def open(self, session: str, *, by: str | None = None) -> Session:
+        """Open an existing session without owning it: nothing ends it when this program leaves. The audit log names the
+        operator ``by`` for changes of its status.
 
         A session that has ended can be opened too, to read its documents.
 
@@ -49,7 +50,30 @@ class Sessions:
         record = await self.get(session)
         if record is None:
             raise UnknownSession(session=session)
-        return Session(self._bus, record.id, record.operation, record.milestone)
+        return Session(self._bus, record.id, record.operation, record.milestone, by=by)
+
+    async def start(
+        self,
+        operation: str,
+        *,
+        milestone: str | None = None,
+        id: str | None = None,
+        expects: Mapping[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """Start a session that no process owns, or resume one; the arguments are those of ``Bus.session``. It outlives
+        this program, and is interrupted when its agents have failed.
+
+        >>> session = await bus.sessions.start("planning", id="planning-001")         # doctest: +SKIP
+        """
+        from agentbus.api.session import Session, session_request
+        from agentbus.engine.processes import notice_deaths
+        from agentbus.operations.sessions import start_session
+
+        request = session_request(operation, None, milestone, id, expects, metadata, self._bus._max_payload)
+        await notice_deaths(self._engine)
+        begun = await self._engine.write(start_session, request)
+        return Session(self._bus, begun.session, begun.operation, begun.milestone, continued=begun.continued)
 
     async def get(self, session: str) -> SessionRecord | None:
         """Return the record of one session, or None.

@@ -34,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "events": ("events", "print the audit log"),
     "types": ("types", "list, show and add types of agents and messages"),
     "monitor": ("monitor", "detect dead agents and interrupted sessions"),
+    "serve": ("serve", "serve the HTTP API and the dashboard"),
+    "token": ("serve", "create, list and revoke tokens of HTTP clients"),
     "cleanup": ("maintenance", "archive and delete old data"),
     "quotas": ("maintenance", "show and set limits on queues, rates and size"),
     "import": ("maintenance", "import JSON files, a database or an archive"),
@@ -50,13 +52,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Module and purpose by name, in the order of ``agentbus --help``."""
 
-DEFAULTS = {"agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create"}
+DEFAULTS = {"token": "list", "agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create"}
 """The default member of a family of commands."""
 
 ALIASES = {
     "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
     "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
-    "quota": "quotas",
+    "quota": "quotas", "tokens": "token",
 }  # fmt: skip
 """Singular and plural of the families."""
 
@@ -75,6 +77,7 @@ SYNONYMS = {
     "take": "task take", "claim": "task take", "close": "task finish", "todo": "task ready",
     "workflow": "task list", "workflows": "task stats", "work": "worker",
     "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+    "web": "serve", "dashboard": "serve", "ui": "serve", "http": "serve", "api": "serve",
     "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip
 """Names of other tools. They are only suggested, not run: some of the commands cannot be undone."""

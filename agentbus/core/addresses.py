@@ -110,3 +110,12 @@ def address_names(addresses: Iterable[str | Address], kind: AddressKind) -> tupl
     return tuple(
         one.name if isinstance(one, Address) and one.kind == kind else check_name(one, kind) for one in addresses
     )
+
+
+def split_identity(name: str, what: str = "agent") -> tuple[str, int | None]:
+    """Split a name and the number after it, as in ``planner-1#3``: the epoch of an agent, the lease of a message."""
+    plain, mark, number = name.partition("#")
+    if mark and not (number.isascii() and number.isdigit() and len(number) <= 18):
+        rule = f"write the {what} alone, or with a number: {plain or what}#3"
+        raise InvalidName(what=what, name=name, rule=rule)
+    return check_name(plain, what), int(number) if mark else None

@@ -31,7 +31,7 @@ _SUBJECTS = {
     "message": "messages", "reply": "messages",
     "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
-    "state": "state", "type": "types",
+    "state": "state", "type": "types", "token": "tokens",
     "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals", "signal": "signals",
     "dependency": "dependencies", "item": "items",
 }  # fmt: skip

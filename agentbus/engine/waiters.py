@@ -8,7 +8,7 @@ Watchers, of state or of events, do not compete: every ring wakes all of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agentbus.core.clock import Clock
 
@@ -65,6 +65,23 @@ class Waiters:
         self.clock = clock
         self._listeners: dict[str, dict[Waiter, None]] = {}
         self._watchers: dict[str, dict[Waiter, None]] = {}
+        self._followers: dict[str, list[Callable[[str | None], None]]] = {}
+
+    def follow(self, channel: str, follower: Callable[[str | None], None]) -> Callable[[], None]:
+        """Call ``follower`` with each ring of a channel, and what it says after a ``#``; with None if rings may have
+        been lost. Return a function that ends this."""
+        self._followers.setdefault(channel, []).append(follower)
+
+        def end() -> None:
+            self._followers[channel].remove(follower)
+            if not self._followers[channel]:
+                del self._followers[channel]
+
+        return end
+
+    def is_followed(self, channel: str) -> bool:
+        """Return True if a channel has a follower in this process."""
+        return channel in self._followers
 
     def listen(self, channels: tuple[str, ...]) -> Waiter:
         """Add a listener: each ring wakes one of them."""
@@ -87,6 +104,10 @@ class Waiters:
         """For each channel, wake all watchers and one listener that is not awake yet. A channel may occur several
         times."""
         for channel in channels:
+            if self._followers:
+                base, _, detail = channel.partition("#")
+                for follower in self._followers.get(base, ()):
+                    follower(detail)
             for waiter in self._watchers.get(channel, ()):
                 waiter.ring()
             for waiter in self._listeners.get(channel, ()):
@@ -96,6 +117,10 @@ class Waiters:
 
     def ring_all(self, channel: str | None = None) -> None:
         """Wake every waiter, or every waiter of a channel."""
+        if channel is None:
+            for followers in self._followers.values():
+                for follower in followers:
+                    follower(None)
         for waiters in (self._listeners, self._watchers):
             for listeners in waiters.values() if channel is None else [waiters.get(channel, {})]:
                 for waiter in listeners:

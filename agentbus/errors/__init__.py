@@ -30,6 +30,7 @@
     │   ├── UnknownStep
     │   ├── UnknownApproval
     │   ├── NotExposed                the task has no value of this name
+    │   ├── UnknownToken              of an HTTP client
     │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      the call is valid, but not in the present state
     │   ├── AgentExists               the agent is running elsewhere
@@ -184,6 +185,7 @@ from agentbus.errors.calls import (
     UnknownParticipant,
     UnknownRecipient,
     UnknownSession,
+    UnknownToken,
     UnknownType,
     UnreadableFile,
     UnsafePath,
@@ -366,6 +368,7 @@ __all__ = [
     "UnknownSession",
     "UnknownStep",
     "UnknownTask",
+    "UnknownToken",
     "UnknownType",
     "UnreadableBus",
     "UnreadableFile",

@@ -199,6 +199,15 @@ class UnknownFile(NotFound):
     shell_fix_text = "write it first, or pass its directory with --root"
 
 
+class UnknownToken(NotFound):
+    """No token of an HTTP client has this id."""
+
+    code = "unknown_token"
+    text = "no token {token!r}"
+    fix_text = "bus.tokens.list() returns the tokens"
+    shell_fix_text = "agentbus token list shows the tokens"
+
+
 class NoSuchFile(NotFound):
     """The backup or archive does not exist."""
 

@@ -142,8 +142,8 @@ def _resource(uri: str, name: str, description: str) -> dict[str, Any]:
 
 def _inbox(bus: BlockingBus, agent: str) -> Any:
     """Return the messages that an agent would receive now."""
+    from agentbus.api.deliveries import delivery
     from agentbus.operations.receive import ready_rows
-    from agentbus.sync.receiving import delivery
 
     mailboxes = _mailboxes(bus, agent)
     if mailboxes is None:

@@ -45,6 +45,7 @@ class DeleteRequest(msgspec.Struct, frozen=True):
     agent: str | None
     before: int | None = None
     rest: Rest | None = None
+    by: str | None = None
 
     @property
     def data_size(self) -> int:
@@ -73,7 +74,7 @@ def delete(request: DeleteRequest, now: Now) -> Op[Outcome[Deleted]]:
         error = _cannot_delete(request.agent, rows[0][1] if rows else None)
         if error is not None:
             return error
-    return (yield from _delete([row[0] for row in rows], request.rest, now))
+    return (yield from _delete([row[0] for row in rows], request.rest, request.by, now))
 
 
 def _cannot_delete(agent: str, status: str | None) -> AgentBusError | None:
@@ -85,7 +86,7 @@ def _cannot_delete(agent: str, status: str | None) -> AgentBusError | None:
     return None
 
 
-def _delete(agents: list[str], rest: Rest | None, now: Now) -> Op[Deleted]:
+def _delete(agents: list[str], rest: Rest | None, by: str | None, now: Now) -> Op[Deleted]:
     budget = Budget()
     empty: dict[str, int] = {}
     unfinished: Rest | None = None
@@ -101,18 +102,18 @@ def _delete(agents: list[str], rest: Rest | None, now: Now) -> Op[Deleted]:
             unfinished = Rest(agent, change)
             break
         empty[agent] = checkpoints
-    yield from remove_agents(empty, now)
+    yield from remove_agents(empty, now, by)
     return Deleted(list(empty), unfinished is not None or len(agents) == _AGENTS, unfinished)
 
 
-def remove_agents(agents: Mapping[str, int], now: Now) -> Op[None]:
+def remove_agents(agents: Mapping[str, int], now: Now, by: str | None = None) -> Op[None]:
     """Remove agents without data, each with the number of checkpoints deleted last."""
     if agents:
         yield Query("mailbox_keep_epochs", (list(agents),))
         gone = yield Query("agent_delete", (list(agents),))
         yield from quotas.delete_send_counters(agent for (agent,) in gone)
         yield from record([
-            event(now.wall, "agent_deleted", ("agent", agent), None, checkpoints=agents[agent]) for (agent,) in gone
+            event(now.wall, "agent_deleted", ("agent", agent), by, checkpoints=agents[agent]) for (agent,) in gone
         ])  # fmt: skip
 
 
@@ -137,6 +138,7 @@ class ClearRequest(msgspec.Struct, frozen=True):
     """Clear one agent, whatever its status; without one, those that are suspect, or failed in an open session."""
 
     agent: str | None = None
+    by: str | None = None
 
 
 class Cleared(msgspec.Struct, frozen=True):
@@ -159,7 +161,7 @@ def clear_agents(request: ClearRequest, now: Now) -> Op[Outcome[Cleared]]:
     for agent, status, error in rows:
         if status not in {"completed", "stopped"}:
             why = f"cleared; it was {status}" + (f": {error}" if error else "")
-            yield from end([agent], "stopped", why, None, now)
+            yield from end([agent], "stopped", why, request.by, now)
             cleared.append(agent)
     return Cleared(cleared, request.agent is None and len(rows) == _STEP)
 

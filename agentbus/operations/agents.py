@@ -166,6 +166,14 @@ def busy(requests: Sequence[BusyRequest], now: Now) -> Op[list[Outcome[None]]]:
             if request.actor not in refused
         ],
     )
+    yield from record([
+        event(
+            now.wall, "agent_busy", ("agent", request.actor.agent), request.actor.agent,
+            seconds=request.duration / 1000, until=now.wall + request.duration,
+        )
+        for request in requests
+        if request.actor not in refused
+    ])  # fmt: skip
     return [refused.get(request.actor) for request in requests]
 
 

@@ -59,6 +59,7 @@ TABLES = {
 """In this order, because of foreign keys. Sequences are no table, but the last ids that tables have issued."""
 LEFT_OUT = {
     "listeners": "only processes that have the bus open listen",
+    "tokens": "a copy must not admit the HTTP clients of the original",
     "workflows": "workers announce them when they start",
 }
 """Tables that are not copied, and why."""

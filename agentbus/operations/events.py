@@ -15,7 +15,7 @@ from agentbus.core.codec import decode, plain
 from agentbus.operations.protocol import ExecuteMany, Op, Query, Row, Wake
 
 if TYPE_CHECKING:
-    from agentbus.records import EventRecord
+    from agentbus.records import EventRecord, Page
 
 CHANNEL = "events"
 
@@ -25,6 +25,7 @@ KINDS = {
     "agent_registered": "an agent registered; type, epoch, before, left",
     "agent_taken_over": "an agent registered and fenced its previous incarnation; type, epoch, before, left",
     "agent_joined": "a registered agent joined a session; session, left (an open one)",
+    "agent_busy": "an agent announced a period of silence; seconds (0: it ended early), until (wall time)",
     "agent_completed": "an agent completed its work",
     "agent_suspected": "an agent became suspect; evidence",
     "agent_recovered": "a suspect agent was active again; evidence (of the suspicion)",
@@ -77,6 +78,8 @@ KINDS = {
     "archive_imported": "an archive or other files were imported; archive (its name), counts (by kind)",
     "bus_copied": "the bus was copied from another; source, rows",
     "bus_restored": "the bus was replaced by a backup; backup, processes (number of live ones in it)",
+    "token_created": "a token of an HTTP client was created; token (its id), role, operator",
+    "token_revoked": "a token of an HTTP client was revoked; token (its id), role, operator",
     "type_defined": "a type was defined; schema (whether it has one)",
     "type_changed": "the description or schema of a type changed; changed (which)",
     "checkpoint_deleted": "a checkpoint was deleted; owner_kind, owner, name",
@@ -117,10 +120,24 @@ def read_events(wanted: EventFilter, now: Now) -> Op[list[EventRecord]]:
         rows = yield Query("event_page_of_kind", (wanted.kind, wanted.after, wanted.limit))
     else:
         rows = yield Query("event_page", (wanted.after, wanted.limit))
+    return [_event(row) for row in rows]
+
+
+def recent_events(wanted: EventFilter, now: Now) -> Op[Page[EventRecord]]:
+    """Return the events before ``wanted.after``, newest first."""
+    kind, subject = wanted.subject or (None, None)
+    rows = yield Query("event_recent", (wanted.after, wanted.kind, kind, subject, wanted.limit + 1))
+    from agentbus.operations.common import page
+
+    return page(rows, wanted.limit, _event, lambda event: str(event.id))
+
+
+def _event(row: Row) -> EventRecord:
     # Imported only here: writers need no records, and creating them is slow.
     from agentbus.records import EventRecord
 
-    return [EventRecord(*(*columns, decode(facts))) for *columns, facts in rows]
+    *columns, facts = row
+    return EventRecord(*(*columns, decode(facts)))
 
 
 def last_event(_: None, now: Now) -> Op[int]:

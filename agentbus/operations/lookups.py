@@ -14,7 +14,15 @@ from agentbus.errors import DamagedPayload
 from agentbus.operations.common import LIVE, page
 from agentbus.operations.protocol import Op, Query, Row
 from agentbus.operations.rows import AGENT_DURATIONS, AGENT_JSON, MESSAGE_JSON, AgentRow, common_fields, stored_message
-from agentbus.records import AgentRecord, MessageRecord, Page, QueueDepth
+from agentbus.records import (
+    AgentRecord,
+    MessageChange,
+    MessageRecord,
+    MessageSpan,
+    Page,
+    QueueDepth,
+    QueueRecord,
+)
 
 
 class AgentFilter(msgspec.Struct, frozen=True):
@@ -127,20 +135,94 @@ def list_dead(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
     return page(rows, wanted.limit, _message, lambda message: str(message.id))
 
 
+def deepest_queues(limit: int, now: Now) -> Op[list[QueueDepth]]:
+    """Return the deepest mailboxes."""
+    rows = yield Query("queue_depths", (limit,))
+    return [
+        QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since))
+        for kind, name, owner, number, since in rows
+    ]
+
+
 def count(deepest: int, now: Now) -> Op[Counts]:
     messages = yield Query("message_counts")
     agents = yield Query("agent_counts")
-    depths = yield Query("queue_depths", (deepest,))
+    depths = yield from deepest_queues(deepest, now)
     ((oldest,),) = yield Query("queue_oldest")
     return Counts(
         {row[0]: row[1] for row in messages},
         {row[0]: row[1] for row in agents},
-        [
-            QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since))
-            for kind, name, owner, number, since in depths
-        ],
+        depths,
         None if oldest is None else max(0, now.wall - oldest),
     )
+
+
+class LiveQuery(msgspec.Struct, frozen=True):
+    """Messages for the live feed: those after an id, and these."""
+
+    after: int
+    ids: Sequence[int] = ()
+    limit: int = 1000
+
+
+def live_messages(wanted: LiveQuery, now: Now) -> Op[list[MessageChange]]:
+    """Return messages without their payloads, as they are now, ordered by id."""
+    rows = yield Query("message_brief_after", (wanted.after, wanted.limit))
+    found = {row[0]: row for row in rows}
+    others = [id for id in wanted.ids if id not in found]
+    if others:
+        found |= {row[0]: row for row in (yield Query("message_brief", (others,)))}
+    return [_change(found[id]) for id in sorted(found)]
+
+
+def newest_message(_: None, now: Now) -> Op[int]:
+    """Return the highest id of a message; 0 if there is none."""
+    ((id,),) = yield Query("message_newest")
+    return int(id)
+
+
+class SpanQuery(msgspec.Struct, frozen=True):
+    """A period in wall time, a cursor, and a limit."""
+
+    start: int
+    end: int
+    cursor: int = MAX_ID
+    limit: int = PAGE_SIZE
+
+
+def message_spans(wanted: SpanQuery, now: Now) -> Op[Page[MessageSpan]]:
+    """Return the messages that were on the bus in a period, newest first, each with its last delivery."""
+    rows = yield Query("message_spans", (wanted.start, wanted.end, wanted.cursor, wanted.limit + 1))
+
+    def span(row: Row) -> MessageSpan:
+        id, message_id, sender, kind, name, owner, *rest = row
+        return MessageSpan(*(id, message_id or f"m-{id}", sender, recipient(kind, name, owner), *rest))
+
+    return page(rows, wanted.limit, span, lambda one: str(one.id))
+
+
+def list_queues(wanted: tuple[int, int], now: Now) -> Op[Page[QueueRecord]]:
+    """Return the mailboxes of agents and pools after a cursor, with the number of their messages."""
+    after, limit = wanted
+    rows = yield Query("queue_list", (after, limit + 1))
+    dead: dict[int, int] = dict((yield Query("queue_dead")))
+    ids: dict[str, int] = {}
+
+    def queue(row: Row) -> QueueRecord:
+        id, kind, name, owner, queued, scheduled, leased, oldest, members = row
+        made = QueueRecord(
+            recipient(kind, name, owner), kind, queued, scheduled, leased, dead.get(id, 0),
+            None if oldest is None else max(0, now.wall - oldest), members,
+        )  # fmt: skip
+        ids[made.recipient] = id
+        return made
+
+    return page(rows, limit, queue, lambda one: str(ids[one.recipient]))
+
+
+def _change(row: Row) -> MessageChange:
+    id, message_id, sender, kind, name, owner, *rest = row
+    return MessageChange(*(id, message_id or f"m-{id}", sender, recipient(kind, name, owner), *rest))
 
 
 def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:

@@ -74,7 +74,39 @@ class WakeLater(msgspec.Struct, frozen=True):
     channels: Sequence[str]
 
 
-Op: TypeAlias = Generator[Query | Gather | ExecuteMany | InsertNumbered | Wake | WakeLater, Rows, T]
+LIVE = "live"
+"""The channel of changes of messages. A message that is sent rings it; ``Announce`` names others after a ``#``."""
+
+
+class Announce(msgspec.Struct, frozen=True):
+    """After the commit, name messages that changed to the processes that listen to ``LIVE``. While none does, the
+    driver leaves it out, so that claims and acknowledgements ring no doorbell."""
+
+    change: str
+    ids: Sequence[int]
+
+    @property
+    def channel(self) -> str:
+        """Return the channel with the change and the ids, consecutive ones as a range.
+
+        >>> Announce("leased", [7, 8, 9, 12]).channel
+        'live#leased 7-9,12'
+        """
+        parts: list[str] = []
+        first = last = None
+        for id in sorted(self.ids):
+            if last is not None and id == last + 1:
+                last = id
+                continue
+            if first is not None:
+                parts.append(f"{first}" if first == last else f"{first}-{last}")
+            first = last = id
+        if first is not None:
+            parts.append(f"{first}" if first == last else f"{first}-{last}")
+        return f"{LIVE}#{self.change} {','.join(parts)}"
+
+
+Op: TypeAlias = Generator[Query | Gather | ExecuteMany | InsertNumbered | Wake | WakeLater | Announce, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
 

@@ -40,6 +40,7 @@ class ChangeQuotasRequest(msgspec.Struct, frozen=True):
     """Change the named quotas; the others stay."""
 
     changes: dict[str, Any]
+    by: str | None = None
 
 
 def read_quotas(_: None, now: Now) -> Op[QuotaPolicy]:
@@ -67,7 +68,7 @@ def change_quotas(request: ChangeQuotasRequest, now: Now) -> Op[Outcome[QuotaPol
     yield Query("meta_set", (_POLICY, plain(msgspec.structs.asdict(after))))
     if changed:
         facts = {"before": {name: getattr(before, name) for name in changed}, "after": changed}
-        yield from record([event(now.wall, "quotas_changed", ("bus", "quotas"), None, **facts)])
+        yield from record([event(now.wall, "quotas_changed", ("bus", "quotas"), request.by, **facts)])
     return after
 
 

@@ -21,6 +21,7 @@ from agentbus.operations.events import event, record
 from agentbus.operations.protocol import (
     BUS,
     Actor,
+    Announce,
     CannotBatch,
     ExecuteMany,
     Op,
@@ -156,6 +157,7 @@ def acknowledge(requests: Sequence[Settlement], now: Now) -> Op[None]:
             # The statement above settled it for another holder.
             message = msgspec.structs.replace(message, status="leased")
         raise _lost((id, lease), message)
+    yield Announce("acked", [id for id, _, _ in wanted])
 
 
 def _begin_following(requests: Sequence[AckRequest]) -> Op[set[tuple[Beginning, Actor]]]:
@@ -294,6 +296,7 @@ def _release(rows: Sequence[Row], mailboxes: Sequence[int], now: Now) -> Op[None
     """Queue messages in their mailboxes again. Those of an ended subscription expire."""
     if rows:
         yield ExecuteMany("message_release", rows)
+        yield Announce("released", [row[-1] for row in rows])
         ended = yield Query("mailbox_unsubscribed", (list(mailboxes),))
         if ended:
             yield Query("message_expire_all", (now.wall, "the subscription ended", [box for (box,) in ended]))
@@ -378,7 +381,8 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
         if taken[0] not in rows:
             rows = {row[0]: row for row in (yield Query("message_rows", (taken,)))}
         for (holder, duration, counted), ids in _group_leases(granted, shares).items():
-            yield Query("message_lease", (holder, now.awake + duration, counted, ids))
+            yield Query("message_lease", (holder, now.awake + duration, counted, ids, now.wall))
+        yield Announce("leased", taken)
     left |= {mailbox for mailbox, queue in ready.items() if queue}
     claims = iter(
         [
@@ -573,6 +577,7 @@ class PurgeRequest(msgspec.Struct, frozen=True):
     before: int
     limit: int
     after: int = 0
+    by: str | None = None
 
 
 def dead_letter(endings: Sequence[Ending], now: Now) -> Op[None]:
@@ -580,6 +585,7 @@ def dead_letter(endings: Sequence[Ending], now: Now) -> Op[None]:
     if not endings:
         return
     yield ExecuteMany("message_dead_letter", [(ending.reason, now.wall, ending.id) for ending in endings])
+    yield Announce("dead", [ending.id for ending in endings])
     yield from record([
         event(
             now.wall, "message_dead", ("message", ending.message_id), ending.actor,
@@ -655,8 +661,15 @@ def purge(request: PurgeRequest, now: Now) -> Op[Outcome[list[int]]]:
     rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
     if rows:
         facts = {"count": len(rows), "status": request.status, "before": request.before}
-        yield from record([event(now.wall, "messages_purged", ("bus", "messages"), None, **facts)])
+        yield from record([event(now.wall, "messages_purged", ("bus", "messages"), request.by, **facts)])
     return [id for (id,) in rows]
+
+
+def count_purgeable(request: PurgeRequest, now: Now) -> Op[int]:
+    """Return the number of messages that a purge would delete."""
+    statuses = [request.status] if request.status else ["acked", "expired"]
+    ((number,),) = yield Query("message_purgeable", (statuses, request.before))
+    return int(number)
 
 
 class _Candidate(msgspec.Struct, frozen=True):

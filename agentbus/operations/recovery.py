@@ -280,6 +280,7 @@ class RecoverRequest(msgspec.Struct, frozen=True):
     rollback: RollbackRequest | None = None
     follow_on: StartSessionRequest | None = None
     within: int | None = None
+    by: str | None = None
 
     @property
     def data_size(self) -> int:
@@ -392,4 +393,4 @@ def _record_event(request: RecoverRequest, current: RecoveryRecord, done: Recove
         facts["reason"] = request.reason
     if done.follow_on is not None:
         facts["follow_on"] = done.follow_on
-    yield from record([event(now.wall, "session_recovered", ("session", done.session), None, **facts)])
+    yield from record([event(now.wall, "session_recovered", ("session", done.session), request.by, **facts)])

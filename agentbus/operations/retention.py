@@ -267,6 +267,7 @@ class ChangePolicyRequest(msgspec.Struct, frozen=True):
     """Change the named settings of the policy; the others stay."""
 
     changes: dict[str, Any]
+    by: str | None = None
 
 
 class TurnRequest(msgspec.Struct, frozen=True):
@@ -309,7 +310,7 @@ def change_policy(request: ChangePolicyRequest, now: Now) -> Op[Outcome[Retentio
     yield Query("meta_set", (_POLICY, plain(kept)))
     if changed:
         facts = {"before": {name: getattr(before, name) for name in changed}, "after": changed}
-        yield from record([event(now.wall, "retention_changed", ("bus", "retention"), None, **facts)])
+        yield from record([event(now.wall, "retention_changed", ("bus", "retention"), request.by, **facts)])
     return after
 
 

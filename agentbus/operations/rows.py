@@ -148,6 +148,7 @@ class StoredMessage(MessageRow, frozen=True, gc=False):
     due: int | None
     error: str | None
     finished: int | None
+    leased_at: int | None
 
 
 def stored_message(row: Sequence[Any]) -> StoredMessage:
@@ -306,7 +307,7 @@ AGENT_JSON: dict[str, Any] = {"capabilities": list[str], "metadata": dict[str, A
 """The types of the columns of an agent that are JSON."""
 AGENT_DURATIONS = ("estimate", "patience")
 """Columns in milliseconds that a record has in seconds."""
-ADDED = frozenset({"due", "headers", "reply_to"})
+ADDED = frozenset({"due", "headers", "leased_at", "reply_to"})
 """Nullable columns of messages and agents that older archives lack."""
 
 _TABLES = {

@@ -22,6 +22,7 @@ from agentbus.errors import (
 )
 from agentbus.operations.common import AgentStatus, agent_status_query, agent_statuses_from, fenced
 from agentbus.operations.protocol import (
+    LIVE,
     Actor,
     CannotBatch,
     InsertNumbered,
@@ -139,7 +140,7 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
     id = 0
     if rows:
         # A scheduled message wakes its receivers too: they wait until it is due.
-        yield Wake(channels)
+        yield Wake([*channels, LIVE])
         # Ids are never reused, not even after a purge.
         ((id,),) = yield InsertNumbered("message_insert", "message", rows)
     elif any(not isinstance(plan, AgentBusError) for plan in plans):
@@ -174,7 +175,7 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
     if drafts:
         rows = [(None, draft.to, *draft.values(sender, now)) for draft in drafts]
         yield InsertNumbered("message_insert", "message", rows)
-        yield Wake([_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)])
+        yield Wake([*(_channel(draft, draft.to) for draft in drafts if isinstance(draft.to, int)), LIVE])
 
 
 def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:

@@ -106,6 +106,7 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     reason: str | None = None
     owner: int | None = None
     leaving: bool = False
+    by: str | None = None
 
 
 class SessionProgressRequest(msgspec.Struct, frozen=True):
@@ -303,7 +304,7 @@ def _change(request: ChangeRequest, current: SessionStatus, now: Now) -> Op[None
     stopped = [agent for (agent,) in expected]
     if stopped:
         facts["stopped"] = stopped[:_NAMED]
-    yield from record([event(now.wall, kind, ("session", request.session), None, **facts)])
+    yield from record([event(now.wall, kind, ("session", request.session), request.by, **facts)])
     # Stop agents that never registered, after the session, so that their end does not interrupt it.
     yield from end(stopped, "stopped", f"its session {request.status}", None, now)
 

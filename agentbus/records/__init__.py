@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentbus.records.access import LiveChange, NewToken, TokenRecord
     from agentbus.records.entities import (
         AgentRecord,
         Checkpoint,
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
         FinishedMember,
         MeetingRecord,
         MemberRecord,
+        MessageChange,
         MessageRecord,
+        MessageSpan,
         Page,
         QueueDepth,
+        QueueRecord,
         SessionRecord,
         StateEntry,
         Stats,
@@ -87,11 +91,16 @@ __all__ = [
     "ImportProblem",
     "ImportReport",
     "ImportedFile",
+    "LiveChange",
     "MeetingRecord",
     "MemberRecord",
+    "MessageChange",
     "MessageRecord",
+    "MessageSpan",
+    "NewToken",
     "Page",
     "QueueDepth",
+    "QueueRecord",
     "QuotaPolicy",
     "Recovered",
     "RecoveryAgent",
@@ -113,6 +122,7 @@ __all__ = [
     "TaskProblem",
     "TaskRecord",
     "TaskStatistics",
+    "TokenRecord",
     "TypeRecord",
     "Verdict",
 ]
@@ -121,7 +131,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import records on first use: most commands need one kind, or none."""
     if name in __all__:
-        for home in ("entities", "recovery", "maintenance", "tasks"):
+        for home in ("entities", "recovery", "maintenance", "tasks", "access"):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)

@@ -51,7 +51,8 @@ class AgentRecord(msgspec.Struct, frozen=True):
 
 
 class MessageRecord(msgspec.Struct, frozen=True):
-    """A message of any status. ``headers`` is empty if the sender gave none.
+    """A message of any status. ``headers`` is empty if the sender gave none; ``leased_at`` is the wall time of its last
+    delivery, None if it has none on record.
 
     >>> record = await bus.messages.get("m-7")                                        # doctest: +SKIP
     >>> record.status, record.attempts                                                # doctest: +SKIP
@@ -77,6 +78,49 @@ class MessageRecord(msgspec.Struct, frozen=True):
     created: int
     finished: int | None
     headers: dict[str, str] = {}
+    leased_at: int | None = None
+
+
+class MessageChange(msgspec.Struct, frozen=True):
+    """A message of the live feed, as it is now, without its payload. Times are wall milliseconds.
+
+    >>> async for change in bus.live():                                               # doctest: +SKIP
+    ...     print([(one.message_id, one.status) for one in change.messages])
+    """
+
+    id: int
+    message_id: str
+    sender: str
+    recipient: str
+    holder: str | None
+    type: str
+    status: str
+    priority: int
+    attempts: int
+    session: str | None
+    correlation: str | None
+    created: int
+    finished: int | None
+
+
+class MessageSpan(msgspec.Struct, frozen=True):
+    """A message in a period: when it was sent, last delivered (earlier deliveries are not stored) and finished.
+
+    >>> [(one.sender, one.recipient) for one in (await bus.messages.spans(start, end)).items]   # doctest: +SKIP
+    [('planner-1', 'executor-1')]
+    """
+
+    id: int
+    message_id: str
+    sender: str
+    recipient: str
+    holder: str | None
+    type: str
+    status: str
+    created: int
+    leased_at: int | None
+    finished: int | None
+    correlation: str | None
 
 
 class SessionRecord(msgspec.Struct, frozen=True):
@@ -294,6 +338,24 @@ class QueueDepth(msgspec.Struct, frozen=True):
     recipient: str
     queued: int
     oldest: int
+
+
+class QueueRecord(msgspec.Struct, frozen=True):
+    """A mailbox of an agent or a pool: the numbers of its messages by status, the age of the oldest that waits in
+    milliseconds, and the number of live agents that read it.
+
+    >>> [one.recipient for one in (await bus.messages.queues()).items if not one.members]   # doctest: +SKIP
+    ['pool:executors']
+    """
+
+    recipient: str
+    kind: str
+    queued: int
+    scheduled: int
+    leased: int
+    dead: int
+    oldest: int | None
+    members: int
 
 
 class StateEntry(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 from agentbus.api.sending import SendOptions, draft_from, send_drafts
 from agentbus.core.validation import MAX_BATCH, check_name, check_range, check_seconds, check_text
-from agentbus.errors import AgentBusError, AlreadySettled, InvalidName
+from agentbus.errors import AgentBusError
 from agentbus.operations.agent_identity import Registration, VisitRequest, visit
 from agentbus.operations.protocol import Actor, Operation, Part, UnitRequest, unit
 from agentbus.sync.bus import SyncEngine, run
@@ -98,8 +98,8 @@ class BlockingAgent:
         self, to: str | Address, type: str, payload: Any = None, *, timeout: float, **options: Unpack[SendOptions]
     ) -> Delivery:
         """Send a message and wait for its reply. Raises RequestTimedOut, or RequestDied when it is a dead letter."""
+        from agentbus.api.deliveries import delivery
         from agentbus.api.sending import request
-        from agentbus.sync.receiving import delivery
 
         return run(request(self, to, type, payload, timeout, options, lambda row: delivery(row, self.id, settled=True)))
 
@@ -128,9 +128,10 @@ class BlockingAgent:
 
     def in_hand(self, most: int = MAX_BATCH) -> list[Delivery]:
         """Return the messages that it has received and not settled, with their leases."""
-        from agentbus.sync.receiving import in_hand
+        from agentbus.api.deliveries import in_hand
 
-        return in_hand(self, check_range(most, "most", 1, MAX_BATCH))
+        self.heartbeat()
+        return run(in_hand(self, check_range(most, "most", 1, MAX_BATCH)))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until ``receive`` would return a message; return False after ``timeout`` seconds without one."""
@@ -142,32 +143,24 @@ class BlockingAgent:
 
     def held(self, *messages: str) -> list[Held]:
         """Return the messages with these names (``m-7``, or ``m-7#2`` with its lease), all of them leased to it."""
-        from agentbus.sync.receiving import held
+        from agentbus.api.deliveries import held_messages
 
-        return held(self, messages)
+        return run(held_messages(self, messages))
 
     def ack(self, *messages: str) -> list[str]:
         """Acknowledge messages in one commit: all, or none. Return those that it had acknowledged before."""
+        from agentbus.api.deliveries import held_or_acked, leases
         from agentbus.operations.receive import AckRequest, ack
-        from agentbus.sync.receiving import leases
 
-        held: list[Held] = []
-        before: list[str] = []
-        for message in messages:
-            try:
-                held += self.held(message)
-            except AlreadySettled as settled:
-                if settled.facts["status"] != "acked":
-                    raise
-                before.append(message)
+        held, before = run(held_or_acked(self, messages))
         self.call(ack, AckRequest(self._actor, leases(held)))
         return before
 
     def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
         """Release messages, to be retried after ``delay`` seconds (default: exponential backoff)."""
+        from agentbus.api.deliveries import leases
         from agentbus.api.receiving import nack_request
         from agentbus.operations.receive import release
-        from agentbus.sync.receiving import leases
 
         held = self.held(*messages)
         attempts = max((one.attempts for one in held), default=1)
@@ -175,15 +168,15 @@ class BlockingAgent:
 
     def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry."""
+        from agentbus.api.deliveries import leases
         from agentbus.operations.receive import RejectRequest, reject
-        from agentbus.sync.receiving import leases
 
         self.call(reject, RejectRequest(self._actor, leases(self.held(*messages)), check_text(error, "error")))
 
     def extend(self, *messages: str, seconds: float) -> None:
         """Extend leases to this many seconds from now."""
+        from agentbus.api.deliveries import leases
         from agentbus.operations.receive import ExtendRequest, extend
-        from agentbus.sync.receiving import leases
 
         duration = check_seconds(seconds, "lease")
         self.call(extend, ExtendRequest(self._actor, leases(self.held(*messages)), duration))
@@ -192,13 +185,13 @@ class BlockingAgent:
         self, message: str, type: str, payload: Any = None, *, ack: bool = True, **options: Unpack[SendOptions]
     ) -> Receipt:
         """Reply to the sender of a message; with ``ack`` acknowledge it in the same commit, if it is leased."""
+        from agentbus.api.deliveries import reply_context
         from agentbus.api.sending import commit
         from agentbus.operations.receive import AckRequest
         from agentbus.operations.receive import ack as acknowledge
         from agentbus.operations.send import SendRequest, send
-        from agentbus.sync.receiving import reply_context
 
-        held, sender, context = reply_context(self, message)
+        held, sender, context = run(reply_context(self, message))
         given = cast("SendOptions", {name: value for name, value in options.items() if value is not None})
         draft = context.draft(self, sender, type, payload, given)
         parts: tuple[Part, ...] = (Part(send, SendRequest(self._actor, (draft,))),)
@@ -338,12 +331,3 @@ class BlockingAgent:
         from agentbus.api.state import StateChangeBuilder
 
         return StateChangeBuilder(scope, self._max_payload, self._actor)
-
-
-def split_identity(name: str, what: str = "agent") -> tuple[str, int | None]:
-    """Split a name and the number after it, as in ``planner-1#3``: the epoch of an agent, the lease of a message."""
-    plain, mark, number = name.partition("#")
-    if mark and not (number.isascii() and number.isdigit() and len(number) <= 18):
-        rule = f"write the {what} alone, or with a number: {plain or what}#3"
-        raise InvalidName(what=what, name=name, rule=rule)
-    return check_name(plain, what), int(number) if mark else None

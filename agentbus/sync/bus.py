@@ -249,7 +249,8 @@ class BlockingBus:
 
     def agent(self, identity: str) -> BlockingAgent:
         """Return the calling agent: ``id#epoch``, or an id, which acts in its current incarnation."""
-        from agentbus.sync.agent import BlockingAgent, split_identity
+        from agentbus.core.addresses import split_identity
+        from agentbus.sync.agent import BlockingAgent
 
         id, epoch = split_identity(identity)
         registration = self.read(current_registration, id)

@@ -36,7 +36,7 @@ async def test_one_pass_reads_the_whole_audit_log(bus: Bus) -> None:
     kept = {"session_deleted", "retention_applied", "retention_changed", "archive_imported"}
     replaced = {"bus_restored", "bus_copied"}
     set_apart = {"quotas_changed", "agent_renamed"}
-    by_visitors = {"agent_joined"}
+    by_visitors = {"agent_joined", "agent_busy", "token_created", "token_revoked"}
     # Tasks have a story of their own.
     by_tasks = {kind for kind in KINDS if kind.startswith(("task_", "step_", "approval_"))}
     assert left == by_monitor | kept | replaced | by_visitors | set_apart | by_tasks, "the story forgot something"

@@ -46,7 +46,12 @@ MAY_SCAN = {
     "message_counts",
     "queue_depths",
     "queue_oldest",
+    "queue_dead",
     "message_list",
+    # The end of the table, though SQLite calls that a scan.
+    "message_newest",
+    "message_purgeable",
+    "message_spans",
     "message_purge",
     "message_senders",
     "message_finished_counts",

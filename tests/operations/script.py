@@ -11,7 +11,9 @@ from agentbus.core.clock import Now
 from agentbus.engine.queries import load
 from agentbus.errors import AgentBusError
 from agentbus.operations.protocol import (
+    LIVE,
     Actor,
+    Announce,
     CannotBatch,
     ExecuteMany,
     Gather,
@@ -50,6 +52,7 @@ class Played(Generic[T]):
     statements: list[tuple[str, Row]] = field(default_factory=list)
     woken: list[str] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
 
     def written(self, name: str) -> list[Row]:
         """The parameters of every execution of one writing query."""
@@ -118,12 +121,18 @@ def _run(operation: Op[Any], played: Played[Any], left: list[Answer]) -> Any:
         return stop.value
 
 
-def _answer(step: Query | ExecuteMany | Wake | WakeLater, played: Played[Any], left: list[Answer]) -> list[Row]:
+def _answer(
+    step: Query | ExecuteMany | Wake | WakeLater | Announce, played: Played[Any], left: list[Answer]
+) -> list[Row]:
     if isinstance(step, WakeLater):
         played.again += step.channels
         return []
     if isinstance(step, Wake):
-        played.woken += step.channels
+        # Every message that is sent rings the channel of the live feed too.
+        played.woken += [channel for channel in step.channels if channel != LIVE]
+        return []
+    if isinstance(step, Announce):
+        played.announced.append(step.channel)
         return []
     text = load("sqlite")[step.name]
     writes = not text.startswith(("SELECT", "WITH"))

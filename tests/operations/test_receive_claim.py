@@ -48,7 +48,8 @@ def leases(played: Played[Any]) -> dict[int, tuple[str | None, int, bool]]:
     """Every message that was leased: to whom (None is the mailbox's owner), until when, and whether it counts."""
     return {
         id: (holder, until, counted)
-        for holder, until, counted, messages in played.written("message_lease")
+        for holder, until, counted, messages, at in played.written("message_lease")
+        if at == NOW.wall
         for id in messages
     }
 

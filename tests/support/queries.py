@@ -48,6 +48,9 @@ HOT = (
 LOOKS = (
     "message_for_task",
     "signal_waiting",
+    "agent_incarnation",
+    "agent_mailboxes",
+    "token_find",
     "state_value",
     "state_entry",
     "state_last_change",

@@ -36,7 +36,9 @@ SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sessions": ("api.sessions", ("Sessions",)),
     "state": ("api.state", ("State",)),
     "tasks": ("api.tasks.client", ("Control", "Tasks")),
+    "tokens": ("api.tokens", ("Tokens",)),
     "unit": ("api.unit", ("Unit",)),
+    "visitor": ("api.visitor", ("Visitor",)),
 }
 FUNCTIONS = {"bus": ("connect", "doctor")}
 HOMES = {kind: module for module, (_, kinds) in SOURCES.items() for kind in kinds}

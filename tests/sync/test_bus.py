@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import agentbus
+from agentbus.core.addresses import split_identity
 from agentbus.engine.queries import Queries, load
 from agentbus.engine.sqlite import paths
 from agentbus.engine.sqlite.blocking_wait import SQLiteWaitingProcess
 from agentbus.errors import AgentFenced, InvalidName, LeaseLost, Misuse, NoBus, NotWritable, UnknownAgent
 from agentbus.operations.processes import LeaveRequest, leave
-from agentbus.sync.agent import BlockingAgent, split_identity
+from agentbus.sync.agent import BlockingAgent
 from agentbus.sync.bus import BlockingBus, Interrupted, open_bus, run
 from tests.support.clock import FakeClock
 

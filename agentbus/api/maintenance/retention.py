@@ -93,16 +93,16 @@ class Retention:
         """
         return await self._engine.read(read_policy, None)
 
-    async def change(self, **changes: Unpack[RetentionChanges]) -> RetentionPolicy:
+    async def change(self, *, by: str | None = None, **changes: Unpack[RetentionChanges]) -> RetentionPolicy:
         """Change periods of the policy for all processes and return the new policy. The options are the fields of
-        ``RetentionPolicy``; those not given stay.
+        ``RetentionPolicy``; those not given stay. The audit log names the operator ``by``.
 
         >>> await bus.retention.change(messages=3 * 24 * 3600, events=None)           # doctest: +SKIP
         """
         given: dict[str, Any] = {**changes}
         check_options(given, RetentionPolicy.__struct_fields__)
         RetentionPolicy(**given)
-        return await self._engine.write(change_policy, ChangePolicyRequest(given))
+        return await self._engine.write(change_policy, ChangePolicyRequest(given, by))
 
     async def apply(
         self, *, dry_run: bool = False, policy: RetentionPolicy | None = None, progress: Progress | None = None

@@ -69,12 +69,22 @@ def status(call: Call) -> Result | int:
 
     settings = settings_with_sources(call.settings)
     named = call.arguments.settings
-    return show_or_watch(call, lambda: Status(overview_of(call.bus, call.settings), settings, named))
+    return show_or_watch(
+        call, lambda: Status(overview_of(call.bus, call.settings), settings, servers_of(call.bus), named)
+    )
 
 
 def _status(parser: ArgumentParser) -> None:
     parser.add_argument("--settings", action="store_true", help="also show the settings, each with its source")
     watch_options(parser)
+
+
+def servers_of(bus: BlockingBus) -> list[dict[str, Any]]:
+    """Return the HTTP servers of this user that run on a bus."""
+    from agentbus.api.servers import running_servers
+    from agentbus.operations.archive_rows import bus_name
+
+    return [{"url": one.url, "pid": one.pid} for one in running_servers(bus.read(bus_name, None) or "")]
 
 
 def overview_of(bus: BlockingBus, settings: Settings) -> Overview:
@@ -101,16 +111,24 @@ _WAITING = (("kind", ""), ("name", ""), ("since", "time"), ("what", ""), ("comma
 class Status(Watchable):
     """The state of the bus, and the settings: JSON always has them."""
 
-    def __init__(self, overview: Overview, settings: dict[str, Any], with_settings: bool = False) -> None:
+    def __init__(
+        self,
+        overview: Overview,
+        settings: dict[str, Any],
+        servers: list[dict[str, Any]],
+        with_settings: bool = False,
+    ) -> None:
         import msgspec
 
         self._found = msgspec.to_builtins(overview)
         self._settings = settings
+        self._servers = servers
         self._with_settings = with_settings
 
     def data(self) -> Any:
         # ``lease`` is the earlier name.
-        return {**self._found, "settings": {**self._settings, "lease": self._settings["visitor_lease"]}}
+        settings = {**self._settings, "lease": self._settings["visitor_lease"]}
+        return {**self._found, "servers": self._servers, "settings": settings}
 
     def lines(self, form: PlainFormat = PLAIN) -> list[str]:
         found = self._found
@@ -128,6 +146,7 @@ class Status(Watchable):
         rows += [("outgrown", why, found["outgrown"]["fix"]) for why in found["outgrown"]["why"]]
         rows += [("task", one["id"], one["status"]) for one in found["tasks"]]
         rows += [("asked", one["task"], one["command"]) for one in found["asked"]]
+        rows += [("server", one["url"], one["pid"]) for one in self._servers]
         for name, one in self._settings.items() if self._with_settings else ():
             value = "-" if one["value"] is None else one["value"]
             rows.append(("setting", name, f"{value} ({one['source']})"))
@@ -143,6 +162,8 @@ class Status(Watchable):
         from agentbus.cli.rich_output import print_overview
 
         print_overview(self._found, self._settings if self._with_settings else None)
+        for one in self._servers:
+            print(f"dashboard: {one['url']} (process {one['pid']})")
 
 
 COMMANDS = {

@@ -93,6 +93,9 @@ class BellEvent:
     def __init__(self) -> None:
         self.rung = asyncio.Event()
 
+    def is_followed(self, channel: str) -> bool:
+        return False
+
     def ring(self, channels: Iterable[str]) -> None:
         self.rung.set()
 

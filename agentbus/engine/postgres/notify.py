@@ -18,7 +18,7 @@ from agentbus.engine.postgres import errors as driver_errors
 from agentbus.engine.postgres.connection import Connection, connect, terminate
 from agentbus.engine.postgres.server import Address
 from agentbus.engine.postgres.statements import ask
-from agentbus.operations.protocol import Query
+from agentbus.operations.protocol import LIVE, Query
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -37,6 +37,8 @@ _MAX_DELAY = 2.0
 _MAX_DELAY_CROWDED = 10.0
 """Maximum seconds between reconnects; and while the server has no connection left."""
 _SETTINGS = {"synchronous_commit": "off"}
+_ASK_AGAIN = 1.0
+"""Seconds after which the question whether a process listens to the changes of messages is asked again."""
 
 
 class Ringable(Protocol):
@@ -45,6 +47,8 @@ class Ringable(Protocol):
     def ring(self, channels: Iterable[str]) -> None: ...
 
     def ring_all(self) -> None: ...
+
+    def is_followed(self, channel: str) -> bool: ...
 
 
 class Bell:
@@ -60,6 +64,9 @@ class Bell:
         self._waiting: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._last = 0.0
+        self._heard = False
+        self._asks = False
+        self._ask_at = 0.0
         self._closed = False
         self.is_barred: Callable[[], bool] = bool
         """Return True while the bus needs its next connection for something more urgent."""
@@ -94,6 +101,16 @@ class Bell:
                 self._work()
         if again:
             self._loop.call_later(AGAIN, self._waiters.ring, again)
+
+    def is_heard(self) -> bool:
+        """Return True if a process listens to ``LIVE``, as far as is known: asked at most every ``_ASK_AGAIN`` seconds,
+        on this connection, so that no transaction waits for the answer."""
+        now = self._loop.time()
+        if now >= self._ask_at:
+            self._ask_at = now + _ASK_AGAIN
+            self._asks = True
+            self._work()
+        return self._heard or self._waiters.is_followed(LIVE)
 
     def hint(self, channels: Sequence[str]) -> None:
         """Wake idle processes before a slow commit, so that they and their connections are ready when they are rung."""
@@ -132,7 +149,11 @@ class Bell:
                 await self._reconnect()
 
     async def _notify(self) -> None:
-        while self._waiting and self._connection is not None:
+        while (self._waiting or self._asks) and self._connection is not None:
+            if self._asks:
+                self._asks = False
+                self._heard = bool(await ask(self._connection, Query("listener_any", (LIVE,))))
+                continue
             channels = list(self._waiting)
             await ask(self._connection, Query("listeners_of", (channels, self.process)))
             # Only now: the next connection sends what this one could not.

@@ -32,6 +32,7 @@ from agentbus.engine.postgres.server import Address, ServerClock
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, BusClosed, OutcomeUnknown, StoreError
 from agentbus.operations.protocol import (
+    Announce,
     Call,
     ExecuteMany,
     Gather,
@@ -67,6 +68,10 @@ class Bells:
         self.again += others.again
 
 
+def _always() -> bool:
+    return True
+
+
 class TransactionRunner:
     """Commit batches of calls on one connection."""
 
@@ -75,6 +80,8 @@ class TransactionRunner:
         self._clock = clock
         self._lock_timeout = lock_timeout
         self._limit: float | None = None
+        self.is_heard: Callable[[], bool] = _always
+        """Return True if a process may listen to ``LIVE``."""
         self.process = 0
         self.hint: Callable[[Sequence[str]], None] | None = None
         """Called before a slow commit with the channels that will be rung."""
@@ -401,6 +408,9 @@ class TransactionRunner:
                     bells.channels.extend(step.channels)
                 elif type(step) is WakeLater:
                     bells.again.extend(step.channels)
+                elif type(step) is Announce:
+                    if self.is_heard():
+                        bells.channels.append(step.channel)
                 else:
                     rows = await self._do(connection, step, last, several)
                 step = op.send(rows)

@@ -182,6 +182,8 @@ class Ringer:
         self._queries = queries
         self._topology = -1
         self._bells: dict[str, list[str]] = {}
+        self._heard: dict[str, tuple[int, bool]] = {}
+        """The topology as of which it is known whether a process listens to a channel, and the answer."""
         self._missed: dict[str, set[str]] = {}
         self._last_ring = 0.0
 
@@ -202,6 +204,14 @@ class Ringer:
             for channel, bell in rows.fetchall():
                 if is_bell(bell):
                     self._bells[channel].append(bell)
+
+    def is_heard(self, channel: str) -> bool:
+        """Return True if a process listens to a channel, this one included. Runs inside the transaction."""
+        ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
+        if self._heard.get(channel, (-1, False))[0] != topology:
+            rows = self._connection.execute(self._queries["listener_any"], (channel,)).fetchall()
+            self._heard[channel] = (topology, bool(rows))
+        return self._heard[channel][1]
 
     def hint(self, channels: Sequence[str]) -> None:
         """Wake sleeping processes before a commit with fsync, so that they are awake when they are rung after it."""

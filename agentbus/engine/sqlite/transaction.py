@@ -23,7 +23,18 @@ from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.paths import Home
 from agentbus.engine.sqlite.wal import WriteAheadLog
 from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
-from agentbus.operations.protocol import Call, ExecuteMany, Gather, InsertNumbered, Op, Query, Rows, group_by_operation
+from agentbus.operations.protocol import (
+    LIVE,
+    Announce,
+    Call,
+    ExecuteMany,
+    Gather,
+    InsertNumbered,
+    Op,
+    Query,
+    Rows,
+    group_by_operation,
+)
 
 _ROWS_PER_INSERT = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
@@ -341,6 +352,9 @@ class TransactionRunner:
                     rows = []
                     if type(step) is ExecuteMany:
                         self._execute_many(step)
+                    elif type(step) is Announce:
+                        if self._ringer.is_heard(LIVE):
+                            channels.append(step.channel)
                     else:
                         channels.extend(step.channels)  # type: ignore[union-attr]
                 step = op.send(rows)

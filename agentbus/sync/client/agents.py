@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from agentbus.api.agents import ProfileOptions
+    from agentbus.operations.lookups import Seen
     from agentbus.records import AgentRecord, Page
 
 
@@ -43,6 +44,7 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
         session: str | None = None,
         parent: str | None = None,
         kind: str | None = None,
+        capability: str | None = None,
         cursor: str | None = None,
         limit: int = PAGE_SIZE,
     ) -> Page[AgentRecord]:
@@ -57,6 +59,7 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
             session=session,
             parent=parent,
             kind=kind,
+            capability=capability,
             cursor=cursor,
             limit=limit,
         )
@@ -68,6 +71,15 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
         """
         return self._call(self._inner.find, capability, status=status)
 
+    def last_seen(self, agents: Sequence[AgentRecord]) -> dict[str, Seen]:
+        """Return, by id, the wall times of the last sign of life of these agents and of the end of a silence that they
+        announced.
+
+        >>> bus.agents.last_seen(page.items)["planner-1"].at                  # doctest: +SKIP
+        1767225600000
+        """
+        return self._call(self._inner.last_seen, agents)
+
     def update(self, agent: str, **changes: Unpack[ProfileOptions]) -> None:
         """Change the description of an agent, with the options of ``agentbus.api.agents.ProfileOptions``.
 
@@ -75,7 +87,7 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
         """
         self._call(self._inner.update, agent, **changes)
 
-    def delete(self, agent: str) -> None:
+    def delete(self, agent: str, *, by: str | None = None) -> None:
         """Delete an agent that has ended or was only expected, with its checkpoints and all state in the scope of its
         id. Messages in its mailbox become dead letters.
 
@@ -84,12 +96,12 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
 
         >>> bus.agents.delete("planner-1")                                      # doctest: +SKIP
         """
-        self._call(self._inner.delete, agent)
+        self._call(self._inner.delete, agent, by=by)
 
-    def clear(self, *, older_than: float = 0) -> Sequence[str]:
+    def clear(self, *, older_than: float = 0, by: str | None = None) -> Sequence[str]:
         """Delete the agents that completed or stopped more than ``older_than`` seconds ago, as ``delete`` does; return
         their ids.
 
         >>> bus.agents.clear(older_than=3600)                                   # doctest: +SKIP
         """
-        return self._call(self._inner.clear, older_than=older_than)
+        return self._call(self._inner.clear, older_than=older_than, by=by)

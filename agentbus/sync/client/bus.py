@@ -17,8 +17,10 @@ from agentbus.core.validation import (
     LOCK_TIMEOUT,
     MAX_PAYLOAD,
     MAX_SNAPSHOT,
+    PAGE_SIZE,
     SUSPECT_AFTER,
     SWEEP_INTERVAL,
+    VISITOR_LEASE,
 )
 from agentbus.sync.client.base import BusBase, run_alone
 
@@ -38,7 +40,18 @@ if TYPE_CHECKING:
     from agentbus.core.clock import Clock
     from agentbus.core.validation import Durability
     from agentbus.engine.interface import Progress
-    from agentbus.records import BackupRecord, Check, EventRecord, ExportReport, ImportReport, Stats, Sweep, TypeRecord
+    from agentbus.records import (
+        BackupRecord,
+        Check,
+        EventRecord,
+        ExportReport,
+        ImportReport,
+        LiveChange,
+        Page,
+        Stats,
+        Sweep,
+        TypeRecord,
+    )
     from agentbus.sync.client.agent import Agent
     from agentbus.sync.client.agents import Agents
     from agentbus.sync.client.checkpoints import Checkpoints
@@ -50,6 +63,8 @@ if TYPE_CHECKING:
     from agentbus.sync.client.sessions import Sessions
     from agentbus.sync.client.state import State
     from agentbus.sync.client.tasks import Tasks
+    from agentbus.sync.client.tokens import Tokens
+    from agentbus.sync.client.visitor import Visitor
 
 
 class Bus(BusBase, wraps=api.Bus):
@@ -86,6 +101,11 @@ class Bus(BusBase, wraps=api.Bus):
     def tasks(self) -> Tasks:
         """The durable tasks."""
         return cast("Tasks", self._wrap(self._inner.tasks))
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens of HTTP clients."""
+        return cast("Tokens", self._wrap(self._inner.tokens))
 
     @property
     def recovery(self) -> Recovery:
@@ -150,6 +170,24 @@ class Bus(BusBase, wraps=api.Bus):
         """
         return cast("Agent", self._call_wrapping(self._inner.register, id, type=type, **options))
 
+    def register_visitor(
+        self, id: str, *, type: str, lease: float = VISITOR_LEASE, **options: Unpack[AgentOptions]
+    ) -> Visitor:
+        """Register a visiting agent: a program elsewhere that calls now and then. Each call is its heartbeat. The
+        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call.
+
+        >>> visitor = bus.register_visitor("planner-1", type="planner")         # doctest: +SKIP
+        """
+        return cast("Visitor", self._call_wrapping(self._inner.register_visitor, id, type=type, lease=lease, **options))
+
+    def visitor(self, id: str, *, epoch: int | None = None, lease: float = VISITOR_LEASE) -> Visitor:
+        """Return a visiting agent that is registered, to act in its name. Without an ``epoch`` it acts in its current
+        incarnation; with one, it is fenced once another incarnation has taken over.
+
+        >>> visitor = bus.visitor("planner-1", epoch=3)                         # doctest: +SKIP
+        """
+        return cast("Visitor", self._call_wrapping(self._inner.visitor, id, epoch=epoch, lease=lease))
+
     def expect(
         self,
         id: str,
@@ -213,6 +251,38 @@ class Bus(BusBase, wraps=api.Bus):
         """
         return cast("State", self._wrap(self._inner.state(scope)))
 
+    def read_id(self) -> str:
+        """Return the random id of this bus, which its copies and backups share.
+
+        >>> bus.read_id()                                                       # doctest: +SKIP
+        '5f2c81d09a3b7e46'
+        """
+        return self._call(self._inner.read_id)
+
+    def newest_message(self) -> int:
+        """Return the highest number of a message; they are numbered in the order in which they are sent.
+
+        >>> bus.newest_message()                                                # doctest: +SKIP
+        4711
+        """
+        return self._call(self._inner.newest_message)
+
+    def lock_waits(self) -> float:
+        """Return the seconds per minute that all writers together waited for the lock recently; 0 on a server.
+
+        >>> bus.lock_waits()                                                    # doctest: +SKIP
+        0.25
+        """
+        return self._call(self._inner.lock_waits)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the database and of its log; the log of a server is its own.
+
+        >>> bus.sizes()                                                         # doctest: +SKIP
+        (4096000, 32768)
+        """
+        return self._call(self._inner.sizes)
+
     def stats(self, *, deepest: int = 20) -> Stats:
         """Return counts by status, the deepest queues, and sizes.
 
@@ -239,6 +309,29 @@ class Bus(BusBase, wraps=api.Bus):
         ...     print(event.id, event.kind, event.subject, event.actor, event.facts)
         """
         return self._iterate(self._inner.events, after=after, follow=follow, kind=kind, subject=subject, limit=limit)
+
+    def recent_events(
+        self, *, kind: str | None = None, subject: str | None = None, cursor: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[EventRecord]:
+        """Return the audit log from its end, newest first.
+
+        >>> [event.kind for event in bus.recent_events(subject="agent:planner-1").items]   # doctest: +SKIP
+        ['agent_failed', 'agent_registered']
+        """
+        return self._call(self._inner.recent_events, kind=kind, subject=subject, cursor=cursor, limit=limit)
+
+    def live(self, *, after: str | None = None, coalesce: float = 0.1) -> Iterator[LiveChange]:
+        """Iterate over what happens on the bus: events, and messages that were sent, leased, acknowledged, released or
+        dead-lettered, without payloads. Changes within ``coalesce`` seconds are one.
+
+        ``after`` is the ``cursor`` of the last change; without it the feed starts now. Events and sent messages since
+        then are told. Leases and acknowledgements are told as they happen, and not afterwards: after a reconnect, read
+        again what you show, as after a change with ``missed``.
+
+        >>> for change in bus.live():                                           # doctest: +SKIP
+        ...     print(change.cursor, [(one.message_id, one.status) for one in change.messages])
+        """
+        return self._iterate(self._inner.live, after=after, coalesce=coalesce)
 
     def monitor(
         self,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentbus.api.sending import SendOptions
     from agentbus.core.addresses import Address
     from agentbus.operations.send import Receipt
-    from agentbus.records import MessageRecord, Page, QuotaPolicy
+    from agentbus.records import MessageRecord, MessageSpan, Page, QueueDepth, QueueRecord, QuotaPolicy
 
 
 class Messages(Wrapper[api.Messages], wraps=api.Messages):
@@ -90,6 +90,28 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
             limit=limit,
         )
 
+    def queues(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[QueueRecord]:
+        """Return the mailboxes of agents and pools, oldest first, with the number of their messages and readers.
+
+        >>> page = bus.messages.queues()                                        # doctest: +SKIP
+        """
+        return self._call(self._inner.queues, cursor=cursor, limit=limit)
+
+    def deepest(self, limit: int = 20) -> Sequence[QueueDepth]:
+        """Return the mailboxes with the most queued messages.
+
+        >>> [(one.recipient, one.queued) for one in bus.messages.deepest()]     # doctest: +SKIP
+        [('pool:executors', 12)]
+        """
+        return self._call(self._inner.deepest, limit)
+
+    def spans(self, start: int, end: int, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[MessageSpan]:
+        """Return the messages that were on the bus in a period of wall time, newest first, each with its last delivery.
+
+        >>> page = bus.messages.spans(now - 300_000, now)                       # doctest: +SKIP
+        """
+        return self._call(self._inner.spans, start, end, cursor=cursor, limit=limit)
+
     def dead(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[MessageRecord]:
         """Return dead letters, newest first, each with its last error.
 
@@ -97,20 +119,23 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
         """
         return self._call(self._inner.dead, cursor=cursor, limit=limit)
 
-    def requeue(self, *message_ids: str) -> int:
-        """Requeue dead letters: all, or none. Their attempts restart at zero. Return their number.
+    def requeue(self, *message_ids: str, by: str | None = None) -> int:
+        """Requeue dead letters: all, or none. Their attempts restart at zero. Return their number. The audit log names
+        the operator ``by``.
 
         >>> bus.messages.requeue("m-7", "m-9")                                  # doctest: +SKIP
         """
-        return self._call(self._inner.requeue, *message_ids)
+        return self._call(self._inner.requeue, *message_ids, by=by)
 
-    def purge(self, *, status: Finished | None = None, older_than: float = 0) -> int:
+    def purge(
+        self, *, status: Finished | None = None, older_than: float = 0, dry_run: bool = False, by: str | None = None
+    ) -> int:
         """Delete finished messages that are older than this many seconds, dead letters only with ``status="dead"``.
-        Return their number.
+        Return their number; with ``dry_run`` delete none of them.
 
         >>> bus.messages.purge(status="acked", older_than=86400)                # doctest: +SKIP
         """
-        return self._call(self._inner.purge, status=status, older_than=older_than)
+        return self._call(self._inner.purge, status=status, older_than=older_than, dry_run=dry_run, by=by)
 
 
 class Quotas(Wrapper[api.Quotas], wraps=api.Quotas):
@@ -129,10 +154,10 @@ class Quotas(Wrapper[api.Quotas], wraps=api.Quotas):
         """
         return self._call(self._inner.policy)
 
-    def change(self, **changes: Unpack[QuotaChanges]) -> QuotaPolicy:
+    def change(self, *, by: str | None = None, **changes: Unpack[QuotaChanges]) -> QuotaPolicy:
         """Set quotas for all processes; those not named are unchanged, None removes one. The names are those of
-        ``records.QuotaPolicy``. Return the new quotas.
+        ``records.QuotaPolicy``. Return the new quotas. The audit log names the operator ``by``.
 
         >>> bus.quotas.change(depth=10_000, rate=50, size=2 * 1024**3)          # doctest: +SKIP
         """
-        return self._call(self._inner.change, **changes)
+        return self._call(self._inner.change, by=by, **changes)

@@ -48,15 +48,16 @@ class Recovery(Wrapper[api.Recovery], wraps=api.Recovery):
         """
         return self._call(self._inner.summary)
 
-    def plan(self, session: str) -> RecoveryPlan:
-        """Return the state of a session and its recovery options, most likely first. Nothing is changed yet.
+    def plan(self, session: str, *, by: str | None = None) -> RecoveryPlan:
+        """Return the state of a session and its recovery options, most likely first. Nothing is changed yet. The audit
+        log names the operator ``by`` for what the plan does.
 
         >>> plan = bus.recovery.plan("planning-001")                            # doctest: +SKIP
         >>> plan.options[0].action, plan.missing                                      # doctest: +SKIP
         ('resume', {'scope-analyzer': 'planning-scope'})
         >>> plan.resume()                                                       # doctest: +SKIP
         """
-        return cast("RecoveryPlan", self._call_wrapping(self._inner.plan, session))
+        return cast("RecoveryPlan", self._call_wrapping(self._inner.plan, session, by=by))
 
     def agents(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[AgentRecord]:
         """Return the incomplete agents, ordered by id: those that have not ended, and those that failed or stopped in a
@@ -67,7 +68,7 @@ class Recovery(Wrapper[api.Recovery], wraps=api.Recovery):
         """
         return self._call(self._inner.agents, cursor=cursor, limit=limit)
 
-    def clear(self, agent: str | None = None) -> list[str]:
+    def clear(self, agent: str | None = None, *, by: str | None = None) -> list[str]:
         """Stop the agents that are suspect or that failed in a session that has not ended, release what they held, and
         return their ids. Nothing is deleted. A named ``agent`` is stopped whatever its status; if it is running, its
         next call is refused.
@@ -75,7 +76,7 @@ class Recovery(Wrapper[api.Recovery], wraps=api.Recovery):
         >>> bus.recovery.clear()                                                # doctest: +SKIP
         ['planner-1']
         """
-        return self._call(self._inner.clear, agent)
+        return self._call(self._inner.clear, agent, by=by)
 
 
 class RecoveryPlan(Wrapper[api.RecoveryPlan], wraps=api.RecoveryPlan):

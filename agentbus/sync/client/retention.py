@@ -39,13 +39,13 @@ class Retention(Wrapper[api.Retention], wraps=api.Retention):
         """
         return self._call(self._inner.policy)
 
-    def change(self, **changes: Unpack[RetentionChanges]) -> RetentionPolicy:
+    def change(self, *, by: str | None = None, **changes: Unpack[RetentionChanges]) -> RetentionPolicy:
         """Change periods of the policy for all processes and return the new policy. The options are the fields of
-        ``RetentionPolicy``; those not given stay.
+        ``RetentionPolicy``; those not given stay. The audit log names the operator ``by``.
 
         >>> bus.retention.change(messages=3 * 24 * 3600, events=None)           # doctest: +SKIP
         """
-        return self._call(self._inner.change, **changes)
+        return self._call(self._inner.change, by=by, **changes)
 
     def apply(
         self, *, dry_run: bool = False, policy: RetentionPolicy | None = None, progress: Progress | None = None

@@ -12,7 +12,8 @@ from agentbus.core.validation import PAGE_SIZE
 from agentbus.sync.client.base import Wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from agentbus.records import CutOffSession, Page, SessionRecord
     from agentbus.sync.client.session import Session
@@ -27,14 +28,36 @@ class Sessions(Wrapper[api.Sessions], wraps=api.Sessions):
 
     __slots__ = ()
 
-    def open(self, session: str) -> Session:
-        """Open an existing session without owning it: nothing ends it when this program leaves.
+    def open(self, session: str, *, by: str | None = None) -> Session:
+        """Open an existing session without owning it: nothing ends it when this program leaves. The audit log names the
+        operator ``by`` for changes of its status.
 
         A session that has ended can be opened too, to read its documents.
 
         >>> session = bus.sessions.open("planning-001")                         # doctest: +SKIP
         """
-        return cast("Session", self._call_wrapping(self._inner.open, session))
+        return cast("Session", self._call_wrapping(self._inner.open, session, by=by))
+
+    def start(
+        self,
+        operation: str,
+        *,
+        milestone: str | None = None,
+        id: str | None = None,
+        expects: Mapping[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> Session:
+        """Start a session that no process owns, or resume one; the arguments are those of ``Bus.session``. It outlives
+        this program, and is interrupted when its agents have failed.
+
+        >>> session = bus.sessions.start("planning", id="planning-001")         # doctest: +SKIP
+        """
+        return cast(
+            "Session",
+            self._call_wrapping(
+                self._inner.start, operation, milestone=milestone, id=id, expects=expects, metadata=metadata
+            ),
+        )
 
     def get(self, session: str) -> SessionRecord | None:
         """Return the record of one session, or None.

@@ -61,7 +61,7 @@ class Raw:
         ready = self._connection.execute(self._ready, (self._boxes, limit)).fetchall()
         ids = json.dumps([id for _, _, id in ready])
         rows = self._connection.execute(self._rows, (ids,)).fetchall()
-        self._connection.execute(self._lease, (None, now() + LEASE, 1, ids))
+        self._connection.execute(self._lease, (None, now() + LEASE, 1, ids, now()))
         self._connection.execute("COMMIT")
         return rows
 

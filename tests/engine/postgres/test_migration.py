@@ -215,6 +215,8 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(schemas: 
         await agent.send(agentbus.pool("old"), "note", 2, headers={"k": "v"})
         messages = await agent.receive_many(2, timeout=5)
         assert [(message.payload, message.headers) for message in messages] == [(1, {}), (2, {"k": "v"})]
+        # Version 9 records deliveries.
+        assert all(one.leased_at is not None for one in (await bus.messages.list()).items)
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
     assert await asyncio.to_thread(steps, url) == []
 

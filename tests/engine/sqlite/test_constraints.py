@@ -39,7 +39,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "messages": {
         "id": 900, "message_id": "i", "mailbox": 900, "sender": "a", "type": "note", "checksum": 0, "priority": 5,
         "status": "queued", "max_attempts": 5, "correlation": "c", "session": "s", "created": 0, "payload": "{}",
-        "headers": "{}",
+        "headers": "{}", "leased_at": 0,
     },
     "state": {
         "scope": "s", "key": "k", "value": "1", "version": 1, "change": 900, "checksum": 0, "expires": 0,
@@ -75,6 +75,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "checksum": 0, "value": "1",
     },
     "workflows": {"workflow": "w", "agent": "a", "signature": "[]"},
+    "tokens": {"id": "t-1", "hash": "0" * 64, "role": "agent:a", "operator": "ada", "created": 0, "expires": 0},
 }  # fmt: skip
 
 NO_NAME = ["", "two words", "x" * 129, "ü", "a\nb", "a\0b", "\0", None]
@@ -132,6 +133,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "attempts": [-1, "x", None], "max_attempts": [0, 1001, "x", None], "lease": [-1, "x", None],
         "correlation": NO_LABEL, "session": NO_LABEL, "payload": [*NO_JSON, None, b"{}"], "finished": [5, "x"],
         "created": ["x", None], "due": ["x"], "expires": ["x"], "lease_until": ["x"],
+        "leased_at": NO_TIME,
         "headers": [*NO_JSON, "[]", "1", b"{}", '{"k":"' + "x" * 4096 + '"}'],
     },
     "state": {
@@ -194,6 +196,10 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "position": [0, "x"], "created": [*NO_TIME, None], "checksum": ["x", None], "value": [*NO_JSON, None],
     },
     "workflows": {"workflow": NO_NAME, "agent": [None], "signature": NO_LIST},
+    "tokens": {
+        "id": ["", "T", "x" * 33, None], "hash": ["", "0" * 63, "G" * 64, None], "role": ["", "admin", "agent:", None],
+        "operator": ["", "x" * 201, None], "created": [*NO_TIME, None], "expires": NO_TIME,
+    },
 }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import agentbus
 from agentbus import Task
-from agentbus.engine.sqlite import connection, schema_check
+from agentbus.engine.sqlite import connection, migration, schema_check
+from agentbus.engine.sqlite.paths import Home
 from tests.api.task_workers import work_off
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
 from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
@@ -70,7 +71,8 @@ async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(tmp
     before = contents(path, list(OLD_TABLES))
     async with agentbus.connect(tmp_path / "bus") as bus:
         kept = contents(path, [table for table in OLD_TABLES if table != "events"])
-        before["messages"] = [(*row, None) for row in before["messages"]]
+        # Headers and the last delivery came later.
+        before["messages"] = [(*row, None, None) for row in before["messages"]]
         assert kept == {table: rows for table, rows in before.items() if table != "events"}
         task = await bus.tasks.start(after, session="s-2")
         await work_off(bus, after)
@@ -132,6 +134,25 @@ async def test_a_bus_with_tasks_of_the_fifth_version_takes_waits(tmp_path: Path)
     with closing(sqlite3.connect(path)) as database:
         assert schema_check.schema_differences(database) == []
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+async def test_a_bus_with_messages_of_the_eighth_version_records_deliveries(tmp_path: Path) -> None:
+    steps = connection.migrations()
+    path = old_bus(tmp_path / "bus", steps[1])
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        migration.run(database, Home(tmp_path / "bus"), 1, {number: steps[number] for number in range(1, 9)})
+    async with agentbus.connect(tmp_path / "bus") as bus:
+        (before,) = (await bus.messages.list()).items
+        assert before.leased_at is None
+        agent = await bus.register("a", type="worker")
+        message = await agent.receive(timeout=5)
+        assert message is not None
+        after = await bus.messages.get(before.message_id)
+        assert after is not None
+        assert after.leased_at is not None
+        assert (await bus.tokens.create("read", operator="ada")).token in list(await bus.tokens.list())
+    with closing(sqlite3.connect(path)) as database:
+        assert schema_check.schema_differences(database) == []
 
 
 @pytest.mark.parametrize(("taken", "prefix"), CASES, ids=["free", "taken"])

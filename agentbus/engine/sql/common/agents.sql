@@ -2,6 +2,12 @@
 -- Listen to a channel on behalf of a process.
 INSERT INTO listeners (channel, process) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 
+-- name: listener_any
+-- Whether a live process listens to a channel.
+SELECT 1 FROM listeners JOIN processes ON processes.id = listeners.process
+WHERE listeners.channel = $1 AND processes.status = 'live'
+LIMIT 1;
+
 -- name: listener_delete
 -- Stop listening to a channel on behalf of a process.
 DELETE FROM listeners WHERE channel = $1 AND process = $2;

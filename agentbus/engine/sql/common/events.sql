@@ -20,6 +20,14 @@ WHERE subject_kind = $1 AND subject = $2 AND id > $3 AND (CAST($4 AS text) IS NU
 ORDER BY id
 LIMIT $5;
 
+-- name: event_recent
+-- The audit log before an event, newest first; a NULL kind, or a NULL subject, matches all.
+SELECT id, at, kind, subject_kind, subject, actor, facts FROM events
+WHERE id < $1 AND (CAST($2 AS text) IS NULL OR kind = $2)
+    AND (CAST($3 AS text) IS NULL OR (subject_kind = $3 AND subject = $4))
+ORDER BY id DESC
+LIMIT $5;
+
 -- name: event_last
 -- The newest event.
 SELECT coalesce(max(id), 0) FROM events;

@@ -46,6 +46,29 @@ GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
 ORDER BY count(*) DESC, mailboxes.id
 LIMIT $1;
 
+-- name: queue_list
+-- The mailboxes of agents and pools after a cursor, with the numbers of their waiting, scheduled, leased and dead messages, the
+-- creation time of the oldest that waits, and the number of live members.
+SELECT mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner,
+    (SELECT count(*) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued'),
+    (SELECT count(*) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'scheduled'),
+    (SELECT count(*) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'leased'),
+    (SELECT min(messages.created) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued'),
+    CASE WHEN mailboxes.kind = 'pool' THEN (
+        SELECT count(*) FROM pool_members JOIN agents ON agents.id = pool_members.agent
+        WHERE pool_members.pool = mailboxes.id AND agents.status IN ('running', 'suspect')
+    ) ELSE (
+        SELECT count(*) FROM agents WHERE agents.id = mailboxes.owner AND agents.status IN ('running', 'suspect')
+    ) END
+FROM mailboxes
+WHERE mailboxes.kind IN ('agent', 'pool') AND mailboxes.id > $1
+ORDER BY mailboxes.id
+LIMIT $2;
+
+-- name: queue_dead
+-- The number of dead letters of each mailbox.
+SELECT messages.mailbox, count(*) FROM messages WHERE messages.status = 'dead' GROUP BY messages.mailbox;
+
 -- name: mailbox_deep
 -- Mailboxes with more than $1 waiting messages, including those due by $2 that no receiver has claimed. Each mailbox is
 -- found by one step along the index: there may be many messages.

@@ -125,6 +125,39 @@ FROM (
 ) AS own
 GROUP BY own.agent;
 
+-- name: message_brief_after
+-- Messages after an id, oldest first, without their payloads, for the live feed.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner, messages.holder,
+    messages.type, messages.status, messages.priority, messages.attempts, messages.session, messages.correlation,
+    messages.created, messages.finished
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id > $1
+ORDER BY messages.id
+LIMIT $2;
+
+-- name: message_brief
+-- These messages without their payloads, for the live feed.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner, messages.holder,
+    messages.type, messages.status, messages.priority, messages.attempts, messages.session, messages.correlation,
+    messages.created, messages.finished
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.id /* in: $1 */
+ORDER BY messages.id;
+
+-- name: message_newest
+-- The highest id of a message.
+SELECT coalesce(max(id), 0) FROM messages;
+
+-- name: message_spans
+-- The messages that were on the bus in a period ($1 to $2), newest first, without their payloads: when each was sent, last
+-- delivered and finished.
+SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner, messages.holder,
+    messages.type, messages.status, messages.created, messages.leased_at, messages.finished, messages.correlation
+FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
+WHERE messages.created <= $2 AND (messages.finished IS NULL OR messages.finished >= $1) AND messages.id < $3
+ORDER BY messages.id DESC
+LIMIT $4;
+
 -- name: message_list_dead
 -- Dead letters before the cursor, newest first. They are few among many, and have an index of their own.
 SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
@@ -141,6 +174,10 @@ SELECT status, count(*) FROM messages GROUP BY status;
 -- Messages after a cursor, ordered by id, as retention reads them.
 SELECT id, status, finished, created, CASE WHEN finished IS NULL THEN 0 ELSE length(payload) + 400 END
 FROM messages WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: message_purgeable
+-- The number of finished messages that a purge would delete.
+SELECT count(*) FROM messages WHERE finished <= $2 AND status /* in: $1 */;
 
 -- name: message_span
 -- An upper bound for the number of messages: from the first id to the last.
@@ -194,14 +231,15 @@ SELECT /* columns: message messages */
 FROM /* rows: messages.id $1 */;
 
 -- name: message_lease
--- Lease messages until $2, to $1 or (if that is NULL) to the owner of their mailbox. $3 is 1 if the attempt counts at
--- once.
+-- Lease messages at $5 until $2, to $1 or (if that is NULL) to the owner of their mailbox. $3 is 1 if the attempt counts
+-- at once.
 UPDATE messages SET
     status = 'leased',
     lease = lease + 1,
     holder = coalesce(CAST($1 AS text), (SELECT owner FROM mailboxes WHERE mailboxes.id = messages.mailbox)),
     lease_until = $2,
-    attempts = attempts + $3
+    attempts = attempts + $3,
+    leased_at = $5
 WHERE id /* in: $4 */;
 
 -- name: message_ack

@@ -1,0 +1,83 @@
+"""Messages of any status: list, show, requeue, purge, dead letters; and messages that an operator sends."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from agentbus.core.validation import PAGE_SIZE
+from agentbus.errors import UnknownMessage
+from agentbus.operations.send import Receipt
+from agentbus.records import MessageRecord, Page
+from agentbus.web.call import Body, Call, Count, Created, Query
+from agentbus.web.handlers.agents import SendBody
+
+
+class MessagesQuery(Query, frozen=True):
+    status: list[str] | None = None
+    type: str | None = None
+    sender: str | None = None
+    to: str | None = None
+    session: str | None = None
+    correlation: str | None = None
+    holder: str | None = None
+    cursor: str | None = None
+    limit: int = PAGE_SIZE
+
+
+class PageQuery(Query, frozen=True):
+    cursor: str | None = None
+    limit: int = PAGE_SIZE
+
+
+class RequeueBody(Body, frozen=True):
+    message_ids: list[str]
+
+
+class PurgeBody(Body, frozen=True):
+    """``older_than``: seconds since the message was finished. ``dry_run``: only count."""
+
+    status: Literal["acked", "dead", "expired"] | None = None
+    older_than: float = 0
+    dry_run: bool = False
+
+
+async def list_messages(call: Call, query: MessagesQuery) -> Page[MessageRecord]:
+    """List messages, newest first. ``to`` is an agent, ``pool:NAME`` or ``topic:NAME``; ``holder`` selects those leased
+    to an agent."""
+    return await call.bus.messages.list(
+        status=query.status, type=query.type, sender=query.sender, to=query.to, session=query.session,
+        correlation=query.correlation, holder=query.holder, cursor=query.cursor, limit=query.limit,
+    )  # fmt: skip
+
+
+async def get_message(call: Call) -> MessageRecord:
+    """Show a message."""
+    found = await call.bus.messages.get(call.names["message_id"])
+    if found is None:
+        raise UnknownMessage(message_id=call.names["message_id"])
+    return found
+
+
+async def send(call: Call, body: SendBody) -> Created | Receipt:
+    """Send a message as the operator of the token."""
+    return Created(
+        await call.bus.messages.send(body.to, body.type, body.payload, by=call.by, **body.options(call))
+    )  # fmt: skip
+
+
+async def dead_letters(call: Call, query: PageQuery) -> Page[MessageRecord]:
+    """List dead letters, newest first, each with its last error."""
+    return await call.bus.messages.dead(cursor=query.cursor, limit=query.limit)
+
+
+async def requeue(call: Call, body: RequeueBody) -> Count:
+    """Queue dead letters again: all, or none."""
+    return Count(await call.bus.messages.requeue(*body.message_ids, by=call.by))
+
+
+async def purge(call: Call, body: PurgeBody) -> Count:
+    """Delete finished messages, dead letters only if their status is named."""
+    number = await call.bus.messages.purge(
+        status=body.status, older_than=body.older_than, dry_run=body.dry_run, by=call.by
+    )
+    return Count(number, body.dry_run)

@@ -1,0 +1,49 @@
+"""Tokens of HTTP clients, and the URL of a running server, on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.cli.conftest import Shell, until
+
+
+def test_a_token_is_created_listed_and_revoked(shell: Shell) -> None:
+    secret = shell.say("token", "create", "read", "--operator", "ada")
+    assert secret.startswith("ab_")
+    (token,) = shell.json("token", "list")
+    assert (token["role"], token["operator"], token["expires"]) == ("read", "ada", None)
+    assert secret not in str(token)
+    assert shell.refused("token", "create", "admin", code=2)["code"] == "out_of_range"
+    shell.say("token", "revoke", token["id"])
+    assert shell.refused("token", "revoke", token["id"], code=1)["code"] == "unknown_token"
+
+
+@pytest.mark.slow
+def test_a_server_is_shown_by_status_and_ends_with_an_interrupt(shell: Shell, tmp_path: Path) -> None:
+    shell.environment["XDG_STATE_HOME"] = str(tmp_path)
+    server = shell.start("serve", "--port", "0", "--json")
+    try:
+        assert server.stdout is not None
+        found = json.loads(server.stdout.readline())["data"]
+        assert found["login"].startswith(f"{found['url']}#token=ab_")
+        assert shell.json("status")["servers"] == [{"url": found["url"], "pid": server.pid}]
+        request = Request(  # noqa: S310 - our own server
+            f"{found['url']}api/v1/identity", headers={"Authorization": f"Bearer {found['login'].partition('=')[2]}"}
+        )
+        with urlopen(request, timeout=20) as answer:  # noqa: S310
+            assert json.load(answer)["role"] == "operate"
+        os.kill(server.pid, signal.SIGINT)
+        assert server.wait(20) == 130
+    finally:
+        server.kill()
+        server.wait()
+        for stream in (server.stdout, server.stderr):
+            if stream is not None:
+                stream.close()
+    until(lambda: shell.json("status")["servers"] == [])

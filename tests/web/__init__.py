@@ -1,0 +1,1 @@
+"""Tests of the HTTP API: a real server on both engines."""

@@ -1,0 +1,133 @@
+"""Streams of server-sent events: what happened since, then what happens; heartbeats; slow clients; the end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="the extra agentbus[web] is not installed")
+
+from agentbus import Bus
+from agentbus.web import streams
+from tests.api.helpers import running
+from tests.web.client import Client
+from tests.web.conftest import eventually, serving
+
+
+async def test_a_stream_sends_what_happened_since_and_then_lives(client: Client, bus: Bus) -> None:
+    await bus.expect("a", type="worker")
+    await bus.expect("b", type="worker")
+    async with client.stream("events/stream?after=0") as stream:
+        assert (stream.status, stream.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        first, second = await stream.next(), await stream.next()
+        assert [first["data"]["subject"], second["data"]["subject"]] == ["a", "b"]
+        assert first["id"] == str(first["data"]["id"])
+        await bus.expect("c", type="worker")
+        assert (await stream.next())["data"]["subject"] == "c"
+    async with client.stream("events/stream?after=0", Last_Event_ID=second["id"]) as stream:
+        assert (await stream.next())["data"]["subject"] == "c"
+
+
+async def test_a_stream_from_now_skips_the_past(client: Client, bus: Bus) -> None:
+    await bus.expect("a", type="worker")
+    async with client.stream("events/stream?subject=agent:c") as stream:
+        # The stream has started once its first bytes are there.
+        await bus.expect("b", type="worker")
+        await bus.expect("c", type="worker")
+        assert (await stream.next())["data"]["subject"] == "c"
+
+
+async def test_changes_of_state_are_streamed_and_resumed(client: Client, bus: Bus) -> None:
+    await bus.state("s").set("a", 1)
+    async with client.stream("state/s/watch") as stream:
+        first = await stream.next()
+        assert (first["data"]["key"], first["data"]["value"]) == ("a", 1)
+        await bus.state("s").set("b", 2)
+        assert (await stream.next())["data"]["key"] == "b"
+    await bus.state("s").delete("a")
+    async with client.stream("state/s/watch", Last_Event_ID=first["id"]) as stream:
+        seen = [await stream.next(), await stream.next()]
+        assert {one["data"]["key"]: one["data"]["deleted"] for one in seen} == {"a": True, "b": False}
+
+
+@pytest.mark.one_engine
+async def test_an_idle_stream_sends_heartbeats(client: Client, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_default(monkeypatch, heartbeat=0.02)
+    async with client.stream("events/stream") as stream, running(stream.next()):
+        await eventually(lambda: stream.comments.count("heartbeat") >= 2)
+
+
+@pytest.mark.one_engine
+async def test_a_client_that_does_not_read_is_disconnected(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_default(monkeypatch, send_timeout=0.2)
+    state = bus.state("s")
+    for number in range(40):
+        await state.set(f"k{number}", "x" * 500_000)
+    async with serving(bus, max_streams=1) as client:
+        with socket.create_connection(("127.0.0.1", client.port)) as connection:
+            connection.send(client.head("GET", "state/s/watch"))
+            # While it is open, there is room for no other; nothing is read here.
+            async with asyncio.timeout(20):
+                while (await status_of(client)) == 200:
+                    pass
+                while (await status_of(client)) == 429:  # noqa: ASYNC110 - seen by requests only
+                    await asyncio.sleep(0.02)
+
+
+async def status_of(client: Client) -> int:
+    async with client.stream("events/stream") as stream:
+        return stream.status
+
+
+def set_default(monkeypatch: pytest.MonkeyPatch, **values: float) -> None:
+    """Set the time limits of streams."""
+    before = streams.EventStream.__init__.__kwdefaults__ or {}
+    monkeypatch.setattr(streams.EventStream.__init__, "__kwdefaults__", {**before, **values})
+
+
+async def test_the_server_stops_within_two_seconds_with_streams_open(bus: Bus) -> None:
+    await bus.register_visitor("a", type="worker")
+    server = AsyncExitStack()
+    client = await server.enter_async_context(serving(bus))
+    async with client.stream("events/stream") as first, client.stream("state/s/watch") as second:
+        poll = asyncio.create_task(client.post("agents/a/receive", {"timeout": 50}))
+        await eventually(lambda: bool(bus._engine.waiters.channels))
+        before = time.monotonic()
+        await server.aclose()
+        assert time.monotonic() - before < 2
+        assert await first.ended()
+        assert await second.ended()
+        assert (await poll).code == "bus_closed"
+
+
+@pytest.mark.one_engine
+async def test_a_token_has_a_bounded_number_of_streams(bus: Bus, token: Callable[[str], Awaitable[str]]) -> None:
+    async with serving(bus, max_streams=2) as client:
+        one, other = client.with_token(await token("read")), client.with_token(await token("read"))
+        async with one.stream("events/stream"):
+            async with one.stream("events/stream"):
+                refused = await one.get("events/stream")
+                assert (refused.status, refused.code) == (429, "too_many_streams")
+                async with other.stream("events/stream") as stream:
+                    assert stream.status == 200
+            # One that was closed makes room.
+            async with asyncio.timeout(20):
+                while True:
+                    async with one.stream("events/stream") as stream:
+                        if stream.status == 200:
+                            break
+
+
+@pytest.mark.one_engine
+async def test_a_revoked_token_ends_its_streams(client: Client, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_default(monkeypatch, heartbeat=0.02)
+    made = await bus.tokens.create("read", operator="grace")
+    async with client.with_token(made.secret).stream("events/stream") as stream:
+        await bus.tokens.revoke(made.token.id)
+        assert await stream.ended()
+    assert (await client.with_token(made.secret).get("agents")).code == "unauthorized"
