@@ -55,6 +55,7 @@ from agentbus.core.validation import (
     HEARTBEAT_INTERVAL,
     LOCK_TIMEOUT,
     MAX_ID,
+    MAX_PAGE,
     MAX_PAYLOAD,
     MAX_SNAPSHOT,
     PAGE_SIZE,
@@ -83,6 +84,7 @@ from agentbus.operations.liveness import Rules
 from agentbus.operations.lookups import count, newest_message
 from agentbus.operations.processes import LeaveRequest, leave, read_writer_load
 from agentbus.operations.protocol import Actor
+from agentbus.operations.state import list_scopes
 from agentbus.operations.types import define, list_types
 from agentbus.records import (
     BackupRecord,
@@ -92,6 +94,7 @@ from agentbus.records import (
     ImportReport,
     LiveChange,
     Page,
+    ScopeRecord,
     Stats,
     Sweep,
     TypeRecord,
@@ -401,6 +404,15 @@ class Bus:
         17
         """
         return State(self, check_scope(scope))
+
+    async def scopes(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[ScopeRecord]:
+        """Return the scopes of state that have entries, ordered by name.
+
+        >>> [one.scope for one in (await bus.scopes()).items]                         # doctest: +SKIP
+        ['feature-flags', 'planner-1']
+        """
+        after = "" if cursor is None else check_scope(cursor)
+        return await self._engine.read(list_scopes, (after, check_range(limit, "limit", 1, MAX_PAGE)))
 
     async def read_id(self) -> str:
         """Return the random id of this bus, which its copies and backups share.

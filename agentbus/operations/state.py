@@ -20,7 +20,7 @@ from agentbus.operations.common import Budget, closed_session_error, fence, page
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Row, Wake, operation
 
 if TYPE_CHECKING:
-    from agentbus.records import Page, StateEntry
+    from agentbus.records import Page, ScopeRecord, StateEntry
 
 EntryKey = tuple[str, str]
 """A scope and a key."""
@@ -317,6 +317,15 @@ def list_entries(wanted: StateQuery, now: Now) -> Op[Page[StateEntry]]:
         low = max(low, f"{wanted.cursor} ")
     rows = yield Query("state_list", (wanted.scope, low, high, now.wall, wanted.limit + 1))
     return page(rows, wanted.limit, _entry, lambda entry: entry.key)
+
+
+def list_scopes(wanted: tuple[str, int], now: Now) -> Op[Page[ScopeRecord]]:
+    """Return the scopes after a name that have entries, ordered by name. ``wanted``: that name and a limit."""
+    after, limit = wanted
+    rows = yield Query("state_scopes", (after, now.wall, limit + 1))
+    from agentbus.records import ScopeRecord
+
+    return page(rows, limit, lambda row: ScopeRecord(*row), lambda one: one.scope)
 
 
 def list_changes(wanted: StateQuery, now: Now) -> Op[list[StateEntry]]:

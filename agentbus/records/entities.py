@@ -382,6 +382,18 @@ class StateEntry(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+class ScopeRecord(msgspec.Struct, frozen=True):
+    """A scope of state: the number of its entries, and the wall time of its last change.
+
+    >>> [(one.scope, one.entries) for one in (await bus.scopes()).items]              # doctest: +SKIP
+    [('feature-flags', 1), ('planner-1', 2)]
+    """
+
+    scope: str
+    entries: int
+    updated: int
+
+
 class Stats(msgspec.Struct, frozen=True):
     """Counts and sizes of the bus.
 

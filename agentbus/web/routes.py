@@ -187,6 +187,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/messages/{message_id}", READ, messages.get_message),
     Route("GET", "/dead-letters", READ, messages.dead_letters),
     # State
+    Route("GET", "/state", READ, state.list_scopes),
     Route("GET", "/state/{scope}/entries", READ, state.list_entries),
     Route("GET", "/state/{scope}/entries/{key}", READ, state.get_entry),
     Route("PUT", "/state/{scope}/entries/{key}", OPERATE, state.set_entry),

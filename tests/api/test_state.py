@@ -359,3 +359,16 @@ async def test_fused_changes_are_what_they_would_be_one_after_another(bus: Bus) 
     assert isinstance(results[7], WrongState)
     assert results[8] == 1
     assert await state.get("k") == "x"
+
+
+async def test_scopes_with_entries_are_listed_by_name(bus: Bus, clock: FakeClock) -> None:
+    assert (await bus.scopes()).items == []
+    for scope, key in (("b", "x"), ("a", "x"), ("a", "y"), ("c", "x"), ("d", "x")):
+        await bus.state(scope).set(key, 1, ttl=5 if scope == "d" else None)
+    await bus.state("c").delete("x")
+    await clock.pass_time(6)
+    page = await bus.scopes(limit=1)
+    assert [(one.scope, one.entries) for one in page.items] == [("a", 2)]
+    rest = await bus.scopes(cursor=page.cursor, limit=1)
+    assert [(one.scope, one.entries) for one in rest.items] == [("b", 1)]
+    assert rest.cursor is None

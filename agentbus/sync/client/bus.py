@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ImportReport,
         LiveChange,
         Page,
+        ScopeRecord,
         Stats,
         Sweep,
         TypeRecord,
@@ -250,6 +251,14 @@ class Bus(BusBase, wraps=api.Bus):
         17
         """
         return cast("State", self._wrap(self._inner.state(scope)))
+
+    def scopes(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[ScopeRecord]:
+        """Return the scopes of state that have entries, ordered by name.
+
+        >>> [one.scope for one in bus.scopes().items]                         # doctest: +SKIP
+        ['feature-flags', 'planner-1']
+        """
+        return self._call(self._inner.scopes, cursor=cursor, limit=limit)
 
     def read_id(self) -> str:
         """Return the random id of this bus, which its copies and backups share.

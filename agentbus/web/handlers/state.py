@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from agentbus.core.validation import PAGE_SIZE
-from agentbus.records import Page, StateEntry
+from agentbus.records import Page, ScopeRecord, StateEntry
 from agentbus.web.call import Call, Query
 from agentbus.web.handlers.agents import Existed, IncrementBody, SetBody, Sum, Version, entry
+from agentbus.web.handlers.messages import PageQuery
 from agentbus.web.streams import Events, ServerEvent
 
 
@@ -26,6 +27,11 @@ class WatchQuery(Query, frozen=True):
 
     prefix: str = ""
     after: int | None = None
+
+
+async def list_scopes(call: Call, query: PageQuery) -> Page[ScopeRecord]:
+    """List the scopes that have entries, ordered by name."""
+    return await call.bus.scopes(cursor=query.cursor, limit=query.limit)
 
 
 async def list_entries(call: Call, query: EntriesQuery) -> Page[StateEntry]:

@@ -15,6 +15,14 @@ WHERE scope = $1 AND key >= $2 AND key < $3 AND value IS NOT NULL AND (expires I
 ORDER BY key
 LIMIT $5;
 
+-- name: state_scopes
+-- Scopes after $1, ordered, with the number of their entries and the time of the last change.
+SELECT scope, count(*), max(updated) FROM state
+WHERE scope > $1 AND value IS NOT NULL AND (expires IS NULL OR expires > $2)
+GROUP BY scope
+ORDER BY scope
+LIMIT $3;
+
 -- name: state_insert
 -- Insert an entry.
 INSERT INTO state (type, version, change, checksum, expires, author, created, updated, value, scope, key)

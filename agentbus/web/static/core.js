@@ -1,0 +1,452 @@
+// What every screen uses: JSON with exact integers, the API, the view in the URL, preferences, live data.
+import { batch, computed, effect, signal, useEffect, useMemo } from "./vendor.js";
+
+// JSON ----------------------------------------------------------------------------------------------------------------
+
+/** An integer that a JavaScript number cannot hold. */
+export class Big {
+  constructor(text) { this.text = text; }
+  toString() { return this.text; }
+}
+
+const MARK = `\ue000${Math.random().toString(36).slice(2)}:`;
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
+/** Parse JSON; integers beyond 2^53 become Big. */
+export function parseJson(text) {
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
+  const marked = text.replace(TOKENS, (token) =>
+    token.length > 15 && token[0] !== '"' && /^-?\d+$/.test(token) && !Number.isSafeInteger(Number(token))
+      ? `"${MARK}${token}"` : token);
+  return JSON.parse(marked, (_, value) =>
+    typeof value === "string" && value.startsWith(MARK) ? new Big(value.slice(MARK.length)) : value);
+}
+
+/** The opposite of parseJson. */
+export function toJson(value, indent = 0, level = 0) {
+  if (value instanceof Big) return value.text;
+  if (value === null || typeof value !== "object") return JSON.stringify(value) ?? "null";
+  const pad = indent ? `\n${" ".repeat(indent * (level + 1))}` : "";
+  const end = indent ? `\n${" ".repeat(indent * level)}` : "";
+  const parts = Array.isArray(value)
+    ? value.map((one) => toJson(one, indent, level + 1))
+    : Object.entries(value).filter(([, one]) => one !== undefined)
+      .map(([key, one]) => `${JSON.stringify(key)}:${indent ? " " : ""}${toJson(one, indent, level + 1)}`);
+  const [open, close] = Array.isArray(value) ? "[]" : "{}";
+  return parts.length ? `${open}${pad}${parts.join(`,${pad}`)}${end}${close}` : open + close;
+}
+
+// The API -------------------------------------------------------------------------------------------------------------
+
+const ROOT = new URL("api/v1/", location.origin + location.pathname.replace(/[^/]*$/, ""));
+const PARAMETER = {
+  agents: "agent", tasks: "task", sessions: "session", state: "scope", entries: "key", documents: "name",
+  messages: "message_id", checkpoints: "checkpoint", versions: "version",
+};
+
+/** Build a path: names are encoded; "." and "..", which browsers remove from paths, go into the query. */
+export function path(strings, ...names) {
+  const query = [];
+  let found = strings[0];
+  names.forEach((name, index) => {
+    let text = String(name);
+    if (text === "." || text === ".." || text === "~") {
+      const segment = strings[index].replace(/\/$/, "").split("/").pop();
+      query.push(`${PARAMETER[segment] ?? "id"}=${encodeURIComponent(text)}`);
+      text = "~";
+    }
+    found += encodeURIComponent(text) + strings[index + 1];
+  });
+  return query.length ? `${found}${found.includes("?") ? "&" : "?"}${query.join("&")}` : found;
+}
+
+/** Append query parameters; those that are empty are left out. */
+export function query(base, given) {
+  const parts = Object.entries(given)
+    .filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== false)
+    .map(([key, value]) => `${key}=${encodeURIComponent(value)}`);
+  return parts.length ? `${base}${base.includes("?") ? "&" : "?"}${parts.join("&")}` : base;
+}
+
+/** A refusal by the server, as it describes it, or a server that does not answer. */
+export class Problem extends Error {
+  constructor(status, found) {
+    super(found.detail ?? `the server answered ${status}`);
+    this.status = status;
+    this.code = found.code ?? "unknown";
+    this.fix = found.fix ?? null;
+    this.retry = status === 0 || status === 503 || status === 429;
+  }
+}
+
+export const identity = signal(null);
+export const connection = signal("connecting");
+/** connecting, live, lost: whether the stream is open. */
+let skew = 0;
+export const now = () => Date.now() + skew;
+
+export async function call(method, target, body, headers = {}, options = {}) {
+  let response;
+  try {
+    response = await fetch(new URL(target, ROOT), {
+      method,
+      headers: {
+        Accept: "application/json", "X-Agentbus": "1", ...headers,
+        ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+      },
+      body: body === undefined ? undefined : toJson(body),
+      credentials: "same-origin", redirect: "error", ...options,
+    });
+  } catch {
+    throw new Problem(0, { code: "unreachable", detail: "the server does not answer" });
+  }
+  const date = Date.parse(response.headers.get("Date") ?? "");
+  if (date && Math.abs(date - Date.now()) > 3000) skew = date - Date.now();
+  const text = await response.text();
+  let found = {};
+  try {
+    found = text ? parseJson(text) : {};
+  } catch {
+    found = { detail: "the server sent no JSON" };
+  }
+  if (!response.ok) {
+    if (response.status === 401) identity.value = false;
+    throw new Problem(response.status, found);
+  }
+  return found;
+}
+
+export const get = (target) => call("GET", target);
+export const post = (target, body = {}) => call("POST", target, body);
+
+// The view is in the URL ----------------------------------------------------------------------------------------------
+
+function read() {
+  const [place, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [screen = "now", ...parts] = place.split("/").map((part) => {
+    try { return decodeURIComponent(part); } catch { return part; }
+  });
+  return { screen: screen || "now", parts, params: new URLSearchParams(search), hash: location.hash };
+}
+
+export const route = signal(read());
+export const link = (...parts) => `#/${parts.map((part) => encodeURIComponent(part)).join("/")}`;
+export const place = () => route.value.hash.split("?")[0] || "#/now";
+export const param = (name) => route.value.params.get(name) ?? "";
+export const listParam = (name) => param(name).split(",").filter(Boolean);
+
+/** Change parameters of the view in place; empty ones are removed. */
+export function setParams(changes) {
+  const params = new URLSearchParams(route.peek().params);
+  for (const [name, value] of Object.entries(changes)) {
+    const text = Array.isArray(value) ? value.join(",") : value;
+    if (text === "" || text === null || text === undefined || text === false) params.delete(name);
+    else params.set(name, text);
+  }
+  const search = params.toString().replaceAll("%2C", ",").replaceAll("%3A", ":").replaceAll("%2F", "/");
+  const next = `${route.peek().hash.split("?")[0] || "#/now"}${search ? `?${search}` : ""}`;
+  if (next === route.peek().hash) return;
+  history.replaceState(null, "", next);
+  route.value = read();
+  remember();
+}
+
+export function toggleParam(name, value) {
+  const set = new Set(listParam(name));
+  if (!set.delete(value)) set.add(value);
+  setParams({ [name]: [...set] });
+}
+
+export function go(target) {
+  if (location.hash === target) return;
+  location.hash = target;
+}
+
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) return location.reload();
+  route.value = read();
+  restore();
+});
+
+// Preferences: on the server for an operator, in the browser for others -------------------------------------------------
+
+export const preferences = signal({ theme: "auto", views: {} });
+let saved = "";
+let saving = 0;
+const KEY = "view";
+const local = () => `agentbus:${identity.peek()?.bus}:${identity.peek()?.operator}`;
+const scope = () => `dashboard:${identity.peek().operator}`;
+
+export async function loadPreferences() {
+  let found = null;
+  if (identity.peek().may_operate) {
+    try {
+      const page = await get(query(path`state/${scope()}/entries`, { prefix: KEY, limit: 1 }));
+      found = page.items.find((one) => one.key === KEY)?.value;
+    } catch { found = null; }
+  } else {
+    try { found = JSON.parse(localStorage.getItem(local())); } catch { found = null; }
+  }
+  if (found && typeof found === "object") preferences.value = { theme: "auto", views: {}, ...found };
+  saved = toJson(preferences.peek());
+  restore();
+}
+
+export function setPreferences(changes) {
+  preferences.value = { ...preferences.peek(), ...changes };
+  clearTimeout(saving);
+  saving = setTimeout(() => savePreferences(), identity.peek()?.may_operate ? 400 : 0);
+}
+
+// What was not saved yet is saved when the page goes.
+addEventListener("pagehide", () => savePreferences({ keepalive: true }));
+
+async function savePreferences(options = {}) {
+  const value = preferences.peek();
+  const text = toJson(value);
+  if (text === saved || !identity.peek()) return;
+  saved = text;
+  try {
+    if (identity.peek().may_operate) await call("PUT", path`state/${scope()}/entries/${KEY}`, { value, type: "user_data" }, {}, options);
+    else localStorage.setItem(local(), text);
+  } catch { saved = ""; }
+}
+
+/** Remember the parameters of a list, so that they are there when the operator comes back. */
+function remember() {
+  const { screen, parts, params } = route.peek();
+  if (parts.length) return;
+  const search = params.toString();
+  if ((preferences.peek().views[screen] ?? "") !== search) {
+    setPreferences({ views: { ...preferences.peek().views, [screen]: search } });
+  }
+}
+
+/** Apply the remembered parameters to a list that was opened without any. */
+function restore() {
+  const { screen, parts, params } = route.peek();
+  const search = preferences.peek().views[screen];
+  if (parts.length) return;
+  if ([...params].length) return remember();
+  if (!search) return;
+  history.replaceState(null, "", `#/${screen}?${search}`);
+  route.value = read();
+}
+
+effect(() => {
+  const theme = preferences.value.theme;
+  if (theme === "auto") document.documentElement.removeAttribute("data-theme");
+  else document.documentElement.dataset.theme = theme;
+});
+
+// Time ----------------------------------------------------------------------------------------------------------------
+
+export const tick = signal(Date.now());
+setInterval(() => { if (!document.hidden) { tick.value = now(); refreshOld(); } }, 1000);
+
+// Data ----------------------------------------------------------------------------------------------------------------
+
+const resources = new Map();
+export const paused = signal(false);
+export const held = signal(0);
+/** Changes that arrived while updates were paused. */
+
+class Resource {
+  constructor(target, topics, every, read) {
+    Object.assign(this, { target, topics, every, read, users: 0, at: 0, took: 0, timer: 0, busy: false, again: false });
+    this.data = signal(undefined);
+    this.error = signal(null);
+  }
+  async load() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    if (this.busy) { this.again = true; return; }
+    this.busy = true;
+    const begun = Date.now();
+    try {
+      // A long list is shown as soon as its first page is there.
+      const found = await this.read((part) => { if (this.data.peek() === undefined) this.data.value = part; });
+      batch(() => { this.data.value = found; this.error.value = null; });
+    } catch (error) {
+      if (!(error instanceof Problem)) console.error(error);
+      this.error.value = error;
+      if (error.retry) this.schedule(2000);
+    } finally {
+      this.at = Date.now();
+      this.took = this.at - begun;
+      this.busy = false;
+    }
+    if (this.again) { this.again = false; this.schedule(300); }
+  }
+  schedule(wait) { if (!this.timer) this.timer = setTimeout(() => this.load(), wait); }
+  /** Read again soon, at most once a second, and less often if it takes long. */
+  touch() {
+    if (this.users) this.schedule(Math.max(30, Math.max(1000, 10 * this.took) - (Date.now() - this.at)));
+    else this.at = 0;
+  }
+}
+
+/** Return a resource, which is read now, when an event of its topics arrives, and every so many seconds. */
+export function resource(target, { topics = [], every = 0, read: how } = {}) {
+  let found = resources.get(target);
+  if (!found) {
+    if (resources.size > 200) for (const [key, one] of resources) if (!one.users) resources.delete(key);
+    found = new Resource(target, topics, every, how ?? (() => get(target)));
+    resources.set(target, found);
+  }
+  return found;
+}
+
+/** Use a resource in a component; null is no resource. */
+export function useData(target, options = {}) {
+  const found = useMemo(() => (target ? resource(target, options) : NOTHING), [target]);
+  useEffect(() => {
+    if (found === NOTHING) return undefined;
+    found.users++;
+    if (Date.now() - found.at > 500) found.load();
+    return () => { found.users--; };
+  }, [found]);
+  return found;
+}
+const NOTHING = { data: signal(undefined), error: signal(null), load() {} };
+
+export function invalidate(topics) {
+  if (paused.peek()) { held.value += 1; pending = new Set([...pending, ...topics]); return; }
+  for (const one of resources.values()) if (one.topics.some((topic) => topics.has(topic))) one.touch();
+}
+let pending = new Set();
+
+export function setPaused(on) {
+  paused.value = on;
+  if (!on) {
+    const topics = pending;
+    pending = new Set();
+    held.value = 0;
+    invalidate(topics);
+    reload();
+  }
+}
+
+/** Read everything on screen again. */
+export function reload() {
+  for (const one of resources.values()) { if (one.users) one.load(); else one.at = 0; }
+}
+
+function refreshOld() {
+  if (paused.peek() || connection.peek() !== "live") return;
+  for (const one of resources.values()) {
+    if (one.users && one.every && !one.busy && Date.now() - one.at > Math.max(one.every * 1000, 20 * one.took)) one.load();
+  }
+}
+
+/** Run a change, then read again what it concerns. */
+export async function change(method, target, body, topics = [], headers = {}) {
+  const found = await call(method, target, body, headers);
+  for (const one of resources.values()) if (topics.some((topic) => one.topics.includes(topic))) one.touch();
+  return found;
+}
+
+// The stream: one per tab; a hidden tab has none ------------------------------------------------------------------------
+
+let source = null;
+let last = null;
+let attempt = 0;
+let retry = 0;
+const RELATED = { task: ["tasks"], agent: ["agents"], session: ["sessions", "agents"], message: ["messages"],
+  process: ["agents"], mailbox: ["messages"], state: ["state"], document: ["sessions"], checkpoint: ["checkpoints"] };
+
+/** A change of the live feed: its events, its messages, and whether some were missed. */
+function receive(event, change) {
+  if (event.lastEventId) last = event.lastEventId;
+  const topics = new Set();
+  for (const one of change.events) {
+    topics.add("any").add("events").add(`${one.subject_kind}:${one.subject}`);
+    (RELATED[one.subject_kind] ?? []).forEach((topic) => topics.add(topic));
+    if (one.kind.startsWith("messages_")) topics.add("messages");
+    if (one.kind.startsWith("approval_")) topics.add("tasks");
+  }
+  if (change.messages.length) topics.add("messages");
+  if (change.missed) reload();
+  else if (topics.size) invalidate(topics);
+}
+
+export function openStream() {
+  clearTimeout(retry);
+  source?.close();
+  source = null;
+  if (document.hidden || !identity.peek()) return;
+  const target = new URL(query("live", { after: last }), ROOT);
+  const opened = source = new EventSource(target);
+  opened.onopen = () => {
+    attempt = 0;
+    const again = connection.peek() !== "live";
+    connection.value = "live";
+    if (again) reload();
+  };
+  opened.addEventListener("change", (event) => receive(event, parseJson(event.data)));
+  opened.addEventListener("problem", () => lost(opened));
+  opened.onerror = () => lost(opened);
+}
+
+function lost(opened) {
+  if (source !== opened) return;
+  opened.close();
+  source = null;
+  connection.value = "lost";
+  retry = setTimeout(async () => {
+    attempt++;
+    try { await get("identity"); } catch (error) {
+      if (error.status === 401) return;
+      return lost((source = opened));
+    }
+    openStream();
+  }, Math.min(4000, 300 * 2 ** attempt));
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    clearTimeout(retry);
+    source?.close();
+    source = null;
+    connection.value = "connecting";
+  } else {
+    attempt = 0;
+    openStream();
+  }
+});
+addEventListener("pagehide", () => source?.close());
+addEventListener("online", () => openStream());
+
+// Sign in -------------------------------------------------------------------------------------------------------------
+
+export async function signIn(token) {
+  identity.value = await call("POST", "login", { token });
+  await start();
+}
+
+export async function signOut() {
+  await post("logout");
+  source?.close();
+  identity.value = false;
+}
+
+export async function start() {
+  const token = /^#token=(.+)$/.exec(location.hash)?.[1];
+  if (token) {
+    history.replaceState(null, "", location.pathname);
+    route.value = read();
+    try { identity.value = await call("POST", "login", { token: decodeURIComponent(token) }); } catch { /* below */ }
+  }
+  if (!identity.peek()) {
+    try { identity.value = await get("identity"); } catch (error) {
+      if (error.status === 401 || error.status === 403) { identity.value = false; return; }
+      connection.value = "lost";
+      setTimeout(start, 1000);
+      return;
+    }
+  }
+  await loadPreferences();
+  openStream();
+}
+
+export const mayOperate = computed(() => Boolean(identity.value && identity.value.may_operate));

@@ -1,0 +1,302 @@
+"""What a person does with the dashboard, from the first look to the result on the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+import agentbus
+from agentbus import Bus, SystemClock, Task
+from tests.api.helpers import running
+from tests.conftest import Engine
+from tests.support.proxy import proxied, socket_and_schema
+from tests.support.zygote import COMMAND, Popen
+from tests.web.browser.conftest import PATIENCE, Visit, Visiting
+from tests.web.client import Client
+from tests.web.conftest import serving
+
+WORKER = """
+import asyncio, sys, agentbus
+async def main():
+    async with agentbus.connect(sys.argv[1]) as bus:
+        agent = await bus.register("builder-1", type="executor", session="build")
+        await agent.checkpoint("half", {"file": 3})
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def first_line(process: Popen) -> str:
+    assert process.stdout is not None
+    line: str = await asyncio.to_thread(process.stdout.readline)
+    return line.strip()
+
+
+@agentbus.workflow("release")
+async def release(task: Task, version: str) -> str:
+    verdict = await task.approval("release", show={"version": version, "tests": "214 passed"})
+    return f"{version} {verdict.reason or 'released'}" if verdict.approved else f"not {version}: {verdict.reason}"
+
+
+async def test_approve_and_reject_by_keyboard_and_the_worker_continues(real_bus: Bus, visiting: Visiting) -> None:
+    for version in ("one", "two"):
+        await real_bus.tasks.start(release, version, id=version)
+    async with serving(real_bus) as client, visiting(client) as visit, running(real_bus.tasks.run_worker(release)):
+        page = visit.page
+        await visit.sees("214 passed")
+        await expect(page).to_have_title("(2) Now · agentbus", timeout=PATIENCE)
+        await page.keyboard.press("j")
+        await page.wait_for_selector('[data-item="approval:one:release"].on')
+        await page.keyboard.press("a")
+        assert await real_bus.tasks.result("one", timeout=20) == "one released"
+        await visit.misses('[data-item="approval:one:release"]')
+        await page.keyboard.press("j")
+        await page.keyboard.press("r")
+        await page.get_by_label("Reason").fill("not on a Friday")
+        await page.keyboard.press("Enter")
+        assert await real_bus.tasks.result("two", timeout=20) == "not two: not on a Friday"
+        await visit.sees("Nobody waits for you")
+        await expect(page).to_have_title("Now · agentbus", timeout=PATIENCE)
+    decided = await real_bus.tasks.approvals("two", status="rejected")
+    assert [(one.by, one.reason) for one in decided] == [("ada", "not on a Friday")]
+
+
+@pytest.mark.one_engine
+async def test_a_killed_worker_fails_and_its_session_is_recovered_by_a_click(
+    engine: Engine, real_bus: Bus, visiting: Visiting
+) -> None:
+    await real_bus.sessions.start("build", id="build")
+    with Popen([sys.executable, "-c", WORKER, engine.url], stdout=-1, text=True) as worker:
+        assert await first_line(worker) == "ready"
+        async with serving(real_bus) as client, real_bus.monitor(interval=0.2), visiting(client) as visit:
+            page = await visit.go("agents")
+            await visit.sees("running", within="[data-key='builder-1']")
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+            await visit.sees("failed", within="[data-key='builder-1']")
+            await visit.go("now", "[data-item='session:build']")
+            await visit.sees("dead")
+            await page.locator("[data-item='session:build']").get_by_role("button", name="Resume …").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+            await visit.misses("[data-item='session:build']")
+        session = await real_bus.sessions.get("build")
+        assert session is not None
+        assert session.status == "active"
+        recovered = [one async for one in real_bus.events(kind="session_recovered")]
+        assert [(one.facts["action"], one.actor) for one in recovered] == [("resume", "ada")]
+        worker.kill()
+
+
+@pytest.mark.one_engine
+async def test_the_view_survives_a_refresh_and_another_browser_of_the_operator(
+    real_bus: Bus, visiting: Visiting
+) -> None:
+    for number in range(3):
+        await real_bus.expect(f"a-{number}", type="worker" if number else "planner")
+    async with serving(real_bus) as client:
+        async with visiting(client) as visit:
+            page = await visit.go("agents")
+            await page.get_by_label("Type").select_option("worker")
+            await visit.misses("[data-key='a-0']")
+            await page.keyboard.press("Escape")
+            await page.locator("main h1").click()
+            await page.keyboard.press("j")
+            await page.wait_for_selector("[data-key='a-1'].on")
+            await page.get_by_label("Theme: auto").click()
+            await page.wait_for_selector("html[data-theme='light']")
+            before = page.url
+            assert "type=worker" in before
+            assert "sel=a-1" in before
+            await page.reload()
+            await page.wait_for_selector("[data-key='a-1'].on", timeout=PATIENCE)
+            assert page.url == before
+            assert await page.locator("[data-key='a-0']").count() == 0
+        async with visiting(client) as other:
+            await other.page.wait_for_selector("html[data-theme='light']", timeout=PATIENCE)
+            page = await other.go("agents", "[data-key='a-1'].on")
+            assert "type=worker" in page.url
+    entry = await real_bus.state("dashboard:ada").get("view")
+    assert entry["theme"] == "light"
+
+
+@pytest.mark.one_engine
+async def test_a_read_token_changes_nothing_and_keeps_its_view_in_the_browser(
+    real_bus: Bus, visiting: Visiting
+) -> None:
+    await real_bus.expect("a", type="worker")
+    secret = (await real_bus.tokens.create("read", operator="grace")).secret
+    async with serving(real_bus) as client, visiting(client.with_token(secret)) as visit:
+        page = await visit.go("agents/a")
+        await visit.sees("read-only", within=".bar")
+        assert await page.get_by_role("button", name="Stop …").count() == 0
+        await page.get_by_label("Theme: auto").click()
+        await page.reload()
+        await page.wait_for_selector("html[data-theme='light']", timeout=PATIENCE)
+    assert (await real_bus.scopes()).items == []
+
+
+@pytest.mark.one_engine
+async def test_two_browsers_see_the_same(real_bus: Bus, visiting: Visiting) -> None:
+    await real_bus.tasks.start(release, "one", id="one")
+    await real_bus.tasks.run_worker(release, until_idle=True)
+    async with serving(real_bus) as client, visiting(client) as first, visiting(client) as second:
+        await second.sees("214 passed")
+        await first.page.get_by_role("button", name="Approve").click()
+        await second.sees("Nobody waits for you")
+        await first.sees("Nobody waits for you")
+
+
+async def look(visit: Visit, text: str) -> None:
+    await expect(visit.page.locator(".live")).to_contain_text(text, timeout=PATIENCE)
+
+
+@pytest.mark.one_engine
+async def test_a_restarted_server_is_found_again_and_nothing_is_missed(
+    engine: Engine, real_bus: Bus, visiting: Visiting, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "AGENTBUS_OPERATOR": "ada"}
+
+    async def start(port: int) -> tuple[Popen, str]:
+        words = [COMMAND, "serve", "--url", engine.url, "--port", str(port), "--no-monitor"]
+        process = Popen(words, stdout=-1, text=True, env=environment)
+        return process, await first_line(process)
+
+    await real_bus.expect("a", type="worker")
+    process, login = await start(0)
+    try:
+        port = int(login.split(":")[2].partition("/")[0])
+        client = Client(port, login.partition("#token=")[2])
+        async with visiting(client, errors=True) as visit:
+            await visit.go("agents", "[data-key='a']")
+            await look(visit, "Live")
+            process.kill()
+            process.communicate()
+            await look(visit, "Reconnecting")
+            await real_bus.expect("b", type="worker")
+            process, again = await start(port)
+            assert again == login
+            await look(visit, "Live")
+            await visit.page.wait_for_selector("[data-key='b']", timeout=PATIENCE)
+            await real_bus.expect("c", type="worker")
+            await visit.page.wait_for_selector("[data-key='c']", timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_store_that_is_gone_is_reported_and_found_again(engine: Engine, visiting: Visiting) -> None:
+    if "postgres" not in engine.url:
+        pytest.skip("a file is not reached over a connection")
+    socket, schema = socket_and_schema(engine.url)
+    async with proxied(socket) as proxy, AsyncExitStack() as stack:
+        url = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+        bus = await stack.enter_async_context(agentbus.connect(url, clock=SystemClock()))
+        await bus.expect("a", type="worker")
+        client = await stack.enter_async_context(serving(bus))
+        async with visiting(client, errors=True) as visit:
+            await visit.go("agents", "[data-key='a']")
+            proxy.refuses = True
+            await proxy.close()
+            await visit.page.reload()
+            # The frame is not there before the server has said who looks; then the stream is not live.
+            assert await visit.page.get_by_text("Live", exact=True).count() == 0
+            proxy.refuses = False
+            await visit.page.wait_for_selector("[data-key='a']", timeout=2 * PATIENCE)
+            await look(visit, "Live")
+
+
+@pytest.mark.one_engine
+async def test_rows_stay_under_the_pointer_and_updates_can_be_paused(real_bus: Bus, visiting: Visiting) -> None:
+    planner = await real_bus.register("p", type="planner")
+    for number in range(5):
+        await planner.send("p", "note", {"n": number}, message_id=f"m-{number}x")
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("messages", "[data-key]")
+        row = page.locator("[data-key]").nth(2)
+        key = await row.get_attribute("data-key")
+        await row.hover()
+        box = await row.bounding_box()
+        await planner.send("p", "note", {"n": "late"})
+        await visit.sees("1 new", within=".table")
+        assert await page.locator(f"[data-key='{key}']").bounding_box() == box
+        await page.locator("h1").hover()
+        await visit.sees("late")
+        await page.locator("h1").click()
+        await page.keyboard.press("p")
+        await look(visit, "Paused")
+        await planner.send("p", "note", {"n": "while paused"})
+        await look(visit, "Paused · 1")
+        assert await page.get_by_text("while paused").count() == 0
+        await page.locator(".live").click()
+        await visit.sees("while paused")
+
+
+@pytest.mark.one_engine
+async def test_destructive_actions_name_the_count_and_the_operator(real_bus: Bus, visiting: Visiting) -> None:
+    worker = await real_bus.register("w", type="worker")
+    for number in range(3):
+        await worker.send("w", "note", {"n": 9007199254740993 + number})
+        message = await worker.receive(timeout=5)
+        assert message is not None
+        await message.reject("bad")
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("messages?status=dead", "[data-key]")
+        await page.locator("[data-key]").first.click()
+        # An integer beyond 2^53 stays exact.
+        await visit.sees("9007199254740995")
+        await page.get_by_role("button", name="Requeue …").click()
+        await page.get_by_role("button", name="Requeue 1", exact=True).click()
+        await visit.sees("queued", within="header.head")
+        await visit.go("queues")
+        await page.get_by_role("button", name="Purge dead letters …").click()
+        await visit.sees("Delete 2 dead messages?", within="dialog")
+        await page.keyboard.press("Escape")
+        assert (await real_bus.stats()).messages["dead"] == 2
+        await page.get_by_role("button", name="Purge dead letters …").click()
+        await page.get_by_role("button", name="Delete 2", exact=True).click()
+        await visit.sees("Deleted 2 messages", within=".toasts")
+        await visit.go("events?kind=messages_purged", "[data-key]")
+        await visit.sees("ada", within="[data-key]")
+        await visit.go("messages")
+        # The list was left with a filter, and has it again.
+        assert "status=dead" in page.url
+        await page.get_by_role("button", name="Clear filters").click()
+        await page.get_by_role("button", name="Compose").click()
+        await page.get_by_label("To", exact=True).nth(1).fill("w")
+        await page.get_by_label("Payload: JSON, or text").fill('{"big": 12345678901234567890}')
+        await page.get_by_role("button", name="Send").click()
+        await page.locator("h1").hover()
+        await visit.sees("12345678901234567890")
+    assert (await real_bus.stats()).messages.get("dead", 0) == 0
+    sent = (await real_bus.messages.list(sender="operator:ada")).items
+    assert [one.payload for one in sent] == [{"big": 12345678901234567890}]
+
+
+@pytest.mark.one_engine
+async def test_a_hidden_tab_closes_its_stream_and_resumes(real_bus: Bus, visiting: Visiting) -> None:
+    async with serving(real_bus, max_streams=1) as client, visiting(client) as visit:
+        page = await visit.go("agents")
+        await look(visit, "Live")
+        assert (await client.get("live")).status == 429
+        await page.evaluate("""() => {
+            Object.defineProperty(document, 'hidden', { get: () => window.isHidden, configurable: true });
+            window.isHidden = true;
+            document.dispatchEvent(new Event('visibilitychange'));
+        }""")
+        async with asyncio.timeout(20):
+            while True:
+                async with client.stream("live") as stream:
+                    if stream.status == 200:
+                        break
+        await real_bus.expect("meanwhile", type="worker")
+        await page.evaluate("() => { window.isHidden = false; document.dispatchEvent(new Event('visibilitychange')); }")
+        await page.wait_for_selector("[data-key='meanwhile']", timeout=PATIENCE)
+        await look(visit, "Live")
