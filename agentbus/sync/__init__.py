@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentbus.sync.client.agent import Agent
     from agentbus.sync.client.bus import Bus, connect, doctor
     from agentbus.sync.client.documents import Document
+    from agentbus.sync.client.items import WorkItem
     from agentbus.sync.client.message import Message
     from agentbus.sync.client.monitor import Monitor
     from agentbus.sync.client.recovery import RecoveryPlan
@@ -40,6 +41,7 @@ __all__ = [
     "Session",
     "State",
     "Unit",
+    "WorkItem",
     "connect",
     "doctor",
 ]
@@ -55,6 +57,7 @@ _HOMES = {
     "Session": "session",
     "State": "state",
     "Unit": "unit",
+    "WorkItem": "items",
     "connect": "bus",
     "doctor": "bus",
 }

@@ -14,9 +14,11 @@ import pytest
 import agentbus
 from agentbus import sync
 from agentbus.errors import AgentFenced, BusClosed, LeaseLost, Misuse, NotPicklable, StepFailed, UnknownRecipient
+from agentbus.sync import client
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 from tests.support.processes import eventually
+from tests.support.sync_client import SOURCES
 
 PATIENCE = 30
 
@@ -123,6 +125,32 @@ def test_an_exception_ends_the_agent_of_its_block_and_releases_the_message(bus: 
     stopped = bus.agents.get("c")
     assert stopped is not None
     assert stopped.status == "stopped"
+
+
+def test_work_items_are_taken_and_settled(bus: sync.Bus, agent: sync.Agent) -> None:
+    for number in range(3):
+        bus.tasks.add("review", number, id=f"r{number}")
+    item = agent.items.take(workflow="review")
+    assert isinstance(item, sync.WorkItem)
+    assert (item.id, item.input) == ("r0", 0)
+    item.progress(40, "half")
+    assert [one.lease for one in agent.items.held()] == ["r0#1"]
+    item.finish({"approved": True})
+    assert bus.tasks.result("r0") == {"approved": True}
+    second = agent.items.take()
+    assert second is not None
+    with second:
+        pass
+    third = agent.items.take()
+    assert third is not None
+    with pytest.raises(KeyError), third:
+        raise KeyError("x")
+    assert [bus.tasks.wait(f"r{number}").status for number in (1, 2)] == ["completed", "failed"]  # type: ignore[union-attr]
+    assert agent.items.take() is None
+
+
+def test_every_wrapper_is_registered() -> None:
+    assert set(client.__all__) == set(SOURCES)
 
 
 def test_tasks_run_with_plain_functions_as_steps(bus: sync.Bus) -> None:
