@@ -15,6 +15,7 @@ import agentbus
 from agentbus import sync
 from agentbus.errors import AgentFenced, BusClosed, LeaseLost, Misuse, NotPicklable, StepFailed, UnknownRecipient
 from agentbus.sync import client
+from agentbus.sync.portal import _Call
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
 from tests.support.processes import eventually
@@ -147,6 +148,23 @@ def test_work_items_are_taken_and_settled(bus: sync.Bus, agent: sync.Agent) -> N
         raise KeyError("x")
     assert [bus.tasks.wait(f"r{number}").status for number in (1, 2)] == ["completed", "failed"]  # type: ignore[union-attr]
     assert agent.items.take() is None
+
+
+def test_an_item_that_an_interrupted_caller_did_not_receive_is_released(
+    bus: sync.Bus, agent: sync.Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.tasks.add("review", id="r")
+    wait = _Call.wait
+
+    def interrupted(call: _Call[object], seconds: float = PATIENCE) -> None:
+        wait(call, seconds)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Call, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.items.take()
+    eventually(lambda: [one.id for one in bus.tasks.ready()] == ["r"], "the item is ready")
 
 
 def test_every_wrapper_is_registered() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, ParamSpec, T
 from agentbus.api.block import Block, is_public
 from agentbus.api.bus import Bus
 from agentbus.api.message import Message, check_handler
+from agentbus.api.tasks.items import WorkItem
 from agentbus.errors import BusForked, Misuse
 from agentbus.sync.portal import OpenBlock, Portal, iterate
 
@@ -105,7 +106,11 @@ def unwrap_all(values: Iterable[Any]) -> list[Any]:
 
 
 async def _release(result: object) -> None:
-    """Release the messages that an interrupted caller did not receive."""
+    """Release the messages, or the work item, that an interrupted caller did not receive. A list of items holds those
+    that the agent had before."""
+    if isinstance(result, WorkItem):
+        await result.release()
+        return
     for message in result if isinstance(result, list) else [result]:
         if isinstance(message, Message) and not message._settled:
             await message._release()
