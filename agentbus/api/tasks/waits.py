@@ -32,7 +32,8 @@ def check_moment(time: object) -> int:
             raise InvalidInput(
                 reason=f"{time!r} has no time zone, so it names no moment: datetime(…, tzinfo=UTC), or .astimezone()"
             )
-        return max(0, round(time.timestamp() * 1000))
+        # It may be in the year 10000: by its offset, or once rounded.
+        time = max(0.0, time.timestamp())
     if isinstance(time, bool) or not isinstance(time, int | float):
         raise InvalidInput(reason=f"{time!r} is no time: give an aware datetime, or seconds since the epoch")
     return round(check_number(time, "time", 0, _LAST_SECOND) * 1000)
