@@ -162,9 +162,13 @@ def change_dependencies(task: str, changed: ChangedDependencies, now: Now) -> Op
     yield ExecuteMany("dependency_remove", [(number, id) for id in changed.remove])
     yield ExecuteMany("dependency_add", [(number, *one) for one in resolved.completed.items()])
     rows = yield Query("dependency_of", ([number],))
+    if changed.on_failed is not None and not rows:
+        advice = "it depends on no task; add one in the same call"
+        return WrongState(what="task", name=task, status=status, action="set its on_failed_dependency", advice=advice)
     yield Query("dependency_policy", (wanted.on_failed if rows else None, now.wall, number))
-    if resolved.stops is not None and status != "stopped":
-        yield from stop_dependent(number, task, status, resolved.stops, now)
+    stops = resolved.stops or (_first_failed(rows) if changed.on_failed == "cancel" else None)
+    if stops is not None and status != "stopped":
+        yield from stop_dependent(number, task, status, stops, now)
         return "stopped"
     waits = any(completed is None for *_, completed in rows)
     if waits and status == "pending":
@@ -174,6 +178,12 @@ def change_dependencies(task: str, changed: ChangedDependencies, now: Now) -> Op
         yield Query("dependency_release", (now.wall, number))
         return "pending"
     return None
+
+
+def _first_failed(rows: Sequence[Row]) -> tuple[str, str] | None:
+    """Return the first open dependency that has failed or was stopped, with its status."""
+    failed = ((id, status) for _, id, status, completed in rows if completed is None)
+    return next((one for one in failed if one[1] in {"failed", "stopped"}), None)
 
 
 def _find_cycle(task: str, wanted: Sequence[str]) -> Op[DependencyCycle | None]:

@@ -242,6 +242,22 @@ async def test_dependencies_change_until_the_task_starts(bus: Bus) -> None:
     assert (await bus.tasks.edit("d", after=["b"], on_failed_dependency="cancel")).status == "stopped"
 
 
+async def test_a_new_policy_holds_for_dependencies_that_have_failed(bus: Bus) -> None:
+    await start(bus, "a")
+    await bus.tasks.stop("a")
+    await start(bus, "b", ["a"])
+    await start(bus, "c", ["b"], policy="cancel")
+    assert (await bus.tasks.edit("b", on_failed_dependency="block")).status == "waiting"
+    assert (await bus.tasks.edit("b", on_failed_dependency="cancel")).status == "stopped"
+    assert await status(bus, "c") == "stopped"
+    # Only a new policy, or a new dependency, stops a task that was resumed.
+    await bus.tasks.resume("b")
+    await start(bus, "d")
+    assert (await bus.tasks.edit("b", after=["d"])).status == "waiting"
+    with pytest.raises(WrongState, match="depends on no task"):
+        await bus.tasks.edit("d", on_failed_dependency="cancel")
+
+
 async def test_control_of_a_blocked_task_never_starts_it_early(bus: Bus) -> None:
     await start(bus, "a")
     await bus.tasks.halt("a")
