@@ -43,6 +43,16 @@ def test_a_team_shares_a_list_with_dependencies(shell: Shell) -> None:
     assert shell.say("task", "take", agent=b).startswith("release#1\t")
 
 
+def test_the_help_says_what_settling_an_item_prints(shell: Shell) -> None:
+    a = shell.register("a")
+    add(shell, "x")
+    for words, line in ((("release",), "released x"), (("finish",), "finished x"), (("fail", "no"), "failed x")):
+        shell.say("task", "take", agent=a)
+        assert shell.say("task", words[0], "x", *words[1:], agent=a) == line
+        assert "plain output: a sentence" in shell.say("task", words[0], "--help")
+        shell.say("task", "restart" if line == "finished x" else "show", "x")
+
+
 def test_lists_say_why_a_task_waits(shell: Shell) -> None:
     a = shell.register("a")
     add(shell, "build")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.cli.arguments import JSON_HELP, payload, seconds, text_option
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import NOTHING, Usage
-from agentbus.cli.output import Done, Notice, Result, Rows
+from agentbus.cli.output import CONFIRMED, Done, Notice, Result, Rows
 
 if TYPE_CHECKING:
     from agentbus.api.tasks.items import WorkItem
@@ -141,8 +141,6 @@ def _progress(parser: ArgumentParser) -> None:
     parser.add_argument("note", nargs="?", help="the state of the work")
 
 
-_SILENT = "plain output: nothing"
-
 COMMANDS = {
     "task ready": Command(
         ready, "List what can be taken now, most urgent first: work items by agents, tasks by workers. Exit code 4 if"
@@ -157,18 +155,18 @@ COMMANDS = {
     ),
     "task finish": Command(
         finish, "Finish a work item with a result. What waits for it becomes ready.",
-        "agentbus task finish review-1 '{\"approved\": true}'", _finish, output=_SILENT,
+        "agentbus task finish review-1 '{\"approved\": true}'", _finish, output=CONFIRMED,
     ),
     "task fail": Command(
         fail, "Fail a work item: the work cannot be done.", "agentbus task fail review-1 'the file does not exist'",
-        _fail, output=_SILENT,
+        _fail, output=CONFIRMED,
     ),
     "task release": Command(
         release, "Release a work item for another agent.",
-        "agentbus task release review-1 --note 'the parser is done, the tests are missing'", _release, output=_SILENT,
+        "agentbus task release review-1 --note 'the parser is done, the tests are missing'", _release, output=CONFIRMED,
     ),
     "task progress": Command(
         progress, "Report the progress of a work item, with a note on the state of the work.",
-        "agentbus task progress review-1 40 'the parser is done'", _progress, output=_SILENT,
+        "agentbus task progress review-1 40 'the parser is done'", _progress, output="plain output: nothing",
     ),
 }  # fmt: skip
