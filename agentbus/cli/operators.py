@@ -27,7 +27,7 @@ class AgentsCannotDecide(InvalidInput):
 
 
 class AgentsSendAsThemselves(InvalidInput):
-    """The caller is an agent, and names a person as the sender."""
+    """The caller is an agent, and names another sender."""
 
     code = "not_an_operator"
     text = "{agent} is an agent: it cannot {action} as {name!r}"
@@ -63,6 +63,14 @@ def caller(call: Call) -> str:
         return name
     agent = call.settings.text("agent")
     return _named() or account() if agent is None else agent.partition("#")[0]
+
+
+def sender(call: Call) -> str:
+    """Return the sender of a signal, as ``caller`` does. An agent cannot name another."""
+    agent = call.settings.text("agent")
+    if agent is not None and call.arguments.by is not None:
+        raise AgentsSendAsThemselves(agent=agent.partition("#")[0], name=call.arguments.by, action="send a signal")
+    return caller(call)
 
 
 def correspondent(call: Call) -> BlockingAgent:

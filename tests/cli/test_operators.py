@@ -50,7 +50,10 @@ def test_the_name_may_come_from_the_environment(team: Shell, monkeypatch: pytest
     assert [one["sender"] for one in team.json("messages")["items"]] == ["a", "operator:ada"]
 
 
-@pytest.mark.parametrize("words", [("send", "a", "note"), ("receive",), ("ack", "m-1"), ("request", "a", "note")])
+@pytest.mark.parametrize(
+    "words",
+    [("send", "a", "note"), ("receive",), ("ack", "m-1"), ("request", "a", "note"), ("task", "signal", "f-1", "go")],
+)
 def test_an_agent_cannot_act_as_a_person(team: Shell, words: tuple[str, ...]) -> None:
     assert team.refused(*words, "--by", "ada", agent="a", code=2)["code"] == "not_an_operator"
     assert team.refused(*words, "--by", "ada", "--agent", "a", code=2)["code"] == "not_an_operator"

@@ -7,7 +7,7 @@ from argparse import ArgumentParser
 from agentbus.cli.arguments import JSON_HELP, payload, text_option
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import missing
-from agentbus.cli.operators import caller
+from agentbus.cli.operators import sender
 from agentbus.cli.output import Notice, Result, Rows, bare
 from agentbus.errors import NotExposed, UnknownTask
 
@@ -18,7 +18,7 @@ def signal(call: Call) -> Result:
     given = call.arguments
     receipt = call.bus.do(
         call.bus.tasks.signal(
-            given.task, given.name, payload(call, "value"), signal_id=given.signal_id, by=caller(call)
+            given.task, given.name, payload(call, "value"), signal_id=given.signal_id, by=sender(call)
         )
     )
     return Notice(receipt, receipt.signal_id)
