@@ -74,13 +74,14 @@ class TakeRequest(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The item that was taken, and the number of its lease. Without one, ``next_wall`` is the time at which the next
-    task is due, ``next_awake`` that at which the next lease lapses."""
+    """The item that was taken, and the number of its lease; ``known`` if the agent held it before. Without one,
+    ``next_wall`` is the time at which the next task is due, ``next_awake`` that at which the next lease lapses."""
 
     task: TaskRecord | None = None
     lease: int = 0
     next_wall: int | None = None
     next_awake: int | None = None
+    known: bool = False
 
 
 class ItemRequest(msgspec.Struct, frozen=True):
@@ -174,7 +175,7 @@ def _take_named(id: str, request: TakeRequest, now: Now) -> Op[Outcome[Taken]]:
         return task
     if task.status == "running" and task.holder == request.actor.agent:
         yield ExecuteMany("task_renew", [(now.awake + request.duration, task.number)])
-        return Taken((yield from existing_task(id, now)), task.lease)
+        return Taken((yield from existing_task(id, now)), task.lease, known=True)
     ((due,),) = yield Query("item_due", (task.number,))
     if task.status != "pending" or due > 0:
         return _cannot_take(task)

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import agentbus
@@ -25,7 +26,7 @@ from agentbus.errors import (
     WrongState,
 )
 from agentbus.sync.bus import open_bus
-from tests.api.helpers import soon, worker
+from tests.api.helpers import running, soon, worker
 from tests.api.task_workers import comes_to, kinds_of, task_of, work_off
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -336,6 +337,34 @@ async def test_a_block_renews_the_lease_and_settles_the_item(bus: Bus, clock: Fa
             await bus.tasks.stop(item.id)
             clock.advance(25)
             await anyio.sleep_forever()
+
+
+async def test_the_block_of_an_item_from_held_renews_its_lease(bus: Bus, clock: FakeClock) -> None:
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+    await add(bus, "x")
+    await taken(a, lease=60)
+    clock.advance(50)
+    (item,) = await a.items.held()
+    async with item:
+        await clock.settle()
+        clock.advance(15)
+        await clock.settle()
+        assert await b.items.take() is None
+    assert (await task_of(bus, "x")).status == "completed"
+
+
+async def test_a_cancelled_call_does_not_release_an_item_that_the_agent_held(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await add(bus, "x")
+    item = await taken(a)
+    # Cancelled before, while and after it is written.
+    for turns in range(12):
+        async with running(a.items.take("x")):
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+        await clock.settle()
+        assert [one.lease for one in await a.items.held()] == ["x#1"], turns
+    await item.finish()
 
 
 async def test_every_call_of_a_visiting_agent_extends_its_items(engine: Engine, bus: Bus, clock: FakeClock) -> None:

@@ -105,7 +105,9 @@ class WorkItem:
     lease: str
     """Names the item and this lease, for calls of other processes of the agent: ``review-1#2``."""
 
-    def __init__(self, items: Items, task: TaskRecord, lease: int, duration: int, taken: int) -> None:
+    def __init__(
+        self, items: Items, task: TaskRecord, lease: int, duration: int, renew_at: int, *, known: bool
+    ) -> None:
         self.task = task
         self.id = task.id
         self.name = task.name
@@ -114,7 +116,9 @@ class WorkItem:
         self._settled = False
         self._duration = duration
         """Milliseconds of the lease."""
-        self._renew_at = taken + duration // 3
+        self._renew_at = renew_at
+        self._known = known
+        """True if the agent held it before this call."""
         self._items = items
         self._number = lease
         self._block: asyncio.Task[Any] | None = None
@@ -187,6 +191,11 @@ class WorkItem:
         await self._items._agent._write(*self._renewing())
         self._renew_at = now + self._duration // 3
         self._items._reschedule(self)
+
+    async def _release_if_new(self) -> None:
+        """Release it because the caller did not receive it, unless the agent held it before."""
+        if not self._known:
+            await self.release()
 
     # As messages have them, for the renewal of leases.
 
@@ -298,7 +307,9 @@ class Items:
         found, taken = await self._claim(request)
         if found.task is None and limit != 0:
             found, taken = await self._wait(request, limit)
-        return None if found.task is None else WorkItem(self, found.task, found.lease, duration, taken)
+        if found.task is None:
+            return None
+        return WorkItem(self, found.task, found.lease, duration, taken + duration // 3, known=found.known)
 
     async def finish(self, task: str, result: Any = None) -> bool:
         """Finish an item with a result. Return False if it was finished before with the same result: a repeated call
@@ -352,7 +363,8 @@ class Items:
         """
         now = self._agent._engine.clock.now().awake
         found = await self._agent._engine.read(held_items, self._agent.id)
-        return [WorkItem(self, task, lease, self._lease, now) for task, lease in found]
+        # Their leases may end soon: a block renews them at once.
+        return [WorkItem(self, task, lease, self._lease, now, known=True) for task, lease in found]
 
     def _reschedule(self, item: WorkItem) -> None:
         """Note that the lease of an item was extended."""
@@ -387,8 +399,8 @@ class Items:
             self._agent._waiting -= 1
 
     def _release_abandoned(self, found: Taken) -> None:
-        """Release the item of a call that was cancelled."""
-        if found.task is None:
+        """Release the item of a call that was cancelled, unless the agent held it before."""
+        if found.task is None or found.known:
             return
         from agentbus.core.cancellation import fire_and_forget
 

@@ -51,7 +51,7 @@ def take(call: Call) -> Result | int:
             call.emit(result)
         except BaseException:
             if item is not None:
-                call.bus.do(item.release())
+                call.bus.do(item._release_if_new())
             raise
     return result.code
 

@@ -106,14 +106,12 @@ def unwrap_all(values: Iterable[Any]) -> list[Any]:
 
 
 async def _release(result: object) -> None:
-    """Release the messages, or the work item, that an interrupted caller did not receive. A list of items holds those
-    that the agent had before."""
-    if isinstance(result, WorkItem):
-        await result.release()
-        return
-    for message in result if isinstance(result, list) else [result]:
-        if isinstance(message, Message) and not message._settled:
-            await message._release()
+    """Release the messages and work items that an interrupted caller did not receive."""
+    for one in result if isinstance(result, list) else [result]:
+        if isinstance(one, WorkItem):
+            await one._release_if_new()
+        elif isinstance(one, Message) and not one._settled:
+            await one._release()
 
 
 class SyncBlock(AbstractContextManager[T], Generic[T]):
