@@ -97,6 +97,23 @@ async def test_an_archived_task_is_restored_with_its_signals_and_values(bus: Bus
         assert (await where.tasks.signal(task, "first", 1, signal_id="f-1")).duplicate
 
 
+async def test_a_restart_queues_no_message_of_another_recipient(bus: Bus, clock: FakeClock, other: Bus) -> None:
+    """The message that a restored task received may have the number of another one here."""
+    task = await asleep(bus)
+    await bus.tasks.stop(task)
+    clock.advance(2 * DAY)
+    report = await applied(bus, policy=POLICY)
+    assert report.archive is not None
+    a = await other.register("a", type="worker")
+    await a.send("a", "note", "not for the task")
+    message = await a.receive(timeout=0)
+    assert message is not None
+    await message.ack()
+    assert (await other.import_path(report.archive)).refused == 0
+    await other.tasks.restart(task)
+    assert (await other.stats()).messages == {"acked": 1}
+
+
 @crossed
 def test_a_copy_continues_where_the_source_waits(places: Places) -> None:
     async def wait(bus: Bus) -> None:

@@ -32,9 +32,14 @@ WHERE id = $1;
 UPDATE messages SET status = 'acked', finished = $1, attempts = attempts + 1 WHERE id = $2;
 
 -- name: message_give_back
--- Queue the message again that a step of a task had received: the step is repeated.
+-- Queue the message again that a step of a task had received: the step is repeated. In a task that was restored from an
+-- archive, the number may be that of another message, in another mailbox.
 UPDATE messages SET status = 'queued', finished = NULL, due = NULL, expires = NULL
-WHERE id = (SELECT message FROM steps WHERE task = $1 AND position = $2) AND status = 'acked';
+WHERE id = (SELECT message FROM steps WHERE task = $1 AND position = $2) AND status = 'acked'
+    AND mailbox = (
+        SELECT mailboxes.id FROM tasks JOIN mailboxes ON mailboxes.kind = 'task' AND mailboxes.name = tasks.id
+        WHERE tasks.number = $1
+    );
 
 -- name: message_for_task
 -- The mailbox of a task, and whether a message waits in it that is due.
