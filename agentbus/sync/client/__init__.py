@@ -19,7 +19,9 @@ from agentbus.sync.client import (
     sessions,
     state,
     tasks,
+    tokens,
     unit,
+    visitor,
 )
 
 __all__ = [
@@ -38,5 +40,7 @@ __all__ = [
     "sessions",
     "state",
     "tasks",
+    "tokens",
     "unit",
+    "visitor",
 ]
