@@ -385,9 +385,9 @@ def settle_step(request: SettleRequest, now: Now) -> Op[Outcome[TaskRecord]]:
         event(now.wall, "step_settled", ("task", task.id), request.by, step=request.step, outcome=outcome)
     ])  # fmt: skip
     yield Query("task_progressed", (task.number,))
-    if task.status == "pending":
+    yield from make_waiting_ready([task], now)
+    if task.status in {"pending", "waiting"}:
         rows = yield Query("task_awaited", (task.number,))
         yield Query("task_let_go", ("pending", 0, plain(unsettled_waits(rows)), now.wall, task.number))
         yield Wake([task.ready_channel])
-    yield from make_waiting_ready([task], now)
     return (yield from existing_task(request.task, now))

@@ -234,12 +234,20 @@ def _task_record(row: Row, after: list[TaskDependency]) -> TaskRecord:
     given = decode(arguments)
     return TaskRecord(
         id, name, workflow, status, phase, session, parent, bool(auto), bool(halting), progress, note, holder,
-        open_ or decode(waits), due, restarts, backoff / 1000, restarted, decode(context), decode(settings),
-        given["arguments"], given["keywords"],
+        open_ or _waits(status, decode(waits), due), due, restarts, backoff / 1000, restarted, decode(context),
+        decode(settings), given["arguments"], given["keywords"],
         _decode_checked(result, result_sum, f"the result of task {id}"), problem(error), created, started,
         updated, ended, losses, max_losses, [] if redo is None else [one["step"] for one in decode(redo)],
         bool(manual), priority, after, on_failed,
     )  # fmt: skip
+
+
+def _waits(status: str, waits: list[str], due: int | None) -> list[str]:
+    """Return what a task waits for. What a pending one waited for has come, except a time that has not, and the
+    outcomes of steps, which an operator settles meanwhile."""
+    if status != "pending" or due:
+        return waits
+    return [one for one in waits if one.startswith("step:")]
 
 
 def problem(text: str | None) -> TaskProblem | None:

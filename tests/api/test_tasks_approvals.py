@@ -46,7 +46,8 @@ async def test_an_approval_is_decided_while_no_worker_runs(approved: bool, engin
         decided = await decide(task.id, "plan", by="ada", reason="because")
         assert (decided.status, decided.by) == ("approved" if approved else "rejected", "ada")
         assert await bus.tasks.approvals() == []
-        assert (await task_of(bus, task.id)).status == "pending"
+        record = await task_of(bus, task.id)
+        assert (record.status, record.waits) == ("pending", [])
     async with engine.connect() as bus:
         await work_off(bus, asking)
         assert (await task_of(bus, task.id)).result is approved

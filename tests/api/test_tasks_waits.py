@@ -302,3 +302,32 @@ async def test_callbacks_see_a_wait_begin_and_end_once(bus: Bus, clock: FakeCloc
     clock.advance(3600)
     await work_off(bus, sleeper, on_step=lambda change: changes.append((change.kind, change.status)))
     assert [one for one in changes if one[0] == "sleep"] == [("sleep", "waiting"), ("sleep", "finished")]
+
+
+@agentbus.workflow("listener")
+async def listener(task: Task, kind: str) -> None:
+    if kind == "signal":
+        await task.signal("go")
+    elif kind == "message":
+        await task.receive()
+    else:
+        await task.sleep(60)
+
+
+@pytest.mark.parametrize("kind", ["signal", "message", "sleep"])
+async def test_a_task_does_not_show_a_wait_that_is_over(bus: Bus, clock: FakeClock, kind: str) -> None:
+    a = await bus.register("a", type="worker")
+    task = (await bus.tasks.start(listener, kind)).id
+    await work_off(bus, listener)
+    assert len((await task_of(bus, task)).waits) == 1
+    if kind == "signal":
+        await bus.tasks.signal(task, "go")
+    elif kind == "message":
+        await a.send(f"task:{task}", "note")
+    else:
+        clock.advance(60)
+        # This worker makes it ready, and has not its workflow.
+        await work_off(bus, sleeper)
+    record = await task_of(bus, task)
+    assert (record.status, record.waits) == ("pending", [])
+    assert [one.waits for one in (await bus.tasks.list()).items] == [[]]
