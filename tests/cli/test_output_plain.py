@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from importlib import import_module
 
 import pytest
 
+import agentbus
 from agentbus.cli.command_table import COMMANDS
 from agentbus.cli.context import Command
 from agentbus.cli.output import iso_time, plain
 from agentbus.sync.bus import open_bus
 from tests.api.legacy_files import session
 from tests.api.legacy_files import write as write_json
-from tests.cli.conftest import Shell
+from tests.cli.conftest import TIMEOUT, Shell
 from tests.cli.task_workers import add_module, begun, start, work
 
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -28,6 +30,7 @@ PRINTED = (
     ("session", "recover", "session-20240115"), ("session", "recover", "session-20240115", "--resume"),
     ("recovery", "check"), ("recovery", "list"), ("recovery", "clear", "failing"), ("events",), ("task", "list"),
     ("task", "show", "f-1"), ("task", "approvals"), ("task", "resumable"), ("task", "log", "f-1"), ("task", "stats"),
+    ("task", "ready"), ("task", "query", "o-1"), ("task", "take"), ("quotas",),
     ("types", "list"), ("types", "show", "note"), ("monitor", "--once"), ("status",), ("status", "--settings"),
     ("backup", "list"), ("doctor",), ("cleanup", "--stale", "0"), ("import", "more"), ("copy", ".agentbus", "copy"),
     ("trust", "--list"), ("worker", "flows:docs", "--until-idle"),
@@ -63,11 +66,23 @@ def name_of(words: tuple[str, ...], known: dict[str, Command]) -> str:
     return words[0] if words[0] in known else " ".join(words[:2])
 
 
+@agentbus.workflow("exposing")
+async def exposing(task: agentbus.Task) -> None:
+    await task.expose("stage", "done")
+
+
+async def expose(shell: Shell) -> None:
+    async with agentbus.connect(shell.directory / ".agentbus") as bus:
+        await bus.tasks.start(exposing, id="o-1")
+        await asyncio.wait_for(bus.tasks.run_worker(exposing, until_idle=True), TIMEOUT)
+
+
 @pytest.fixture
 def busy(shell: Shell) -> Shell:
     """A bus with something in each list."""
     begun(shell)
     begun(shell, "f-2")
+    asyncio.run(expose(shell))
     add_module(shell)
     for directory in ("old", "more"):
         write_json(shell.directory / directory / "current_session.json", session(id=f"session-{directory}"))
@@ -85,7 +100,7 @@ def busy(shell: Shell) -> Shell:
     for words in (
         ("session", "start", "planning", "--id", "s", "--expect", "b=c"), ("document", "save", "plan", "1"),
         ("checkpoint", "create", "x", "1", "--file", "flows.py"), ("import", "old"), ("backup",),
-        ("task", "start", "docs", "--id", "d-1"),
+        ("task", "start", "docs", "--id", "d-1"), ("task", "start", "review", "3", "--manual", "--id", "i-1"),
     ):  # fmt: skip
         shell.say(*words, agent="a")
     return shell
@@ -149,9 +164,7 @@ SAID: list[tuple[tuple[str, ...], str]] = [
     (("task", "edit", "f-1", "--name", "x"), "changed name of f-1"),
     (("task", "halt", "f-1"), "halted f-1"),
     (("task", "continue", "f-1"), "continued f-1"),
-    (("task", "reject", "f-1", "--by", "ada", "--reason", "no"), "rejected plan of f-1: no"),
-    (("task", "redo", "f-1", "approval:plan"), "redoing approval:plan of f-1"),
-    (("task", "auto", "f-1", "on", "--by", "ada"), "f-1 passes its approvals automatically"),
+    (("task", "redo", "f-1", "plan"), "redoing plan of f-1"),
     (("task", "stop", "f-1"), "stopped f-1"),
     (("task", "resume", "f-1"), "resumed f-1 after its last finished step"),
     (("task", "restart", "f-1"), "restarted f-1 from its first step"),
@@ -168,7 +181,13 @@ SAID: list[tuple[tuple[str, ...], str]] = [
 
 
 def test_an_action_says_what_it_did(busy: Shell) -> None:
-    assert busy.say("task", "approve", "f-2", "--by", "ada") == "approved plan of f-2"
+    for words, sentence in (
+        (("auto", "f-2", "off"), "f-2 waits for decisions"),
+        (("reject", "f-1", "--reason", "no"), "rejected plan of f-1: no"),
+        (("approve", "f-2"), "approved plan of f-2"),
+        (("auto", "f-2", "on"), "f-2 passes its approvals automatically"),
+    ):
+        assert busy.say("task", *words, "--by", "ada") == sentence
     assert [(words, busy.say(*words, agent="a")) for words, _ in SAID] == SAID
 
 

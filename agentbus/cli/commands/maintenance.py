@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from agentbus.cli.arguments import amount, days, hours, minutes, size
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import DONE, FAILED
-from agentbus.cli.output import PLAIN, Done, Notice, PlainFormat, Result, Rows, plain
+from agentbus.cli.output import PLAIN, Done, One, PlainFormat, Result, Rows, plain
 from agentbus.cli.views import Fields, Part, Sections, progress_bar
 from agentbus.core.validation import check_seconds
 from agentbus.errors import PlanOutdated, WrongState
@@ -31,8 +31,8 @@ def quotas(call: Call) -> Result:
     given = {name: getattr(call.arguments, name) for name in _QUOTAS}
     changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
     found = on_bus(call, lambda bus: bus.quotas.change(**changes) if changes else bus.quotas.policy())
-    lines = [f"{name}\t{'none' if (quota := getattr(found, name)) is None else f'{quota:.15g}'}" for name in _QUOTAS]
-    return Notice(found, "\n".join(lines))
+    shown = {name: "none" if (quota := getattr(found, name)) is None else f"{quota:.15g}" for name in _QUOTAS}
+    return One(found, shown=shown)
 
 
 def create(call: Call) -> Result:
@@ -346,7 +346,7 @@ COMMANDS = {
     "quotas": Command(
         quotas, "Show or set quotas, which keep a runaway agent from starving the others. None is set by default.",
         "agentbus quotas --depth 10000 --rate 50", _quotas,
-        output="plain output: name (depth, rate, size), value or none",
+        output="plain output: name (depth, rate, size), value (or none)", columns=True,
     ),
     "backup create": Command(
         create, "Make a verified copy of the bus while it is in use.", "agentbus backup", _create,

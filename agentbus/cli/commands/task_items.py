@@ -146,12 +146,13 @@ COMMANDS = {
         ready, "List what can be taken now, most urgent first: work items by agents, tasks by workers. Exit code 4 if"
         " there is nothing.",
         "agentbus task ready --manual", _ready, output="plain output: id, workflow, priority, manual, name, note",
+        columns=True,
     ),
     "task take": Command(
         take, "Take a work item of the shared list: the most urgent one that is ready, or the named one. No other agent"
         " gets it until it is released, or its lease ends. Exit code 4 if there is none.",
         "agentbus task take --wait 60 --json", _take,
-        output="plain output: lease, workflow, priority, name, input (JSON), note",
+        output="plain output: lease, workflow, priority, name, input (JSON), note", columns=True,
     ),
     "task finish": Command(
         finish, "Finish a work item with a result. What waits for it becomes ready.",

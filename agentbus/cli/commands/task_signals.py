@@ -62,5 +62,6 @@ COMMANDS = {
         query, "Show the values that a task exposes: the last of each name, also after it has ended.",
         "agentbus task query feature-1 stage", _query,
         output="plain output: the value (a string as is, other values as JSON); without a name: name, value",
+        columns=True,
     ),
 }  # fmt: skip
