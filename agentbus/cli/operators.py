@@ -23,7 +23,7 @@ class AgentsCannotDecide(InvalidInput):
 
     code = "not_an_operator"
     text = "{agent} is an agent: agents cannot {action}"
-    fix_text = "pass the name of a person: --by NAME"
+    fix_text = "ask a person to decide; they run the command in their own shell, without AGENTBUS_AGENT and --agent"
 
 
 class AgentsSendAsThemselves(InvalidInput):
@@ -43,13 +43,14 @@ class NoOperator(InvalidInput):
 
 
 def require_operator(call: Call, action: str) -> str:
-    """Return the name of the person who decides: the one given, or the owner of the terminal."""
-    if call.arguments.by is not None:
-        name: str = call.arguments.by
-        return name
+    """Return the name of the person who decides: the one given, or the owner of the terminal. An agent cannot decide in
+    the name of a person."""
     agent = call.settings.text("agent")
     if agent is not None:
         raise AgentsCannotDecide(agent=agent.partition("#")[0], action=action)
+    named: str | None = call.arguments.by
+    if named is not None:
+        return named
     named = _named()
     if named is None and not sys.stdin.isatty():
         raise NoOperator

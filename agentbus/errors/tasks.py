@@ -55,8 +55,8 @@ class NotAnOperator(InvalidInput):
 
     code = "not_an_operator"
     text = "{by!r} is an agent: agents cannot approve or reject"
-    fix_text = "pass the name of a person"
-    shell_fix_text = "pass the name of a person: --by NAME"
+    fix_text = "ask a person to decide, and pass their name"
+    shell_fix_text = "ask a person to decide; they run the command in their own shell, without AGENTBUS_AGENT"
 
 
 class TaskExists(Conflict):

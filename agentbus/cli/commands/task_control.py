@@ -348,8 +348,8 @@ def _edit(parser: ArgumentParser) -> None:
 
 
 _GUARD = (
-    "An agent (AGENTBUS_AGENT, --agent) must name a person with --by; so must a caller without a terminal, with\n"
-    "--by or AGENTBUS_OPERATOR. This prevents accidents, not malice."
+    "An agent (AGENTBUS_AGENT, --agent) is refused, also with --by: a person decides, in their own shell. A caller\n"
+    "without a terminal passes --by or sets AGENTBUS_OPERATOR. This prevents accidents, not malice."
 )
 
 COMMANDS = {
