@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from agentbus.api.overview import TaskOverview
-from agentbus.cli.output import PLAIN, TIMES, PlainFormat, Watchable, plain
+from agentbus.cli.output import PLAIN, TIMES, PlainFormat, Watchable, iso_time, plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,6 +55,17 @@ def load_tree(bus: BlockingBus, task: TaskRecord, history: bool, depth: int = 0)
         if child is not None:
             parts[id] = load_tree(bus, child, history, depth + 1)
     return TaskTree(task, steps, approvals, parts, None if depth else _halted_by(bus, task))
+
+
+def describe_delay(status: str, due: int | None) -> str | None:
+    """Return until when a pending task is delayed, in words; None if it is not.
+
+    >>> describe_delay("pending", 4_102_444_800_000), describe_delay("pending", 0)
+    ('delayed until 2100-01-01T00:00:00.000Z', None)
+    """
+    if status != "pending" or not due or due <= time.time_ns() // 1_000_000:
+        return None
+    return f"delayed until {iso_time(due)}"
 
 
 def _halted_by(bus: BlockingBus, task: TaskRecord) -> EventRecord | None:

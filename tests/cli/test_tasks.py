@@ -78,6 +78,19 @@ def test_a_task_is_started_looked_at_approved_and_waited_for(shell: Shell) -> No
     assert shell.told("task", "approvals") == []
 
 
+def test_a_pending_task_says_why_nothing_happens(shell: Shell) -> None:
+    start(shell, "feature", "login", id="f-1")
+    start(shell, "feature", "login", id="f-2", delay=3600)
+    assert shell.run("task", "show", "f-1").err == "no worker is running; start one: agentbus worker MODULE:WORKFLOW\n"
+    shell.say("register", "w", "--type", "worker", "--capability", "docs")
+    assert shell.run("task", "show", "f-1").err == "no running worker has the workflow feature, only docs\n"
+    assert re.fullmatch(r"f-2 is delayed until \S+Z\n", shell.run("task", "show", "f-2").err)
+    code, shown = on_terminal(shell, "task", "list")
+    assert (code, uncoloured(shown).count("delayed until")) == (0, 1)
+    begun(shell)
+    assert shell.run("task", "show", "f-1").err == ""
+
+
 def test_a_rejection_and_its_reason_reach_the_workflow(shell: Shell) -> None:
     begun(shell)
     shell.told("task", "reject", "f-1", "--by", "ada", "--reason", "too large")

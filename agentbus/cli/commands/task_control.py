@@ -51,7 +51,7 @@ def start(call: Call) -> Result:
             on_failed_dependency=given.on_failed_dependency,
         )
     )
-    _look_for_workers(call, made.workflow)
+    look_for_workers(call, made.workflow)
     return Done(_brief(made), f"started {made.id}", made.id)
 
 
@@ -121,7 +121,7 @@ def _decide(call: Call, decide: Callable[..., Coroutine[Any, Any, ApprovalRecord
         # The workflow receives it, and decides by it how to continue.
         reason = ask_reason(call, f"reject {given.task}", "--reason")
     made = call.bus.do(decide(given.task, given.name, by=by, reason=reason))
-    _look_for_workers(call)
+    look_for_workers(call)
     fields = ("task", "key", "status", "by", "reason", "decided")
     because = f": {made.reason}" if made.reason else ""
     return Done({name: getattr(made, name) for name in fields}, f"{made.status} {made.key} of {made.task}{because}")
@@ -218,7 +218,7 @@ def _control(call: Call, control: Callable[..., Coroutine[Any, Any, TaskRecord]]
 
 def _directed(call: Call, task: TaskRecord, sentence: str) -> Result:
     if not task.manual:
-        _look_for_workers(call, task.workflow)
+        look_for_workers(call, task.workflow)
     return Done(_brief(task), sentence)
 
 
@@ -226,7 +226,7 @@ def _brief(task: TaskRecord) -> dict[str, Any]:
     return {name: getattr(task, name) for name in ("id", "name", "workflow", "status", "halting", "auto")}
 
 
-def _look_for_workers(call: Call, workflow: str | None = None) -> None:
+def look_for_workers(call: Call, workflow: str | None = None) -> None:
     """Print a note if no running worker can execute the workflow."""
     if call.arguments.quiet:
         return

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import paging, seconds, watch_options
 from agentbus.cli.commands.task_control import COMMANDS as CONTROL_COMMANDS
+from agentbus.cli.commands.task_control import look_for_workers
 from agentbus.cli.commands.task_items import COMMANDS as ITEM_COMMANDS
 from agentbus.cli.commands.task_signals import COMMANDS as SIGNAL_COMMANDS
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import FAILED, NOTHING, missing
 from agentbus.cli.output import Notice, Result, Rows, bare
-from agentbus.cli.task_tree import TaskView, load_tree
+from agentbus.cli.task_tree import TaskView, describe_delay, load_tree
 from agentbus.cli.views import show_or_watch
 from agentbus.core.validation import TASK_ENDED
 from agentbus.errors import UnknownTask
@@ -63,9 +64,10 @@ def _seen(task: dict[str, Any]) -> dict[str, Any]:
     from agentbus.api.overview import describe_waits
 
     after = {one["task"]: one["status"] for one in task["after"]}
+    waits = describe_waits(task["waits"], after) if task["status"] in _WAITS else None
     return {
         "id": task["id"], "workflow": task["workflow"], "status:status": task["status"],
-        "waits for:reason": describe_waits(task["waits"], after) if task["status"] in _WAITS else None,
+        "waits for:reason": waits or describe_delay(task["status"], task["due"]),
         "phase": task["phase"], "holder": task["holder"],
         "progress:percent": task["progress"], "session": task["session"], "updated:time": task["updated"],
         "name:prose": None if task["name"] == task["workflow"] else task["name"],
@@ -92,7 +94,21 @@ def show(call: Call) -> Result | int:
     def look() -> TaskView:
         return TaskView(load_tree(call.bus, _task(call), call.arguments.history))
 
-    return show_or_watch(call, look, lambda shown: shown.found.task.status in TASK_ENDED)
+    shown = show_or_watch(call, look, lambda shown: shown.found.task.status in TASK_ENDED)
+    if isinstance(shown, int):
+        return shown
+    call.emit(shown)
+    _explain_delay(call, shown.found.task)
+    return shown.code
+
+
+def _explain_delay(call: Call, task: TaskRecord) -> None:
+    """Print a note on why nothing happens to a pending task."""
+    delay = describe_delay(task.status, task.due)
+    if delay is not None:
+        call.note(f"{task.id} is {delay}")
+    elif task.status == "pending" and not task.manual:
+        look_for_workers(call, task.workflow)
 
 
 def _task(call: Call) -> TaskRecord:
