@@ -88,8 +88,8 @@ function Keys() {
 function Frame() {
   const me = identity.value;
   const waiting = inboxSize.value;
-  useInbox();
   const active = route.value.screen;
+  useInbox(active === "now" ? 0 : 600);
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <nav class="side" aria-label="Screens">

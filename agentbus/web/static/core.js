@@ -297,14 +297,14 @@ export function resource(target, { topics = [], every = 0, read: how } = {}) {
   return found;
 }
 
-/** Use a resource in a component; null is no resource. */
+/** Use a resource in a component; null is no resource. ``wait``: milliseconds for which others go first. */
 export function useData(target, options = {}) {
   const found = useMemo(() => (target ? resource(target, options) : NOTHING), [target]);
   useEffect(() => {
     if (found === NOTHING) return undefined;
     found.users++;
-    if (Date.now() - found.at > 500) found.load();
-    return () => { found.users--; };
+    const timer = setTimeout(() => { if (Date.now() - found.at > 500) found.load(); }, options.wait ?? 0);
+    return () => { found.users--; clearTimeout(timer); };
   }, [found]);
   return found;
 }

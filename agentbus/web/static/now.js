@@ -20,10 +20,10 @@ export const inbox = computed(() => {
 export const inboxSize = computed(() => inbox.value.length);
 
 /** Keep the inbox up to date on every screen: its size is in the title. */
-export function useInbox() {
-  useData(ASKED, {});
-  useData(CUT, {});
-  useData("overview", {});
+export function useInbox(wait) {
+  useData(ASKED, { wait });
+  useData(CUT, { wait });
+  useData("overview", { wait });
 }
 
 export const approve = (one, reason) => change("POST", path`tasks/${one.task}/approve`, { name: one.key, reason: reason || null }, ["tasks"]);

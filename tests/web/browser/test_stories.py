@@ -300,3 +300,59 @@ async def test_a_hidden_tab_closes_its_stream_and_resumes(real_bus: Bus, visitin
         await page.evaluate("() => { window.isHidden = false; document.dispatchEvent(new Event('visibilitychange')); }")
         await page.wait_for_selector("[data-key='meanwhile']", timeout=PATIENCE)
         await look(visit, "Live")
+
+
+async def charge(amount: int) -> int:
+    return amount
+
+
+@agentbus.workflow("payment")
+async def payment(task: Task, amount: int) -> int:
+    return await task.step("charge", charge, amount, once=True)
+
+
+@pytest.mark.one_engine
+async def test_a_step_with_an_unknown_outcome_is_settled(real_bus: Bus, visiting: Visiting) -> None:
+    started = asyncio.Event()
+
+    async def hang(amount: int) -> int:
+        started.set()
+        await asyncio.Event().wait()
+        return amount
+
+    @agentbus.workflow("payment")
+    async def interrupted(task: Task, amount: int) -> int:
+        return await task.step("charge", hang, amount, once=True)
+
+    await real_bus.tasks.start(payment, 40, id="pay")
+    async with running(real_bus.tasks.run_worker(interrupted)):
+        await started.wait()
+    async with serving(real_bus) as client, visiting(client) as visit, running(real_bus.tasks.run_worker(payment)):
+        page = visit.page
+        await page.get_by_role("button", name="Settle …").click()
+        await page.get_by_label("Outcome").select_option("it succeeded")
+        await page.get_by_label("Result (JSON), or error").fill("42")
+        await page.get_by_role("dialog").get_by_role("button", name="Settle").click()
+        assert await real_bus.tasks.result("pay", timeout=20) == 42
+        await visit.go("tasks/pay")
+        await visit.sees("completed")
+
+
+@pytest.mark.one_engine
+async def test_the_past_is_replayed(real_bus: Bus, visiting: Visiting) -> None:
+    first = await real_bus.register("first", type="worker")
+    await first.send("first", "note", {})
+    message = await first.receive(timeout=5)
+    assert message is not None
+    await message.ack()
+    await first.complete()
+    (registered,) = [one.at async for one in real_bus.events(kind="agent_registered")]
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("lanes?span=5m", ".lanes-plot")
+        await page.wait_for_selector("rect.l-lease")
+        assert await page.locator(".lanes-names .status.done").count() == 1
+        await visit.go(f"lanes?span=5m&at={registered + 1}&end={registered + 60_000}", ".lanes-plot")
+        await visit.sees("1 running", within=".replay")
+        await page.get_by_role("button", name="Back to live").click()
+        await visit.sees("live", within=".replay")
+        assert "at=" not in page.url
