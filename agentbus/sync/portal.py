@@ -112,6 +112,8 @@ class Portal:
         self._calls: set[_Call[Any]] = set()
         """The calls that threads wait for."""
         self._closers: list[Callable[[], object]] = []
+        self.closing = threading.RLock()
+        """Held by the thread that closes the bus."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise NotPicklable
@@ -138,9 +140,8 @@ class Portal:
                 loop.call_soon_threadsafe(stopping.set)
             thread.join()
 
-    @property
     def is_open(self) -> bool:
-        """True between ``start`` and ``stop``."""
+        """Return True between ``start`` and ``stop``."""
         return self._loop is not None
 
     def check(self) -> asyncio.AbstractEventLoop:

@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -287,6 +288,38 @@ def test_closing_ends_the_waiting_calls_of_other_threads(bus: sync.Bus, agent: s
     for use in (lambda: agent.send("a", "note"), bus.stats, lambda: next(iter(bus.events()))):
         with pytest.raises(BusClosed):
             use()
+
+
+def test_threads_that_close_the_bus_at_once_wait_for_its_end(bus: sync.Bus) -> None:
+    leave, closing = bus._inner.__aexit__, threading.Event()
+    left: list[bool] = []
+
+    async def slow(*error: Any) -> None:
+        closing.set()
+        await asyncio.sleep(0.05)
+        await leave(*error)
+        left.append(True)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(type(bus._inner), "__aexit__", lambda _, *error: slow(*error))
+        first = pool.submit(bus.close)
+        assert closing.wait(PATIENCE)
+        for one in (first, *(pool.submit(bus.close) for _ in range(3))):
+            assert one.result(PATIENCE) is None
+    assert left == [True]
+
+
+def test_code_on_the_loop_cannot_close_the_bus(bus: sync.Bus) -> None:
+    @agentbus.workflow("closing")
+    async def closing(task: agentbus.Task) -> None:
+        bus.close()
+
+    task = bus.tasks.start(closing)
+    bus.tasks.run_worker(closing, until_idle=True)
+    found = bus.tasks.get(task.id)
+    assert found is not None
+    assert found.error is not None
+    assert found.error.type == "Misuse"
 
 
 async def test_a_thread_with_a_running_event_loop_can_call_it(engine: Engine, bus: sync.Bus, agent: sync.Agent) -> None:

@@ -17,7 +17,7 @@ from agentbus.api.block import Block, is_public
 from agentbus.api.bus import Bus
 from agentbus.api.message import Message, check_handler
 from agentbus.api.tasks.items import WorkItem
-from agentbus.errors import BusForked, Misuse
+from agentbus.errors import BusClosed, BusForked, Misuse
 from agentbus.sync.portal import OpenBlock, Portal, iterate
 
 I_co = TypeVar("I_co", covariant=True)
@@ -208,18 +208,27 @@ class BusBase(Wrapper[Bus]):
         self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
-        if not self._portal.is_open:
+        if not self._portal.is_open():
             return
         try:
-            kind = None if error is None else type(error)
-            self._portal.call(self._inner.__aexit__, kind, error, None)
+            self._portal.check()
+        except BusClosed:
+            return
         except BusForked as forked:
             # Only the process that opened the bus can close it.
+            self._portal.stop()
             if error is None:
                 raise
             log.warning("the bus was not closed: %s", forked)
-        finally:
-            self._portal.stop()
+            return
+        # Another thread that closes the bus must not stop the loop meanwhile.
+        with self._portal.closing:
+            if not self._portal.is_open():
+                return
+            try:
+                self._portal.call(self._inner.__aexit__, None if error is None else type(error), error, None)
+            finally:
+                self._portal.stop()
 
     def __enter__(self: W) -> W:
         return self.open()  # type: ignore[attr-defined, no-any-return]
