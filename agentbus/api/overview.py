@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 20
 """Agents, sessions, tasks and queues that are named."""
+_PAGE = 100
+_MAX_PAGES = 20
+"""Pages of failed tasks that are searched for those that are no sub-tasks."""
 _MAX_QUESTIONS = 1000
 _UNFINISHED_TASKS = ("waiting", "halted", "running", "pending")
 """In the order in which they need attention."""
@@ -214,7 +217,7 @@ async def open_questions(bus: Source) -> list[Question]:
 
 async def _failures(bus: Source) -> list[Failure]:
     agents = await bus._engine.read(failed_agents, MAX_NAMED)
-    tasks = (await bus.tasks.list(status="failed", limit=MAX_NAMED)).items
+    tasks = await _failed_tasks(bus)
     sessions = (await bus.sessions.list(status="failed", limit=MAX_NAMED)).items
     dead = (await bus.messages.dead(limit=MAX_NAMED)).items
     show = "agentbus {} {}".format
@@ -226,8 +229,7 @@ async def _failures(bus: Source) -> list[Failure]:
         *(
             Failure("task", one.id, one.status, one.ended or one.updated,
                     None if one.error is None else f"{one.error.type}: {one.error.message}", show("task show", one.id))
-            # A sub-task that failed is a matter of the task that started it.
-            for one in tasks if one.parent is None
+            for one in tasks
         ),
         *(
             Failure("session", one.id, one.status, one.ended or one.updated, one.error, show("session status", one.id))
@@ -240,6 +242,19 @@ async def _failures(bus: Source) -> list[Failure]:
             for one in dead
         ),
     ]  # fmt: skip
+
+
+async def _failed_tasks(bus: Source) -> list[TaskRecord]:
+    """Return the newest failed tasks. A sub-task that failed is a matter of the task that started it."""
+    found: list[TaskRecord] = []
+    cursor: str | None = None
+    for _ in range(_MAX_PAGES):
+        page = await bus.tasks.list(status="failed", cursor=cursor, limit=_PAGE)
+        found += [one for one in page.items if one.parent is None]
+        cursor = page.cursor
+        if cursor is None or len(found) >= MAX_NAMED:
+            break
+    return found[:MAX_NAMED]
 
 
 def _reason(agent: AgentRecord) -> str | None:

@@ -1,0 +1,31 @@
+"""The overview names what failed."""
+
+from __future__ import annotations
+
+import agentbus
+from agentbus import Bus, Task
+from agentbus.api.overview import MAX_NAMED, CapacityLimits, gather_overview
+from tests.api.task_workers import work_off
+
+
+@agentbus.workflow("part")
+async def part(task: Task, number: int) -> None:
+    raise ValueError(number)
+
+
+@agentbus.workflow("whole")
+async def whole(task: Task, count: int) -> None:
+    for number in range(count):
+        child = await task.start(part, number, name=f"part-{number}")
+        try:
+            await child
+        except agentbus.errors.TaskFailed:
+            continue
+    raise RuntimeError("none of its parts works")
+
+
+async def test_a_failed_task_is_named_however_many_of_its_sub_tasks_failed(bus: Bus) -> None:
+    await bus.tasks.start(whole, MAX_NAMED + 2, id="whole-1")
+    await work_off(bus, whole, part)
+    found = await gather_overview(bus, None, CapacityLimits())
+    assert [(one.kind, one.name) for one in found.failed] == [("task", "whole-1")]
