@@ -48,7 +48,7 @@ def chart(found: TaskTree, actions: Sequence[dict[str, str]], max_lines: int | N
     the commands that answer; then the rest, the latest first."""
     now = time.time_ns() // 1_000_000
     rows = list(_rows(found, "", now))
-    heading = [*_heading(found.task, now), *_cause(found)]
+    heading = [*_heading(found.task, now), *_cause(found), *_signals(found, now)]
     if max_lines is None:
         steps_drawn = () if found.task.manual else (Text(), _drawn_rows([row for row, _ in rows], 0))
         return Group(*heading, *steps_drawn, *_requests(found, actions))
@@ -143,6 +143,15 @@ def _cause(found: TaskTree) -> Iterator[Text]:
         what = "stopped" if found.halted_by.kind == "task_stopped" else "halted"
         text = f"{what} by {who or 'unknown'}" + (f": {why}" if why else "")
         yield Text(_joined([text]), style="yellow")
+
+
+def _signals(found: TaskTree, now: int) -> Iterator[Text]:
+    """Yield the signals that the task has not received."""
+    if found.signals:
+        sent = [
+            f"{one.name} ({ago(one.created, now)}{f', by {one.sender}' if one.sender else ''})" for one in found.signals
+        ]
+        yield Text(_joined([f"signals not received: {', '.join(sent)}"]), style="yellow")
 
 
 def _rows(found: TaskTree, indent: str, now: int) -> Iterator[tuple[list[Text], bool]]:

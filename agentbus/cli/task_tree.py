@@ -10,6 +10,7 @@ import msgspec
 
 from agentbus.api.overview import TaskOverview
 from agentbus.cli.output import PLAIN, TIMES, PlainFormat, Watchable, iso_time, plain
+from agentbus.operations.task_lookups import UnreceivedSignal, unreceived_signals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,9 +23,11 @@ STEP = (
     "key", "kind", "status", "attempt", "failures", "progress", "started", "finished", "child", "superseded", "error",
 )  # fmt: skip
 APPROVAL = ("key", "status", "created", "decided", "by", "auto", "reason", "expires", "superseded")
+SIGNAL = UnreceivedSignal.__struct_fields__
 _MAX_DEPTH = 3
 _MAX_SUBTASKS = 50
 """Sub-tasks of a task whose own steps are loaded."""
+_MAX_SIGNALS = 100
 _REASON = "--reason 'why'"
 _CONTINUES = frozenset({"task_continued", "task_resumed", "task_redone", "task_restarted"})
 
@@ -38,6 +41,8 @@ class TaskTree(msgspec.Struct, frozen=True):
     parts: dict[str, TaskTree]
     halted_by: EventRecord | None = None
     """The event that halted or stopped it."""
+    signals: Sequence[UnreceivedSignal] = ()
+    """The signals that it has not received; not of sub-tasks."""
 
     def all_tasks(self) -> list[TaskTree]:
         """Return this task and all its sub-tasks."""
@@ -54,7 +59,10 @@ def load_tree(bus: BlockingBus, task: TaskRecord, history: bool, depth: int = 0)
         child = bus.do(bus.tasks.get(id))
         if child is not None:
             parts[id] = load_tree(bus, child, history, depth + 1)
-    return TaskTree(task, steps, approvals, parts, None if depth else _halted_by(bus, task))
+    if depth:
+        return TaskTree(task, steps, approvals, parts)
+    signals = bus.do(bus._engine.read(unreceived_signals, (task.id, _MAX_SIGNALS)))
+    return TaskTree(task, steps, approvals, parts, _halted_by(bus, task), signals)
 
 
 def describe_delay(status: str, due: int | None) -> str | None:
@@ -162,6 +170,7 @@ class TaskView(Watchable):
             "steps": found.steps,
             "approvals": found.approvals,
             "subtasks": [{name: getattr(part.task, name) for name in BRIEF} for part in found.parts.values()],
+            "signals": found.signals,
             "actions": self.actions,
         }
 
@@ -173,7 +182,7 @@ class TaskView(Watchable):
         lines = form.headed(("subject", "name", "value"), task)
         for subject, names, records in (
             ("step", STEP, found.steps), ("approval", APPROVAL, found.approvals),
-            ("subtask", BRIEF, [part.task for part in found.parts.values()]),
+            ("subtask", BRIEF, [part.task for part in found.parts.values()]), ("signal", SIGNAL, found.signals),
         ):  # fmt: skip
             if records:
                 rows = ["\t".join((subject, *_values(record, names, form))) for record in records]

@@ -192,6 +192,21 @@ def unsettled_steps(limit: int, now: Now) -> Op[list[tuple[str, str, int]]]:
     return [(task, key, since) for task, key, since in rows]
 
 
+class UnreceivedSignal(msgspec.Struct, frozen=True):
+    """A signal that was sent to a task, and that it has not received."""
+
+    name: str
+    signal_id: str
+    sender: str | None
+    created: int
+
+
+def unreceived_signals(wanted: tuple[str, int], now: Now) -> Op[list[UnreceivedSignal]]:
+    """Return the signals of a task that it has not received, oldest first, at most a number of them."""
+    rows = yield Query("signal_unreceived", wanted)
+    return [UnreceivedSignal(*row) for row in rows]
+
+
 def recorded_step(wanted: tuple[int, str, str], now: Now) -> Op[Recorded | None]:
     """Return one step, by the number of its task, its kind and its key."""
     rows = yield Query("step_recorded", wanted)

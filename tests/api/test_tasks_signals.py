@@ -18,6 +18,7 @@ from agentbus.errors import (
     TaskEnded,
     UnknownTask,
 )
+from agentbus.operations.task_lookups import unreceived_signals
 from tests.api.task_workers import Calls, comes_to, kinds_of, statuses, task_of, work_off, working
 from tests.conftest import Engine
 from tests.support.clock import START, FakeClock
@@ -49,6 +50,10 @@ async def hurried(task: Task) -> str:
     return str(await task.signal("go", timeout=60))
 
 
+async def unreceived(bus: Bus, task: str) -> list[tuple[str, str | None]]:
+    return [(one.name, one.sender) for one in await bus._engine.read(unreceived_signals, (task, 10))]
+
+
 async def test_signals_sent_before_and_after_the_wait_arrive_in_order(engine: Engine) -> None:
     async with engine.connect() as bus:
         task = (await bus.tasks.start(order, 3)).id
@@ -56,7 +61,9 @@ async def test_signals_sent_before_and_after_the_wait_arrive_in_order(engine: En
         receipt = await bus.tasks.signal(task, "payment", Payment(2), by="ada")
         assert (receipt.task, receipt.name, receipt.duplicate) == (task, "payment", False)
         await bus.tasks.signal(task, "other", None)
+        assert await unreceived(bus, task) == [("payment", None), ("payment", "ada"), ("other", None)]
         await work_off(bus, order)
+        assert await unreceived(bus, task) == [("other", None)]
         record = await task_of(bus, task)
         assert (record.status, record.waits, record.due) == ("waiting", ["signal:payment"], None)
         assert await statuses(bus, task, "signal") == {

@@ -67,12 +67,19 @@ def test_a_task_says_why_it_waits_and_receives_what_the_shell_sends(shell: Shell
     assert "… signal:payment" in text
     assert "o-1 waits for the signal payment" in text
     assert shell.say("task", "query", "o-1", "stage") == '{"open":2}'
+    assert (shown["signals"], "not received" in text) == ([], False)
+    shell.say("task", "signal", "o-1", "pyment", "1", "--by", "bob")
+    (lost,) = shell.told("task", "show", "o-1")["signals"]
+    assert (lost["name"], lost["signal_id"], lost["sender"]) == ("pyment", "s-1", "bob")
+    assert "\nsignal\tpyment\ts-1\tbob\t" in shell.say("task", "show", "o-1")
+    assert "signals not received: pyment (" in drawn(shell, "o-1")
 
     made = shell.told("task", "signal", "o-1", "payment", '{"paid": 12}', "--signal-id", "p-1", "--by", "ada")
     assert made == {"task": "o-1", "name": "payment", "signal_id": "p-1", "duplicate": False}
     assert shell.say("task", "signal", "o-1", "payment", '{"paid": 12}', "--signal-id", "p-1") == "p-1"
     work(shell)
-    assert shell.told("task", "show", "o-1")["task"]["waits"] == ["message"]
+    shown = shell.told("task", "show", "o-1")
+    assert (shown["task"]["waits"], [one["name"] for one in shown["signals"]]) == (["message"], ["pyment"])
     assert "waiting for message" in drawn(shell, "o-1")
     shell.say("--agent", "a", "send", "task:o-1", "note", '"hello"')
     work(shell)
@@ -86,7 +93,7 @@ def test_a_task_says_why_it_waits_and_receives_what_the_shell_sends(shell: Shell
     assert shell.say("task", "query", "o-1", "stage") == "paid"
     events = shell.told("task", "log", "o-1", "--kind", "task_signalled")
     assert [(event["actor"], event["facts"]) for event in events] == [
-        ("ada", {"signal": "payment", "signal_id": "p-1"}),
+        ("bob", {"signal": "pyment", "signal_id": "s-1"}), ("ada", {"signal": "payment", "signal_id": "p-1"}),
     ]  # fmt: skip
 
 

@@ -241,7 +241,8 @@ COMMANDS = {
         " attempt, failures, progress, started, finished,"
         " child, superseded, error (JSON)\n"
         "  approval, key, status, created, decided, by, auto, reason, expires, superseded\n"
-        "  subtask, id, name, workflow, status, phase, progress, waits, updated\n  action, task, about, command",
+        "  subtask, id, name, workflow, status, phase, progress, waits, updated\n"
+        "  signal, name, signal_id, sender, created (sent and not received)\n  action, task, about, command",
         columns=True,
     ),
     "task approvals": Command(

@@ -12,6 +12,14 @@ SELECT name, value FROM signals WHERE task = $1 AND signal_id = $2;
 -- Whether a signal of this name waits for a task.
 SELECT 1 FROM signals WHERE task = $1 AND name = $2 AND position IS NULL LIMIT 1;
 
+-- name: signal_unreceived
+-- The signals of a task that it has not received, oldest first.
+SELECT signals.name, coalesce(signals.signal_id, 's-' || signals.id), signals.sender, signals.created
+FROM signals JOIN tasks ON tasks.number = signals.task
+WHERE tasks.id = $1 AND signals.position IS NULL
+ORDER BY signals.id
+LIMIT $2;
+
 -- name: signal_take
 -- Give the oldest signal of a name that waits for a task to the step at position $1.
 UPDATE signals SET position = $1
