@@ -188,7 +188,7 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     asked = await open_questions(bus)
     return Overview(
         failed=await _failures(bus),
-        waiting=_waiting(asked, sessions, tasks, counts.queues, bus._engine.clock.now().wall),
+        waiting=_waiting(asked, sessions, tasks, list(zip(counts.queues, counts.since, strict=True))),
         counts=Counts(counts.agents, counts.messages),
         agents=await _unfinished_agents(bus),
         queues=list(counts.queues),
@@ -268,8 +268,7 @@ def _waiting(
     asked: Sequence[Question],
     sessions: Sequence[SessionRecord],
     tasks: Sequence[TaskRecord],
-    queues: Sequence[QueueDepth],
-    now: int,
+    queues: Sequence[tuple[QueueDepth, int]],
 ) -> list[Waiting]:
     return [
         *(Waiting(one.kind, one.task, one.since, one.name, one.command) for one in asked[:MAX_NAMED]),
@@ -282,9 +281,9 @@ def _waiting(
             for one in tasks if one.status == "halted"
         ),
         *(
-            Waiting("queue", one.recipient, now - one.oldest, f"{one.queued} queued",
+            Waiting("queue", one.recipient, since, f"{one.queued} queued",
                     f"agentbus messages list --to {one.recipient} --status queued")
-            for one in queues
+            for one, since in queues
         ),
     ]  # fmt: skip
 

@@ -565,9 +565,7 @@ def draw_overview(
         add(_FAILED, failed, "failed")
         parts.append(Text(f"{f'{left} more; ' if left else ''}details: {_SHOW}", style="dim"))
     if found["waiting"]:
-        # A queue waits for its receiver, not for a person.
-        waiting = [{**one, "command": None} if one["kind"] == "queue" else one for one in found["waiting"]]
-        add(_WAITING, waiting, "waiting")
+        add(_WAITING, found["waiting"], "waiting")
     if not failed and not found["waiting"]:
         parts.append(Text("nothing failed, nothing waits", style="green"))
     parts.append(_counts(found))

@@ -60,12 +60,13 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Counters that SQL can compute."""
+    """Counters that SQL can compute. ``since``: the creation time of the oldest message of each queue."""
 
     messages: dict[str, int]
     agents: dict[str, int]
     queues: list[QueueDepth]
     oldest_waiting: int | None
+    since: list[int]
 
 
 def get_agent(agent: str, now: Now) -> Op[AgentRecord | None]:
@@ -137,9 +138,14 @@ def list_dead(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
 
 def deepest_queues(limit: int, now: Now) -> Op[list[QueueDepth]]:
     """Return the deepest mailboxes."""
+    return [depth for depth, _ in (yield from _depths(limit, now))]
+
+
+def _depths(limit: int, now: Now) -> Op[list[tuple[QueueDepth, int]]]:
+    """Return the deepest mailboxes, each with the creation time of its oldest message."""
     rows = yield Query("queue_depths", (limit,))
     return [
-        QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since))
+        (QueueDepth(recipient(kind, name, owner), number, max(0, now.wall - since)), since)
         for kind, name, owner, number, since in rows
     ]
 
@@ -147,13 +153,14 @@ def deepest_queues(limit: int, now: Now) -> Op[list[QueueDepth]]:
 def count(deepest: int, now: Now) -> Op[Counts]:
     messages = yield Query("message_counts")
     agents = yield Query("agent_counts")
-    depths = yield from deepest_queues(deepest, now)
+    depths = yield from _depths(deepest, now)
     ((oldest,),) = yield Query("queue_oldest")
     return Counts(
         {row[0]: row[1] for row in messages},
         {row[0]: row[1] for row in agents},
-        depths,
+        [depth for depth, _ in depths],
         None if oldest is None else max(0, now.wall - oldest),
+        [since for _, since in depths],
     )
 
 

@@ -21,6 +21,8 @@ def test_a_person_sends_and_receives_the_reply(team: Shell) -> None:
     assert (message["sender"], message["payload"], message["headers"]) == ("operator:ada", "stop", {"k": "v"})
     team.say("reply", "m-1", "note", '"stopped"', "--header", "trace=7", agent="a")
     assert team.say("status").splitlines()[0].split("\t")[:3] == ["waiting", "queue", "operator:ada"]
+    assert team.json("status")["waiting"][0]["since"] == team.json("messages", "show", "m-2")["created"]
+    assert "agentbus messages list --to operator:ada" in uncoloured(on_terminal(team, "status")[1])
     (reply,) = team.json("receive", "--by", "ada")
     assert (reply["sender"], reply["payload"], reply["headers"]) == ("a", "stopped", {"trace": "7"})
     assert team.say("reply", reply["lease"], "note", '"thanks"', "--by", "ada") == "m-3"

@@ -177,6 +177,7 @@ def test_numbers_are_counted_and_ages_are_milliseconds() -> None:
     # A clock that was set back makes nothing younger than now.
     assert counts.queues == [QueueDepth("a", 2, 500), QueueDepth("pool:p", 1, 0)]
     assert counts.oldest_waiting == 500
+    assert counts.since == [NOW.wall - 500, NOW.wall + 9]
 
 
 def test_an_empty_bus_has_no_oldest_message() -> None:
