@@ -57,6 +57,7 @@
     │   ├── TaskEnded                 it receives no signal and no message
     │   ├── SignalIdConflict          the signal_id was used with different content
     │   ├── DependencyCycle           the task would wait for itself
+    │   ├── ReceivesNothing           a work item receives no signals or messages
     │   ├── NotAnItem                 workers run the task; an agent cannot take it
     │   ├── TaskLost                  the worker or agent no longer holds the task
     │   ├── StepAbandoned             the workflow ended while a step was running
@@ -244,6 +245,7 @@ from agentbus.errors.tasks import (
     NotAnItem,
     NotAnOperator,
     NotExposed,
+    ReceivesNothing,
     SignalIdConflict,
     SignalTimedOut,
     StepAbandoned,
@@ -325,6 +327,7 @@ __all__ = [
     "QueueFull",
     "QuotaExceeded",
     "ReadOnlyBus",
+    "ReceivesNothing",
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",

@@ -93,6 +93,15 @@ class DependencyCycle(Conflict):
     shell_fix_text = "remove one of these dependencies: agentbus task edit TASK --no-after TASK"
 
 
+class ReceivesNothing(Conflict):
+    """The task is a work item: it has no code that waits for a signal or a message."""
+
+    code = "receives_nothing"
+    text = "task {task!r} is a work item and receives no signals or messages"
+    fix_text = "send the agent that holds it a message: (await bus.tasks.get({task!r})).holder"
+    shell_fix_text = "send the agent that holds it a message; agentbus task show {task} names it"
+
+
 class NotAnItem(Conflict):
     """The task is run by workers; an agent can only take a work item."""
 

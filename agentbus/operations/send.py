@@ -14,6 +14,7 @@ from agentbus.errors import (
     AgentBusError,
     AgentEnded,
     MessageIdConflict,
+    ReceivesNothing,
     TaskEnded,
     UnknownOperator,
     UnknownRecipient,
@@ -286,6 +287,8 @@ def _ended(draft: Draft, to: Address, directory: _Directory, index: int) -> Agen
             return AgentEnded(agent=to.name, status=reader.status, item=index)
     elif to.kind == "task":
         task = directory.tasks[to.name]
+        if task.manual:
+            return ReceivesNothing(task=task.id, item=index)
         if task.ended:
             return TaskEnded(task=task.id, status=task.status, item=index)
     return None

@@ -34,6 +34,7 @@ class TaskBox(msgspec.Struct, frozen=True):
     number: int
     status: str
     holder: str | None
+    manual: int
     mailbox: int | None
 
     @property
@@ -48,10 +49,10 @@ def read_mailboxes(ids: Sequence[str]) -> Op[dict[str, TaskBox]]:
 
 
 def open_mailboxes(ids: Sequence[str], now: Now) -> Op[dict[str, TaskBox]]:
-    """Return tasks by id, creating the mailboxes that are missing. An ended task needs none."""
+    """Return tasks by id, creating the mailboxes that are missing. An ended task and a work item need none."""
     boxes = yield from read_mailboxes(ids)
     # In a fixed order, so that concurrent transactions cannot deadlock.
-    missing = sorted(one.id for one in boxes.values() if one.mailbox is None and not one.ended)
+    missing = sorted(one.id for one in boxes.values() if one.mailbox is None and not one.ended and not one.manual)
     if missing:
         yield ExecuteMany("mailbox_ensure", [("task", id, "", now.wall) for id in missing])
         boxes |= yield from read_mailboxes(missing)

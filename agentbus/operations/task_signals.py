@@ -10,7 +10,7 @@ import msgspec
 from agentbus.core.clock import Now
 from agentbus.core.codec import canonical
 from agentbus.core.validation import TASK_ENDED
-from agentbus.errors import AgentBusError, SignalIdConflict, TaskEnded
+from agentbus.errors import AgentBusError, ReceivesNothing, SignalIdConflict, TaskEnded
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Op, Outcome, Query, single_operation
 from agentbus.operations.task_ownership import HeldTask, known_task, make_waiting_ready, wake_holder
@@ -42,6 +42,8 @@ def signal_task(request: SignalRequest, now: Now) -> Op[Outcome[SignalReceipt]]:
     task = yield from known_task(request.task)
     if isinstance(task, AgentBusError):
         return task
+    if task.manual:
+        return ReceivesNothing(task=task.id)
     if request.signal_id is not None:
         known = yield Query("signal_known", (task.number, request.signal_id))
         if known:

@@ -18,6 +18,7 @@ from agentbus.errors import (
     InvalidName,
     NotAnItem,
     OutOfRange,
+    ReceivesNothing,
     TaskExists,
     TaskLost,
     UnknownApproval,
@@ -286,6 +287,16 @@ async def test_control_of_items(bus: Bus, clock: FakeClock) -> None:
         await bus.tasks.approve("r", "go", by="ada")
     await item.finish("second")
     assert await bus.tasks.result("r") == "second"
+
+
+async def test_an_item_receives_no_signals_and_no_messages(bus: Bus) -> None:
+    await bus.tasks.add("review", id="review-1")
+    with pytest.raises(ReceivesNothing):
+        await bus.tasks.signal("review-1", "go", 1)
+    agent = await worker(bus, "sender")
+    with pytest.raises(ReceivesNothing):
+        await agent.send("task:review-1", "note", 1)
+    assert (await bus.messages.list()).items == []
 
 
 async def test_bad_input_is_refused_by_name(bus: Bus) -> None:

@@ -93,7 +93,7 @@ UPDATE tasks SET status = 'pending', due = 0, updated = $1 WHERE number = $2 AND
 
 -- name: task_recipients
 -- Tasks of these ids as senders of messages need them, each with its mailbox, if it has one.
-SELECT tasks.id, tasks.number, tasks.status, tasks.holder,
+SELECT tasks.id, tasks.number, tasks.status, tasks.holder, tasks.manual,
     (SELECT mailboxes.id FROM mailboxes WHERE kind = 'task' AND mailboxes.name = tasks.id AND owner = '')
 FROM /* rows: tasks.id $1 */;
 
