@@ -112,11 +112,12 @@ class NotAnItem(Conflict):
 
 
 class TaskLost(Conflict):
-    """The worker or agent no longer holds the task: its lease expired, or the task was stopped, redone or restarted."""
+    """The worker or agent does not hold the task: its lease expired, the task was stopped, redone or restarted, or the
+    agent never took it."""
 
     code = "task_lost"
-    text = "task {task!r} is no longer held by {agent} (lease {lease}): {reason}"
-    fix_text = "the task was reassigned or stopped; discard the result"
+    text = "task {task!r} is not held by {agent} under lease {lease}: {reason}"
+    fix_text = "only its holder can settle it; discard the result"
 
 
 class WorkflowChanged(Conflict):

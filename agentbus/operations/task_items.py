@@ -218,10 +218,13 @@ def _held(requests: Sequence[ItemRequest]) -> Op[list[HeldTask | AgentBusError]]
     refused = yield from fence(request.actor for request in requests)
     rows = yield Query("task_standing", (list({request.task for request in requests}),))
     tasks = {task.id: task for task in (HeldTask(*row) for row in rows)}
-    return [refused.get(request.actor) or _checked(request, tasks.get(request.task)) for request in requests]
+    found: list[HeldTask | AgentBusError] = []
+    for request in requests:
+        found.append(refused.get(request.actor) or (yield from _checked(request, tasks.get(request.task))))
+    return found
 
 
-def _checked(request: ItemRequest, task: HeldTask | None) -> HeldTask | AgentBusError:
+def _checked(request: ItemRequest, task: HeldTask | None) -> Op[HeldTask | AgentBusError]:
     if task is None:
         return UnknownTask(task=request.task)
     if not task.manual:
@@ -232,12 +235,25 @@ def _checked(request: ItemRequest, task: HeldTask | None) -> HeldTask | AgentBus
         and (request.lease is None or request.lease == task.lease)
     ):
         return task
+    lease = task.lease if request.lease is None else request.lease
+    reason = yield from _why_not_held(request, task)
+    return TaskLost(task=task.id, agent=request.actor.agent, lease=lease, reason=reason)
+
+
+def _why_not_held(request: ItemRequest, task: HeldTask) -> Op[str]:
+    """Return why the caller may not settle an item: who holds or finished it, and whether the caller ever took it."""
+    agent = request.actor.agent
     if task.status == "running":
         reason = f"it is held by {task.holder} (lease {task.lease})"
     else:
         reason = f"it is {task.status}"
-    lease = task.lease if request.lease is None else request.lease
-    return TaskLost(task=task.id, agent=request.actor.agent, lease=lease, reason=reason)
+        finishers = (yield Query("item_finisher", (task.id,))) if task.status == "completed" else []
+        for (finisher,) in finishers:
+            reason += f", finished by {finisher} (lease {task.lease})"
+            if isinstance(request, FinishItemRequest) and finisher == agent and request.lease in {None, task.lease}:
+                reason += " with another result"
+    taken = yield Query("item_takers", (task.id, agent))
+    return reason if taken else f"{agent} never took it; {reason}"
 
 
 def _hold(task: HeldTask) -> Hold:

@@ -196,10 +196,23 @@ async def test_a_named_item_that_the_agent_holds_is_the_same_once_more(bus: Bus,
     assert await a.items.finish("r", 1) is False, "repeated, it is done already"
     assert await a.items.finish("r#1", 1) is False
     for name in ("r", "r#1"):
-        with pytest.raises(TaskLost, match="completed"):
+        with pytest.raises(TaskLost, match=r"completed, finished by a \(lease 1\) with another result"):
             await a.items.finish(name, 2)
-    with pytest.raises(TaskLost):
+    with pytest.raises(TaskLost, match=r"completed, finished by a \(lease 1\) "):
         await a.items.finish("r#2", 1)
+
+
+async def test_an_agent_that_never_took_an_item_is_told_who_did(bus: Bus) -> None:
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+    await add(bus, "r")
+    with pytest.raises(TaskLost, match="b never took it; it is pending"):
+        await b.items.release("r")
+    item = await taken(a)
+    with pytest.raises(TaskLost, match=r"b never took it; it is held by a \(lease 1\)"):
+        await b.items.fail("r", "no")
+    await item.finish(1)
+    with pytest.raises(TaskLost, match=r"b never took it; it is completed, finished by a \(lease 1\) "):
+        await b.items.finish("r", 2)
 
 
 @pytest.mark.parametrize("end", ["fail", "stop", "takeover"])

@@ -30,6 +30,19 @@ ORDER BY number;
 -- The checksum and the result of a work item that is finished.
 SELECT result_sum, result FROM tasks WHERE number = $1;
 
+-- name: item_takers
+-- Whether an agent has taken a work item, as far as the audit log goes back.
+SELECT 1 FROM events
+WHERE subject_kind = 'task' AND subject = $1 AND kind = 'task_running' AND actor = $2
+LIMIT 1;
+
+-- name: item_finisher
+-- The agent that finished a work item last.
+SELECT actor FROM events
+WHERE subject_kind = 'task' AND subject = $1 AND kind = 'task_completed'
+ORDER BY id DESC
+LIMIT 1;
+
 -- name: item_priority
 -- Set the priority of a work item.
 UPDATE tasks SET priority = $1, updated = $2 WHERE number = $3;
