@@ -438,14 +438,6 @@ class Bus:
         """
         return (await self._engine.read(read_writer_load, None)).waits
 
-    async def sizes(self) -> tuple[int, int]:
-        """Return the bytes of the database and of its log; the log of a server is its own.
-
-        >>> await bus.sizes()                                                         # doctest: +SKIP
-        (4096000, 32768)
-        """
-        return await self._engine.sizes()
-
     async def stats(self, *, deepest: int = 20) -> Stats:
         """Return counts by status, the deepest queues, and sizes.
 

@@ -113,7 +113,7 @@ class RateRing:
     async def _sample(self) -> None:
         newest = await self._bus.newest_message()
         depths = await self._bus.messages.deepest(_QUEUES)
-        sizes = await self._bus.sizes()
+        sizes = await self._bus._engine.sizes()
         minute = self._present
         # Ids are numbered in their order and never reused.
         minute.sent += max(0, newest - self._newest)

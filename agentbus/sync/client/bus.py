@@ -284,14 +284,6 @@ class Bus(BusBase, wraps=api.Bus):
         """
         return self._call(self._inner.lock_waits)
 
-    def sizes(self) -> tuple[int, int]:
-        """Return the bytes of the database and of its log; the log of a server is its own.
-
-        >>> bus.sizes()                                                         # doctest: +SKIP
-        (4096000, 32768)
-        """
-        return self._call(self._inner.sizes)
-
     def stats(self, *, deepest: int = 20) -> Stats:
         """Return counts by status, the deepest queues, and sizes.
 
