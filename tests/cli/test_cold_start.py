@@ -105,7 +105,7 @@ def test_what_agents_keep_imports_nothing_heavy(shell: Shell) -> None:
         "types list", "types add zebra", "recovery list", "recovery clear", "backup list", "prime",
         "session complete s", "task start feature 1 --id t", "task list", "task show t --history", "task approvals",
         "task resumable", "task halt t", "task continue t", "task auto t off", "task stop t", "task resume t",
-        "task restart t", "task edit t --name x", "task log t", "task stats", "task auto t on --by ada",
+        "task restart t", "task edit t --name x", "task log t", "task stats", "task auto t off",
     ]  # fmt: skip
     program = """
 import json, sys
