@@ -16,7 +16,6 @@ from starlette.responses import RedirectResponse, Response
 
 from agentbus.api.problems import describe_for_http, retry_after
 from agentbus.errors import AgentBusError
-from agentbus.mcp.identity import FixedIdentity
 from agentbus.web.access import Access, Permission, Principal, authorize
 from agentbus.web.call import Call, Created
 from agentbus.web.errors import (
@@ -45,12 +44,9 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from agentbus import Bus
-    from agentbus.mcp.endpoint import MCPEndpoint
 
 log = logging.getLogger("agentbus.web")
 
-IDENTITY = "agentbus.identity"
-"""The key of the ASGI scope under which the MCP server finds its client."""
 HEADER = "X-Agentbus"
 """The header that a change by a browser must have: a form of another site cannot set it."""
 BODY_TIMEOUT = 30.0
@@ -112,8 +108,6 @@ class Application:
         self._max_streams = max_streams
         self._hosts = hosts
         self._any_address = any_address
-        self.mcp: MCPEndpoint | None = None
-        """The MCP server, if the command that runs this has one."""
         self._table = Table(ROUTES)
         self._files = StaticFiles()
         self._decoders: dict[Route, msgspec.json.Decoder[Any]] = {}
@@ -123,10 +117,6 @@ class Application:
             raise RuntimeError(f"no {scope['type']} here")
         request = Request(scope, receive)
         try:
-            if self.mcp is not None and self._raw_path(request) == "/mcp":
-                await self._admit_mcp(request)
-                await self.mcp(scope, receive, send)
-                return
             response = await self._respond(request)
         except ClientDisconnect:
             return
@@ -165,18 +155,6 @@ class Application:
         if found is None:
             raise NoSuchRoute(path=path[:200])
         return found
-
-    async def _admit_mcp(self, request: Request) -> None:
-        """Check a request to the MCP server. Its token must be in the header: a page of another site could send the
-        cookie."""
-        _check_size(request)
-        self._check_origin(request)
-        caller, by_cookie = await self._identify(request)
-        if caller is None or by_cookie:
-            raise Unauthorized(reason="the MCP server needs the header Authorization: Bearer TOKEN")
-        # Without the role of an agent, and on a server that only reads, a client may only look.
-        acting = caller.agent if caller.role == "agent" and not self.read_only else None
-        request.scope[IDENTITY] = FixedIdentity(acting)
 
     # Checks of every request
 

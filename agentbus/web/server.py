@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Generator, MutableMapping
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,13 +20,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentbus.api.servers import announce, state_directory
 from agentbus.errors import InvalidInput
-from agentbus.mcp.endpoint import MCPEndpoint
 from agentbus.web.access import Access
-from agentbus.web.app import IDENTITY, LOOPBACK, MAX_HEADERS, MAX_STREAMS, Application
+from agentbus.web.app import LOOPBACK, MAX_HEADERS, MAX_STREAMS, Application
 
 if TYPE_CHECKING:
     from agentbus import Bus
-    from agentbus.mcp.server import MCPServer
 
 log = logging.getLogger("agentbus.web")
 
@@ -77,10 +75,8 @@ async def serve(
     ready: Callable[[Ready], object],
     *,
     location: str = "",
-    mcp: MCPServer | None = None,
 ) -> None:
-    """Serve a bus until cancelled. ``operator`` is the person who holds the token of the server. ``mcp`` is served at
-    ``/mcp``."""
+    """Serve a bus until cancelled. ``operator`` is the person who holds the token of the server."""
     _check_base_path(settings.base_path)
     bus_id = await bus.read_id()
     access = Access(bus, bus_id, operator, Path(state_directory(bus_id)))
@@ -98,9 +94,6 @@ async def serve(
         any_address=not settings.is_loopback,
         max_streams=settings.max_streams,
     )
-    if mcp is not None:
-        # The host and the client are checked by the application.
-        app.mcp = MCPEndpoint(mcp.dispatcher, _identity, hosts=None)
     server = _Server(_config(app))
     async with AsyncExitStack() as stack:
         stack.callback(listener.close)
@@ -116,10 +109,6 @@ async def serve(
         stack.callback(_forget, page)
         ready(Ready(url, f"{url}#token={access.secret}", port, page))
         await asyncio.shield(task)
-
-
-async def _identity(scope: MutableMapping[str, Any]) -> Any:
-    return scope[IDENTITY]
 
 
 async def _stop(server: _Server, app: Application, task: asyncio.Task[None]) -> None:

@@ -8,6 +8,7 @@ reconnects with ``Last-Event-ID``.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,14 @@ class EventStream(StreamingResponse):
 
     async def _send_events(self, send: Send, gone: asyncio.Future[None], stop: asyncio.Future[Any]) -> None:
         following: asyncio.Future[ServerEvent | Encoded] | None = None
+        checked = time.monotonic()
         try:
             while not gone.done() and not stop.done():
+                # A busy stream ends too when its token is revoked.
+                if time.monotonic() - checked >= self._heartbeat:
+                    checked = time.monotonic()
+                    if not await self._is_valid():
+                        return
                 if following is None:
                     following = asyncio.ensure_future(anext(self._source))
                 waiting: set[asyncio.Future[Any]] = {following, gone, stop}
@@ -135,8 +142,6 @@ class EventStream(StreamingResponse):
                         following = None
                     await self._write(send, event.encode())
                 elif not gone.done() and not stop.done():
-                    if not await self._is_valid():
-                        return
                     await self._write(send, b": heartbeat\n\n")
         finally:
             if following is not None:

@@ -26,7 +26,7 @@ DOCS = ROOT / "docs"
 ALONE = ("README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md", "benchmarks/README.md", "tests/faults/README.md")
 INHERITED = {"HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR"}
 """Variables that the shell of a page gets, besides those of a PostgreSQL client."""
-MAX_NOT_RUN = 12
+MAX_NOT_RUN = 13
 """Blocks that cannot run, on all pages together."""
 
 

@@ -117,5 +117,6 @@ async def test_damaged_bytes_are_detected_and_never_delivered(tmp_path: Path, fi
         note=f"{verdicts['elsewhere']} in a column that has no checksum and no constraint",
     )
     assert verdicts["noticed"] >= times // 4
-    assert verdicts["elsewhere"] <= scale(0, 0, times // 100)
+    # Times have neither a checksum nor a tight constraint: few damages hit one.
+    assert verdicts["elsewhere"] <= scale(1, 1, times // 100)
     assert not unseen, unseen

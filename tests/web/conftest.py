@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from agentbus import Bus
-from agentbus.mcp.server import MCPServer
 from tests.web.client import Client
 
 Serving = Callable[..., AbstractAsyncContextManager[Client]]
@@ -25,13 +24,13 @@ def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @asynccontextmanager
-async def serving(bus: Bus, *, mcp: MCPServer | None = None, **options: Any) -> AsyncIterator[Client]:
+async def serving(bus: Bus, **options: Any) -> AsyncIterator[Client]:
     """Serve a bus for the length of a block; the client has the token of the owner."""
     from agentbus.web.server import Ready, ServerSettings, serve
 
     settings = ServerSettings(**{"port": 0, "monitor": False, **options})
     ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(bus, settings, "ada", ready.set_result, mcp=mcp))
+    task = asyncio.create_task(serve(bus, settings, "ada", ready.set_result))
     try:
         waiting: set[asyncio.Future[Any]] = {task, ready}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

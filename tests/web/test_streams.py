@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import count
 
 import pytest
 
@@ -131,3 +132,19 @@ async def test_a_revoked_token_ends_its_streams(client: Client, bus: Bus, monkey
         await bus.tokens.revoke(made.token.id)
         assert await stream.ended()
     assert (await client.with_token(made.secret).get("agents")).code == "unauthorized"
+
+
+@pytest.mark.one_engine
+async def test_a_revoked_token_ends_a_busy_stream(client: Client, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_default(monkeypatch, heartbeat=0.2)
+    made = await bus.tokens.create("read", operator="grace")
+
+    async def act() -> None:
+        for number in count():
+            await bus.expect(f"agent-{number}", type="worker")
+
+    async with client.with_token(made.secret).stream("events/stream") as stream:
+        acting = asyncio.create_task(act())
+        await bus.tokens.revoke(made.token.id)
+        assert await stream.ended()
+        acting.cancel()

@@ -23,7 +23,7 @@ def serve(call: Call) -> int:
     if unknown:
         raise Usage(reason=f"no tool {unknown[0]!r}", advice=f"tools: {', '.join(TOOLS)}")
     server = MCPServer(
-        lambda: open_configured(call.settings), tools=names, operator=given.decisions_by, prime=instructions
+        lambda: open_configured(call.settings), tools=names, operator=given.decisions_by, prime=_instructions
     )
     agent = call.settings.text("agent")
     if agent is not None:
@@ -42,8 +42,7 @@ def serve(call: Call) -> int:
     return DONE
 
 
-def instructions() -> str:
-    """Return what an agent has to know about the bus."""
+def _instructions() -> str:
     from agentbus.cli.commands.prime import text
 
     return text("prime")

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import seconds
-from agentbus.cli.context import Call, Command, location_of, open_configured
+from agentbus.cli.context import Call, Command, location_of
 from agentbus.cli.output import Notice, Result, Rows
 from agentbus.errors import InvalidInput
 
@@ -27,8 +27,6 @@ class NoExtra(InvalidInput):
 def serve(call: Call) -> int:
     """Serve the bus until Ctrl-C."""
     from agentbus.cli.async_runner import log_to_stderr, on_bus
-    from agentbus.cli.commands.mcp import instructions
-    from agentbus.mcp.server import MCPServer
 
     given = call.arguments
     web = _server_module()
@@ -59,13 +57,9 @@ def serve(call: Call) -> int:
 
         log_to_stderr(call)
         web.log_to(logging.getLogger("agentbus").handlers[0])
-        await web.serve(bus, settings, operator, ready, location=location, mcp=mcp)
+        await web.serve(bus, settings, operator, ready, location=location)
 
-    mcp = MCPServer(lambda: open_configured(call.settings), prime=instructions)
-    try:
-        on_bus(call, run)
-    finally:
-        mcp.close()
+    on_bus(call, run)
     return 0
 
 

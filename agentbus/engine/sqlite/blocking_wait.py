@@ -69,7 +69,10 @@ class SQLiteWaitingProcess(WaitingProcess):
     def sleep(self, seconds: float) -> bool:
         if self._bell is None:
             return self._poll(seconds)
-        select.select([self._bell.socket], [], [], max(0.0, seconds))
+        # Not select: it refuses descriptors from 1,024 on.
+        bell = select.poll()
+        bell.register(self._bell.socket, select.POLLIN)
+        bell.poll(max(0.0, seconds) * 1000)
         return bool(self._bell.rung())
 
     def close_doorbell(self) -> None:

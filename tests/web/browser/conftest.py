@@ -19,7 +19,7 @@ from tests.conftest import Engine
 from tests.web.client import Client
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-PATIENCE = 15_000
+PATIENCE = 60_000
 """Milliseconds for anything that must appear."""
 
 
