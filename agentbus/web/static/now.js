@@ -60,7 +60,7 @@ function Item({ item, on }) {
   if (item.kind === "step") {
     return html`<article class=${on ? "item on" : "item"} data-item=${item.key} aria-label=${`Step ${one.name}`}>
       <div class="item-head"><${Tag} tone="warn">step to settle</${Tag}><h3><${Text} v=${one.name} /></h3><span class="muted">of <${Ref} kind="task" id=${one.task} /></span><span class="grow"></span><span class="muted"><${Ago} at=${one.since} /></span></div>
-      <p class="muted">It must run only once, and its worker was lost while it ran: nobody but you can tell whether it happened.</p>
+      <p class="muted">It must run only once, and its worker was lost while it ran: only you can tell whether it happened.</p>
       ${may && html`<div class="actions"><${Button} kind="primary" onClick=${() => settle(one.task, one.name)}>Settle …</${Button}></div>`}</article>`;
   }
   return html`<${CutOff} one=${one} on=${on} item=${item} may=${may} />`;
@@ -182,7 +182,7 @@ export function Now() {
   }, [items]);
   return html`<div class="page"><header class="head"><h1>Now</h1><span class="muted">${items.length ? `${plural(items.length, "decision")} waiting for a person` : "no decision is waiting"}</span></header>
     <section class="inbox" aria-label="Waiting for a person"><h2 class="hidden">Waiting for a person</h2>
-      ${asked.data.value === undefined ? html`<${Load} from=${asked}>${() => null}</${Load}>` : items.length === 0 ? html`<${Card}><${Empty} title="Nobody waits for you">Approvals, steps to settle and interrupted sessions appear here.</${Empty}></${Card}>`
+      ${asked.data.value === undefined ? html`<${Load} from=${asked}>${() => null}</${Load}>` : items.length === 0 ? html`<${Card}><${Empty} title="Nothing waits for you">Approvals, steps to settle and interrupted sessions appear here.</${Empty}></${Card}>`
     : items.slice(0, 60).map((item) => html`<${Item} key=${item.key} item=${item} on=${item.key === selected} />`)}
       ${items.length > 60 && html`<p class="muted">and ${number(items.length - 60)} more</p>`}</section>
     <${Broken} />

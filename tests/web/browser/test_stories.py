@@ -63,7 +63,7 @@ async def test_approve_and_reject_by_keyboard_and_the_worker_continues(real_bus:
         await page.get_by_label("Reason").fill("not on a Friday")
         await page.keyboard.press("Enter")
         assert await real_bus.tasks.result("two", timeout=20) == "not two: not on a Friday"
-        await visit.sees("Nobody waits for you")
+        await visit.sees("Nothing waits for you")
         await expect(page).to_have_title("Now · agentbus", timeout=PATIENCE)
     decided = await real_bus.tasks.approvals("two", status="rejected")
     assert [(one.by, one.reason) for one in decided] == [("ada", "not on a Friday")]
@@ -150,8 +150,8 @@ async def test_two_browsers_see_the_same(real_bus: Bus, visiting: Visiting) -> N
     async with serving(real_bus) as client, visiting(client) as first, visiting(client) as second:
         await second.sees("214 passed")
         await first.page.get_by_role("button", name="Approve").click()
-        await second.sees("Nobody waits for you")
-        await first.sees("Nobody waits for you")
+        await second.sees("Nothing waits for you")
+        await first.sees("Nothing waits for you")
 
 
 async def look(visit: Visit, text: str) -> None:
