@@ -1,4 +1,4 @@
-"""What completion shows: the public attributes of the objects that users hold are these, and all of them documented."""
+"""The public attributes of the objects that users hold are these, as completion shows them, and all documented."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Model:
         self.status[name] = self.ready(name)
 
     def needs(self, name: str, other: str) -> bool:
-        """Whether ``name`` cannot end before ``other``."""
+        """Return True if ``name`` cannot end before ``other``."""
         open_ = [one for one, completed in self.after[name].items() if not completed]
         return name == other or any(self.needs(one, other) for one in open_)
 

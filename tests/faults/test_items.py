@@ -56,7 +56,7 @@ async def _share(place: str, team: Team) -> None:
 
 
 async def _history(bus: agentbus.Bus) -> tuple[Counter[str], Counter[str]]:
-    """How many times each item was taken and completed; none while another agent held it."""
+    """Return the number of times each item was taken and completed; none while another agent held it."""
     held: set[str] = set()
     taken: Counter[str] = Counter()
     completed: Counter[str] = Counter()

@@ -144,7 +144,7 @@ def _options(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 _servers: dict[tuple[int, frozenset[tuple[bytes, bytes]]], _Server] = {}
 _starting = threading.Lock()
 _forking = threading.Lock()
-"""Whether orphans become children of this process is a setting of the whole process."""
+"""Orphans become children of this process or not: a setting of the whole process."""
 
 
 def _server(environment: Mapping[bytes, bytes]) -> _Server:

@@ -28,7 +28,7 @@ REFUSED = {401, 403}
 
 
 def may(permission: Permission, role: str) -> bool:
-    """Whether a role may use a route, written down a second time, on purpose."""
+    """Return True if a role may use a route: written down a second time, on purpose."""
     match permission:
         case Permission.PUBLIC:
             return True

@@ -17,7 +17,7 @@ from agentbus.web.call import Body, Call, Created, Done, Query, set_fields
 from agentbus.web.errors import InvalidRequest, NothingFound
 
 MAX_POLL = 55.0
-"""Seconds that a request may wait: proxies commonly cut off after 60."""
+"""Seconds that a request may wait: proxies commonly end one after 60."""
 
 
 class AgentView(AgentRecord, frozen=True):

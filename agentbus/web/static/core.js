@@ -286,7 +286,7 @@ class Resource {
   }
 }
 
-/** Return a resource, which is read now, when an event of its topics arrives, and every so many seconds. */
+/** Return a resource, which is read now, when an event of its topics arrives, and at an interval in seconds. */
 export function resource(target, { topics = [], every = 0, read: how } = {}) {
   let found = resources.get(target);
   if (!found) {

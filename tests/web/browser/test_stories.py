@@ -1,4 +1,4 @@
-"""What a person does with the dashboard, from the first look to the result on the bus."""
+"""Stories of a person at the dashboard, from the first look to the result on the bus."""
 
 from __future__ import annotations
 
