@@ -182,13 +182,17 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     counts = await bus._engine.read(count, MAX_NAMED)
     database_bytes, log_bytes = await bus._engine.sizes()
     sessions = (await bus.sessions.list(status=_UNFINISHED_SESSIONS, limit=MAX_NAMED)).items
+    interrupted = [one for one in sessions if one.status == "interrupted"]
+    if len(sessions) == MAX_NAMED:
+        # Newer sessions must not hide one that waits for a person.
+        interrupted = (await bus.sessions.list(status="interrupted", limit=MAX_NAMED)).items
     tasks: list[TaskRecord] = []
     for status in _UNFINISHED_TASKS:
         tasks += (await bus.tasks.list(status=status, limit=MAX_NAMED)).items
     asked = await open_questions(bus)
     return Overview(
         failed=await _failures(bus),
-        waiting=_waiting(asked, sessions, tasks, list(zip(counts.queues, counts.since, strict=True))),
+        waiting=_waiting(asked, interrupted, tasks, list(zip(counts.queues, counts.since, strict=True))),
         counts=Counts(counts.agents, counts.messages),
         agents=await _unfinished_agents(bus),
         queues=list(counts.queues),
@@ -266,7 +270,7 @@ def _reason(agent: AgentRecord) -> str | None:
 
 def _waiting(
     asked: Sequence[Question],
-    sessions: Sequence[SessionRecord],
+    interrupted: Sequence[SessionRecord],
     tasks: Sequence[TaskRecord],
     queues: Sequence[tuple[QueueDepth, int]],
 ) -> list[Waiting]:
@@ -274,7 +278,7 @@ def _waiting(
         *(Waiting(one.kind, one.task, one.since, one.name, one.command) for one in asked[:MAX_NAMED]),
         *(
             Waiting("session", one.id, one.updated, one.error or one.status, f"agentbus session recover {one.id}")
-            for one in sessions if one.status == "interrupted"
+            for one in interrupted
         ),
         *(
             Waiting("task", one.id, one.updated, one.status, f"agentbus task continue {one.id}")

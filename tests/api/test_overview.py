@@ -1,11 +1,13 @@
-"""The overview names what failed."""
+"""The overview names what failed and what waits for a person."""
 
 from __future__ import annotations
 
 import agentbus
 from agentbus import Bus, Task
 from agentbus.api.overview import MAX_NAMED, CapacityLimits, gather_overview
+from tests.api.interrupted_sessions import interrupted
 from tests.api.task_workers import work_off
+from tests.conftest import Engine
 
 
 @agentbus.workflow("part")
@@ -29,3 +31,12 @@ async def test_a_failed_task_is_named_however_many_of_its_sub_tasks_failed(bus: 
     await work_off(bus, whole, part)
     found = await gather_overview(bus, None, CapacityLimits())
     assert [(one.kind, one.name) for one in found.failed] == [("task", "whole-1")]
+
+
+async def test_an_interrupted_session_is_named_however_many_newer_ones_are_active(bus: Bus, engine: Engine) -> None:
+    await interrupted(engine, "early")
+    for number in range(MAX_NAMED):
+        await bus.sessions.start("planning", id=f"new-{number}")
+    found = await gather_overview(bus, None, CapacityLimits())
+    assert [(one.kind, one.name) for one in found.waiting] == [("session", "early")]
+    assert len(found.sessions) == MAX_NAMED
