@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("maintenance", "create, list and restore backups"),
     "doctor": ("maintenance", "check the bus for problems"),
     "trust": ("trust", "trust a server or a directory that a repository names"),
+    "setup": ("setup", "install agentbus into a coding agent, or remove it"),
     "prime": ("prime", "print instructions for an LLM agent"),
     "mcp": ("mcp", "serve the bus to an MCP client"),
     "run": ("run", "run a command as a resident agent"),
@@ -76,7 +77,7 @@ SYNONYMS = {
     "restart": "task restart", "signal": "task signal", "query": "task query", "ready": "task ready",
     "take": "task take", "claim": "task take", "close": "task finish", "todo": "task ready",
     "workflow": "task list", "workflows": "task stats", "work": "worker",
-    "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+    "install": "setup", "uninstall": "setup --remove", "integrate": "setup", "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
     "web": "serve", "dashboard": "serve", "ui": "serve", "http": "serve", "api": "serve",
     "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         RecoverySummary,
         Rollback,
     )
+    from agentbus.records.setup import SetupFile, SetupReport, SetupStatus
     from agentbus.records.tasks import (
         ApprovalRecord,
         SignalReceipt,
@@ -113,6 +114,9 @@ __all__ = [
     "Rollback",
     "ScopeRecord",
     "SessionRecord",
+    "SetupFile",
+    "SetupReport",
+    "SetupStatus",
     "SignalReceipt",
     "StateEntry",
     "Stats",
@@ -133,7 +137,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import records on first use: most commands need one kind, or none."""
     if name in __all__:
-        for home in ("entities", "recovery", "maintenance", "tasks", "access"):
+        for home in ("entities", "recovery", "maintenance", "tasks", "access", "setup"):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)
