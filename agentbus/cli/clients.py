@@ -1,7 +1,8 @@
 """Coding agents that agentbus is installed into: their names, and their names for the events of ``agentbus hook``.
 
-``agentbus setup`` writes a configuration that runs ``agentbus hook EVENT --client CLIENT``; the hook reads the client's JSON
-and prints what that client takes. This table is all that both share. It imports nothing: the hook runs with every tool.
+``agentbus setup`` writes a configuration that runs ``agentbus hook EVENT --client CLIENT``; the hook reads the client's
+JSON and prints what that client takes. This table is all that both share. It imports nothing: the hook runs with every
+tool.
 """
 
 from __future__ import annotations

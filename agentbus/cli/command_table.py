@@ -77,7 +77,8 @@ SYNONYMS = {
     "restart": "task restart", "signal": "task signal", "query": "task query", "ready": "task ready",
     "take": "task take", "claim": "task take", "close": "task finish", "todo": "task ready",
     "workflow": "task list", "workflows": "task stats", "work": "worker",
-    "install": "setup", "uninstall": "setup --remove", "integrate": "setup", "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+    "install": "setup", "uninstall": "setup --remove", "integrate": "setup",
+    "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
     "web": "serve", "dashboard": "serve", "ui": "serve", "http": "serve", "api": "serve",
     "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip

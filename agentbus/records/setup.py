@@ -6,7 +6,11 @@ import msgspec
 
 
 class SetupStatus(msgspec.Struct, frozen=True):
-    """The installation of agentbus in one client and scope."""
+    """The installation of agentbus in one client and scope, as ``agentbus setup --json`` prints it.
+
+    >>> SetupStatus("claude", "user", True, "partial", ["mcp"], ["hooks"], ["/home/ada/.claude.json"]).status
+    'partial'
+    """
 
     client: str
     """``claude``, ``codex``, ``gemini``, ``opencode``, ``kimi`` or ``cursor``."""
@@ -25,7 +29,11 @@ class SetupStatus(msgspec.Struct, frozen=True):
 
 
 class SetupFile(msgspec.Struct, frozen=True):
-    """A file that an installation or its removal changes."""
+    """A file that an installation or its removal changes.
+
+    >>> SetupFile("/home/ada/.codex/hooks.json", "created", ["hooks"]).backup is None
+    True
+    """
 
     path: str
     action: str
@@ -39,7 +47,11 @@ class SetupFile(msgspec.Struct, frozen=True):
 
 
 class SetupReport(msgspec.Struct, frozen=True):
-    """The changes that ``agentbus setup CLIENT`` has made, or with ``--dry-run`` would make."""
+    """The changes that ``agentbus setup CLIENT`` has made, or with ``--dry-run`` would make.
+
+    >>> SetupReport("codex", "user", "installed", False, ["agentbus"], [], []).action
+    'installed'
+    """
 
     client: str
     scope: str
@@ -50,4 +62,4 @@ class SetupReport(msgspec.Struct, frozen=True):
     """The command that hooks and MCP server run."""
     files: list[SetupFile]
     notes: list[str]
-    """What the user has to do, or should know."""
+    """Advice for the user."""

@@ -13,6 +13,8 @@ TOOLS = ("claude-code",)
 
 
 def prime(call: Call) -> Result:
+    if call.arguments.tool is not None:
+        call.note("agentbus: agentbus setup claude writes hooks, MCP server and skill, and removes them with --remove")
     return Text(text(call.arguments.tool or "prime"))
 
 
@@ -24,7 +26,7 @@ def text(name: str) -> str:
 
 def _prime(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--for", dest="tool", choices=TOOLS, help="print the integration into this tool: hooks and a skill"
+        "--for", dest="tool", choices=TOOLS, help="print hooks and a skill to copy by hand; agentbus setup writes them"
     )
 
 

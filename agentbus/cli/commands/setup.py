@@ -70,7 +70,8 @@ class SetupResult(Result):
                 f"agentbus is not installed in {name}" if self._remove else f"agentbus is already installed in {name}"
             )
         if report.dry_run:
-            return f"nothing was written; this would {'remove agentbus from' if self._remove else 'install agentbus into'} {name}"
+            would = "remove agentbus from" if self._remove else "install agentbus into"
+            return f"nothing was written; this would {would} {name}"
         return f"agentbus was {'removed from' if self._remove else 'installed into'} {name}"
 
 
@@ -113,10 +114,11 @@ COMMANDS = {
         "Install agentbus into a coding agent: hooks, MCP server, skill and permissions.",
         "agentbus setup claude --project",
         _arguments,
-        output="Each file is backed up beside it (.agentbus-backup) before its first change. A run changes only what is missing.\n"
-        "With --url, hooks and MCP server use that bus; otherwise the one of the directory that they run in.\n\n"
-        "plain output of a client: the changes as a unified diff, and a sentence that says what was done\n"
-        "plain output of the list: client, scope, detected, status, parts, missing, files",
+        output="Before its first change, each file is copied to FILE.agentbus-backup.\n"
+        "With --url, hooks and MCP server use that bus; otherwise the bus of the\n"
+        "directory that they run in. Without CLIENT, the clients are listed.\n\n"
+        "plain output: the changes as a unified diff, and a sentence; of the list:\n"
+        "client, scope, detected, status, parts, missing, files",
         columns=True,
     ),
 }

@@ -104,11 +104,10 @@ def backups(found: Snapshot) -> list[str]:
 def back_up(found: Snapshot) -> str:
     """Copy a file beside it, and return the name of the copy. An earlier copy is never overwritten."""
     earlier = backups(found)
-    assert found.text is not None
     if earlier and read(earlier[-1]).text == found.text:
         return earlier[-1]
     path = f"{found.real}{SUFFIX}" + (f"-{len(earlier) + 1}" if earlier else "")
-    _create(path, found.text, found.mode or 0o600)
+    _create(path, found.text or "", found.mode or 0o600)
     return path
 
 

@@ -76,11 +76,10 @@ class Change:
 
     def installed(self, found: Snapshot) -> str:
         """Return the text of the file with all parts."""
-        text = found.text
         try:
-            for one in self.parts:
+            text = self.parts[0].install(found.text)
+            for one in self.parts[1:]:
                 text = one.install(text)
-            assert text is not None
             if found.text is not None:
                 self._check(found.text, text)
         except (json_text.NotJSON, toml_text.NotTOML, Foreign) as error:

@@ -14,7 +14,7 @@ from typing import Any
 MAX_DEPTH = 100
 """Levels of nesting that are read."""
 _BLANK = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_SPACE = re.compile(r"[ \t\r\n]*")
+_SPACE = " \t\r\n"
 _REST_OF_LINE = re.compile(r"(?:[ \t]+|/\*[^\n]*?\*/)*(?://[^\n]*)?")
 _STRING = re.compile(r'"[^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*"')
 _SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
@@ -141,13 +141,9 @@ def _decode(text: str, start: int, token: str) -> Any:
 
 def set_value(text: str, path: Path, value: Any) -> str:
     """Return the text with this value below a path. Missing objects on the way are created."""
-    root = parse(text)
-    for depth in range(len(path), -1, -1):
-        node = root.get(path[:depth])
-        if node is not None:
-            break
-    else:  # pragma: no cover - the empty path always exists
-        raise AssertionError
+    node, depth = parse(text), 0
+    while depth < len(path) and (inner := node.get(path[depth : depth + 1])) is not None:
+        node, depth = inner, depth + 1
     if depth == len(path):
         return text if node.value == value else _replace(text, node, value)
     for key in reversed(path[depth + 1 :]):
@@ -164,25 +160,22 @@ def append(text: str, path: Path, value: Any) -> str:
 def remove(text: str, path: Path) -> str:
     """Return the text without the value below a path."""
     owner = parse(text).get(path[:-1])
-    assert owner is not None
+    if owner is None:
+        return text
     last = path[-1]
     index = owner.keys[last] if isinstance(last, str) else int(last)
     start, end = owner.starts[index], owner.items[index].end
     comma = _comma(text, end)
-    if index + 1 < len(owner.items):
-        assert comma is not None
-        following = _SPACE.match(text, comma + 1)
-        assert following is not None
-        return text[:start] + text[following.end() :]
-    before = text[:start].rstrip(" \t\r\n")
+    if index + 1 < len(owner.items) and comma is not None:
+        return text[:start] + text[comma + 1 :].lstrip(_SPACE)
+    before = text[:start].rstrip(_SPACE)
     after = text[end if comma is None else comma + 1 :]
-    if index > 0 and comma is None:
-        previous = _comma(text, owner.items[index - 1].end)
-        assert previous is not None
+    previous = _comma(text, owner.items[index - 1].end) if index > 0 and comma is None else None
+    if previous is not None:
         before = before[:previous] + before[previous + 1 :]
-    if index == 0 and before.endswith(owner.kind):
+    if len(owner.items) == 1 and len(before) == owner.start + 1 and after.lstrip(_SPACE)[0] == _CLOSING[owner.kind]:
         # Nothing is left but space: {} as an editor writes it.
-        after = after.lstrip(" \t\r\n") if after.lstrip(" \t\r\n").startswith(_CLOSING[owner.kind]) else after
+        after = after.lstrip(_SPACE)
     return before + after
 
 
@@ -204,7 +197,7 @@ def _insert(text: str, owner: Node, key: str | None, value: Any) -> str:
     lead = "" if inline else f"{_newline(text)}{indent}"
     added = f"{prefix}{_render(text, value, None if inline else indent)}"
     if not owner.items:
-        inside = text[owner.start + 1 : closing].rstrip(" \t\r\n")
+        inside = text[owner.start + 1 : closing].rstrip(_SPACE)
         tail = "" if inline else f"{_newline(text)}{_line_indent(text, owner.start)}"
         return f"{text[: owner.start + 1]}{inside}{lead}{added}{tail}{text[closing:]}"
     end = owner.items[-1].end

@@ -20,7 +20,7 @@ PROJECT: Scope = "project"
 SHELL_COMMANDS = (
     "receive", "send", "reply", "ack", "nack", "progress", "busy", "heartbeat", "prime", "status",
 )  # fmt: skip
-"""Commands that an agent may run without asking. Not among them: ``run``, which runs any command, and those that delete."""
+"""Commands that an agent may run without asking. Not among them: those that delete, and ``run``, which runs any."""
 
 
 class Hooks(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Hooks(msgspec.Struct, frozen=True):
     user: str
     project: str | None
     form: Literal["groups", "list", "toml", "plugin"]
-    """``groups``: {event: [{hooks: [hook]}]}; ``list``: {event: [hook]}; ``toml``: [[hooks]]; ``plugin``: a file of code."""
+    """``groups``: {event: [{hooks: [hook]}]}; ``list``: {event: [hook]}; ``toml``: [[hooks]]; ``plugin``: code."""
     hook: dict[str, Any] = {}
     """Fields of each hook besides its command and its timeout."""
     timeout: int = 10
@@ -74,7 +74,7 @@ class Layout(msgspec.Struct, frozen=True):
     programs: tuple[str, ...] = ()
     """Programs whose presence shows that the client is installed."""
     note: str | None = None
-    """What the user has to do, or should know."""
+    """Advice for the user."""
     project_note: str | None = None
     """The same, for a project."""
 

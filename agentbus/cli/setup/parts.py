@@ -1,8 +1,8 @@
 """The parts of an installation: hooks, MCP server, permissions, skill and plugin, each as an edit of one file.
 
-A part adds what is missing and changes what is its own; ``remove`` removes what is its own, also if another version wrote
-it. What belongs to agentbus is recognized by its command line, not by a record of what was written: the user may have
-moved it.
+A part adds what is missing and changes what is its own; ``remove`` removes what is its own, also if another version
+wrote it. What belongs to agentbus is recognized by its command line, not by a record of what was written: the user may
+have moved it.
 """
 
 from __future__ import annotations
@@ -250,8 +250,7 @@ class JSONHooks(_JSONPart):
         text = json_text.remove(text, path)
         if self._grouped:
             group = json_text.parse(text).get(path[:-1])
-            assert group is not None
-            text = text if group.items else json_text.remove(text, path[:-2])
+            text = text if group is None or group.items else json_text.remove(text, path[:-2])
         return text
 
 

@@ -1,7 +1,7 @@
 """A block of tables at the end of a TOML file, between two comments. The rest of the file keeps every byte.
 
-The standard library reads TOML and does not write it. A block of tables can be appended to any file whose keys it does not
-repeat; that the result is the sum of both is checked by reading it.
+The standard library reads TOML and does not write it. A block of tables can be appended to any file whose keys it does
+not repeat; that the result is the sum of both is checked by reading it.
 """
 
 from __future__ import annotations
