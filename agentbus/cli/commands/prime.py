@@ -14,7 +14,9 @@ TOOLS = ("claude-code",)
 
 def prime(call: Call) -> Result:
     if call.arguments.tool is not None:
-        call.note("agentbus: agentbus setup claude writes hooks, MCP server and skill, and removes them with --remove")
+        call.note(
+            "agentbus: agentbus setup claude replaces this: it writes hooks, MCP server and skill, and removes them"
+        )
     return Text(text(call.arguments.tool or "prime"))
 
 

@@ -33,7 +33,7 @@ def setup(call: Call) -> Result:
     given = call.arguments
     scope: Scope | None = USER if given.user else PROJECT if given.project else None
     if given.client is None:
-        if given.remove or given.dry_run:
+        if given.remove or given.dry_run or given.print:
             raise Usage(reason="no client specified", advice=f"agentbus setup {{{','.join(CLIENTS)}}}")
         found = install.statuses() if scope is None else install.statuses((scope,))
         rows = [one for one in found if one.detected or one.parts]
@@ -41,10 +41,28 @@ def setup(call: Call) -> Result:
         return Rows(rows, _COLUMNS, paged=False, empty=empty)
     client = _client(given.client)
     url = _url(call, scope or PROJECT) if call.settings.sources["url"] == "option" else None
+    if given.print:
+        if given.remove or given.dry_run:
+            raise Usage(reason="--print writes nothing", advice="pass it alone")
+        fresh = install.changes(client, scope or PROJECT, install.program(scope or PROJECT), url)
+        return Texts({one.path: one.fresh() for one in fresh})
     report = install.run(client, scope or PROJECT, remove=given.remove, dry_run=given.dry_run, url=url)
     for note in report.notes:
         call.note(f"agentbus: {note}")
     return SetupResult(report, remove=given.remove)
+
+
+class Texts(Result):
+    """Files, to be copied by hand."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = texts
+
+    def data(self) -> Any:
+        return [{"path": path, "text": text} for path, text in self._texts.items()]
+
+    def lines(self, form: PlainFormat = PLAIN) -> list[str]:
+        return [line for path, text in self._texts.items() for line in (f"=== {path}", *text.splitlines(), "")]
 
 
 class SetupResult(Result):
@@ -105,6 +123,7 @@ def _arguments(parser: ArgumentParser) -> None:
     scope.add_argument("--project", action="store_true", help="write into the files of this project (default)")
     scope.add_argument("--user", action="store_true", help="write into the files of the user, for all projects")
     parser.add_argument("--dry-run", action="store_true", help="print the changes and write nothing")
+    parser.add_argument("--print", action="store_true", help="print what would be written, to copy it by hand")
     parser.add_argument("--remove", action="store_true", help="remove what agentbus setup has written")
 
 

@@ -33,7 +33,8 @@ _NATIVE_WORDS = re.compile(r"\bagentbus (?:heartbeat|receive|register|stop|prime
 class Change:
     """The parts of one file of a client."""
 
-    def __init__(self, path: str, found: list[Part], where: Places) -> None:
+    def __init__(self, client: str, path: str, found: list[Part], where: Places) -> None:
+        self.client = client
         self.path = path
         self.parts = found
         self.where = where
@@ -164,10 +165,12 @@ class Change:
     def _refused(self, error: ValueError) -> SetupRefused:
         kind = {json_text.NotJSON: "is not JSON: ", toml_text.NotTOML: "cannot be extended: "}.get(type(error), "")
         words = f"{kind}{error}" if kind else f"is not changed: {error}"
-        text: str | None = None
-        for one in self.parts:
-            text = one.install(text)
-        return SetupRefused(path=self.path, reason=words, advice=f"repair it, or add this by hand:\n{text}")
+        command = f"agentbus setup {self.client} --{self.where.scope} --print"
+        return SetupRefused(path=self.path, reason=words, advice=f"repair it, or copy by hand what {command} prints")
+
+    def fresh(self) -> str:
+        """Return the text of a file that has these parts and nothing else."""
+        return self.installed(Snapshot(self.path, self.path, None))
 
 
 def changes(client: str, scope: Scope, command: Sequence[str], url: str | None = None) -> list[Change]:
@@ -187,7 +190,7 @@ def changes(client: str, scope: Scope, command: Sequence[str], url: str | None =
         else parts.JSONServer(client, command, url)
     )  # fmt: skip
     found[layouts.skill_file(client, where)] = [OwnFile("skill", f"{_text('skill.md')}\n", ("<!-- ", " -->"))]
-    return [Change(path, here, where) for path, here in found.items()]
+    return [Change(client, path, here, where) for path, here in found.items()]
 
 
 def _hook_parts(client: str, command: Sequence[str], url: str | None) -> list[Part]:

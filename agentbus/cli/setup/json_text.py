@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 MAX_DEPTH = 100
@@ -69,6 +70,7 @@ class Node:
         return node
 
 
+@lru_cache(maxsize=2)
 def parse(text: str) -> Node:
     """Return the value that the text holds, with positions."""
     start = _skip(text, 1 if text.startswith("\ufeff") else 0)
@@ -176,6 +178,9 @@ def remove(text: str, path: Path) -> str:
     if len(owner.items) == 1 and len(before) == owner.start + 1 and after.lstrip(_SPACE)[0] == _CLOSING[owner.kind]:
         # Nothing is left but space: {} as an editor writes it.
         after = after.lstrip(_SPACE)
+    if "//" in before[before.rfind("\n") + 1 :] and after.lstrip(" \t\r")[:1] != "\n":
+        # It may be a comment, which ends with its line.
+        before += _newline(text) if "\n" in text[:start][len(text[:start].rstrip(_SPACE)) :] else ""
     return before + after
 
 

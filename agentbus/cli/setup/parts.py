@@ -193,7 +193,10 @@ class JSONHooks(_JSONPart):
         before = None if original is None else self.means(original)
         for native in events:
             text = self._remove_from(text, native, before)
-        return _prune(text, ("hooks",), before)
+        for key, value in self._form.top.items():
+            if before is not None and key not in before and self.means(text).get(key) == value:
+                text = json_text.remove(text, (key,))
+        return text
 
     def is_installed(self, text: str) -> bool:
         _, events = self._object(text, "hooks")
@@ -242,9 +245,10 @@ class JSONHooks(_JSONPart):
         return found
 
     def _remove_from(self, text: str, native: str, original: Any) -> str:
-        for path in reversed(self._ours(text, native)):
+        found = self._ours(text, native)
+        for path in reversed(found):
             text = self._remove_hook(text, path)
-        return _prune(text, ("hooks", native), original) if self._ours(text, native) == [] else text
+        return _prune(text, ("hooks", native), original) if found else text
 
     def _remove_hook(self, text: str, path: tuple[str | int, ...]) -> str:
         text = json_text.remove(text, path)
@@ -341,11 +345,10 @@ class JSONAllow(_JSONPart):
     def remove(self, text: str, original: str | None) -> str:
         before = None if original is None else self.means(original)
         earlier = self._list(original) if original is not None and original.strip() else []
-        rules = self._list(text)
-        for index in reversed(range(len(rules))):
-            if self._is_ours(rules[index]) and rules[index] not in earlier:
-                text = json_text.remove(text, (*self._path, index))
-        return _prune(text, self._path, before)
+        found = [index for index, rule in enumerate(self._list(text)) if self._is_ours(rule) and rule not in earlier]
+        for index in reversed(found):
+            text = json_text.remove(text, (*self._path, index))
+        return _prune(text, self._path, before) if found else text
 
     def is_installed(self, text: str) -> bool:
         return any(self._is_ours(rule) for rule in self._list(text))
@@ -383,7 +386,8 @@ class TOMLBlock(Part):
             if there == wanted:
                 return text
             raise Foreign("has entries of agentbus outside of its block: remove them first")
-        if NAME in toml_text.load(base).get("mcp_servers", {}):
+        servers = toml_text.load(base).get("mcp_servers", {})
+        if isinstance(servers, dict) and NAME in servers:
             raise Foreign(f"mcp_servers has another server named {NAME}")
         return toml_text.with_block(base, self._block, self._comment)
 
