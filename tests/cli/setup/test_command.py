@@ -177,6 +177,11 @@ const hooks = {}
 const events = ["session.execution.succeeded", "session.deleted"].map((type) => ({ type, data: { sessionID: "s2" } }))
 let finished
 const done = new Promise((resolve) => (finished = resolve))
+async function* stream() {
+  await new Promise((go) => waiting.push(go))
+  yield* events
+  finished()
+}
 const ctx = {
   session: {
     get: async () => ({ location: { directory: process.cwd() } }),
@@ -184,7 +189,7 @@ const ctx = {
     synthetic: async (request) => { calls.push(request) },
   },
   tool: { hook: async (name, run) => { hooks[name] = run } },
-  event: { subscribe: () => (async function* () { await new Promise((go) => waiting.push(go)); yield* events; finished() })() },
+  event: { subscribe: () => stream() },
 }
 await plugin.setup(ctx)
 const prompt = { text: "and this" }

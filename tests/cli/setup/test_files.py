@@ -109,7 +109,7 @@ def test_what_cannot_be_replaced_is_refused_by_name(box: Box, monkeypatch: pytes
 
 def test_hostile_content_is_kept_and_shown_without_effect(box: Box) -> None:
     text = json.dumps({
-        "hooks": {"Stop": [None, 3, {"hooks": None}, {"hooks": [None, {"command": 7}, {"command": "agentbus hook 'x"}]}]},
+        "hooks": {"Stop": [None, 3, {"hooks": None}, {"hooks": [None, {"command": 7}, {"command": "agentbus 'x"}]}]},
         "permissions": {"allow": [None, {"a": 1}, "Bash(agentbus run:*) "]},
         "\u001b[2J": "\u0000\u2028",
     })  # fmt: skip

@@ -7,7 +7,6 @@ writes them again. Review the difference: it changes the configuration of every 
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -76,4 +75,4 @@ def _write() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_write())
+    _write()

@@ -103,8 +103,8 @@ def test_random_edits_change_the_value_as_asked_and_lose_no_comment() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "{]", '{"a": 1 "b": 2}', '{"a"}', "{a: 1}", "[1,,2]", "[,]", '{"a": 1} x', '"\n"', "01", "+1", "'a'", "/*",
-     '{"a": 1, "a": 2}', '"\\x"', "nul", "[" * 200 + "]" * 200, '{"a": /}', "\x00"],
+    ["", "{", "{]", '{"a": 1 "b": 2}', '{"a"}', "{a: 1}", "[1,,2]", "[,]", '{"a": 1} x', '"\n"', "01", "+1", "'a'",
+     "/*", '{"a": 1, "a": 2}', '"\\x"', "nul", "[" * 200 + "]" * 200, '{"a": /}', "\x00"],
 )  # fmt: skip
 def test_what_is_not_json_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(NotJSON, match=r"at line \d+, column \d+"):

@@ -33,7 +33,15 @@ trust_level = "trusted"
 [mcp_servers.docs]
 command = "docs-server"
 """
-KIMI = 'default_model = "k3"\n\n[[hooks]]\nevent = "Stop"\ncommand = "notify"\n\n[[permission.rules]]\ndecision = "deny"\npattern = "Bash(rm*)"'
+KIMI = """default_model = "k3"
+
+[[hooks]]
+event = "Stop"
+command = "notify"
+
+[[permission.rules]]
+decision = "deny"
+pattern = "Bash(rm*)\"""".rstrip()
 TEXTS = {
     "comments": SETTINGS,
     "tabs": '{\n\t"model": "opus",\n\t"mcpServers": {\n\t\t"other": {\n\t\t\t"command": "x"\n\t\t}\n\t}\n}',
@@ -146,11 +154,12 @@ def test_an_entry_of_the_user_with_our_name_is_kept_or_refused(box: Box) -> None
 
 
 def test_a_hook_of_an_earlier_version_is_changed_where_it_is(box: Box) -> None:
-    old = {"hooks": {
-        "Stop": [{"matcher": "x", "hooks": [{"type": "command", "command": "/old/bin/agentbus hook stop --client claude", "timeout": 60}]},
-                 {"hooks": [{"type": "command", "command": "'/a b/python' -m agentbus hook stop --client claude"}]}],
-        "PreCompact": [{"hooks": [{"type": "command", "command": "agentbus hook compact --client claude"}]}],
-    }}  # fmt: skip
+    path_of_old, interpreter = "/old/bin/agentbus", "'/a b/python' -m agentbus"
+    stop = {"type": "command", "command": f"{path_of_old} hook stop --client claude", "timeout": 60}
+    again = {"type": "command", "command": f"{interpreter} hook stop --client claude"}
+    gone = {"type": "command", "command": "agentbus hook compact --client claude"}
+    groups = {"Stop": [{"matcher": "x", "hooks": [stop]}, {"hooks": [again]}], "PreCompact": [{"hooks": [gone]}]}
+    old = {"hooks": groups}
     path = place(box, ".claude/settings.json", json.dumps(old, indent=1))
     box.told("setup", "claude", "--user")
     hooks = json.loads(path.read_text())["hooks"]
@@ -223,7 +232,9 @@ def test_a_mark_within_a_string_is_no_block(box: Box) -> None:
 
 
 def test_opencode_uses_the_file_and_the_form_that_are_there(box: Box) -> None:
-    text = '{\n  // version 2\n  "mcp": {\n    "servers": {\n      "a": {"type": "local", "command": ["x"]},\n    },\n  },\n}\n'
+    text = (
+        '{\n  // version 2\n  "mcp": {\n    "servers": {\n      "a": {"type": "remote", "url": "u"},\n    },\n  },\n}\n'
+    )
     path = place(box, ".config/opencode/opencode.jsonc", text)
     box.told("setup", "opencode", "--user")
     assert set(json_text.parse(path.read_text()).value["mcp"]["servers"]) == {"a", "agentbus"}
