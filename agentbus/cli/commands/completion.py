@@ -85,6 +85,7 @@ def completion(call: Call) -> Result:
 
 def bash() -> str:
     """Return the script for bash. zsh runs the same script in its emulation of bash."""
+    from agentbus.cli.clients import CLIENTS
     from agentbus.cli.command_table import COMMANDS as TABLE
     from agentbus.cli.main import parser
 
@@ -107,6 +108,7 @@ def bash() -> str:
         for name, found in members.items()
     ]
     families.append(f'                {"|".join(_AGENTS)}) [[ -z "$member" ]] && found={_LISTED} ;;')
+    families.append(f'                setup) [[ -z "$member" ]] && found="{" ".join(CLIENTS)}" ;;')
     further = [f'                "{full} {after}") found={known} ;;' for full, (after, known) in _FURTHER.items()]
     return _BASH.format(
         commands=" ".join(TABLE), families="\n".join(families), listed=_LISTED, options="\n".join(options),

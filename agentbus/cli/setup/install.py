@@ -128,7 +128,8 @@ class Change:
     def _original(self, found: Snapshot) -> str | None:
         """Return the text before the installation, if a backup has it."""
         for path in reversed(files.backups(found)):
-            text = files.read(path).text
+            # A repository could bring a link, whose target would be copied into it.
+            text = None if os.path.islink(path) else files.read(path).text
             try:
                 if text is not None and not any(one.is_installed(text) for one in self.parts):
                     return text

@@ -135,6 +135,8 @@ def _parse_key(text: str, node: Node, position: int) -> int:
 
 
 def _decode(text: str, start: int, token: str) -> Any:
+    if token[0] == '"' and "\\" not in token:
+        return token[1:-1]
     try:
         return json.loads(token)
     except ValueError:

@@ -44,6 +44,7 @@ def test_the_command_line_is_checked(box: Box) -> None:
         assert box.refused("setup", *words, code=2)["code"] == "usage"
     assert box.told("setup", "claude-code", "--dry-run")["client"] == "claude"
     assert box.run("install").err.endswith("did you mean agentbus setup?\n")
+    assert 'setup) [[ -z "$member" ]] && found="claude codex gemini' in box.say("completion", "bash")
     outcome = box.run("prime", "--for", "claude-code")
     assert "agentbus setup claude" in outcome.err
     box.directory = box.home

@@ -58,6 +58,18 @@ def test_a_project_cannot_make_setup_write_outside_of_it(box: Box, name: str) ->
     assert box.files() == before
 
 
+def test_a_project_cannot_have_a_private_file_restored_into_it(box: Box) -> None:
+    place(box, ".ssh/key", "secret")
+    skill = box.project / ".claude/skills/agentbus/SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.with_name("SKILL.md.agentbus-backup").symlink_to(box.home / ".ssh/key")
+    (skill.parent / ".SKILL.md.agentbus-tmp").symlink_to(box.home / ".ssh/key")
+    box.told("setup", "claude")
+    box.told("setup", "claude", "--remove")
+    assert not skill.exists()
+    assert (box.home / ".ssh/key").read_text() == "secret"
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
