@@ -19,6 +19,7 @@ from agentbus.api.deliveries import delivery, held_messages, held_or_acked, in_h
 from agentbus.api.receiving import Mailboxes, nack_request
 from agentbus.api.sending import SendOptions, draft_from, require_session, send_drafts
 from agentbus.api.state import State, StateChangeBuilder
+from agentbus.api.tasks.items import Items
 from agentbus.core.cancellation import fire_and_forget
 from agentbus.core.validation import (
     KEEP_VERSIONS,
@@ -335,6 +336,16 @@ class Visitor:
             owner, name, value, self._bus._max_snapshot, author=self.id, keep=keep, actor=self._actor
         )  # fmt: skip
         return await self._write(save_document, await checked.prepare())
+
+    # Work items
+
+    @cached_property
+    def items(self) -> Items:
+        """The work items that it takes from the list that all agents share.
+
+        >>> item = await visitor.items.take(workflow="review", timeout=30)            # doctest: +SKIP
+        """
+        return Items(self, self._bus._listening, self._lease, self._bus._max_payload)
 
     # Membership, progress and end
 

@@ -23,6 +23,7 @@ from agentbus.mcp.protocol import (
     HANDSHAKE,
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     MODERN,
     RESOURCE_NOT_FOUND,
@@ -34,6 +35,7 @@ from agentbus.mcp.protocol import (
     VERSIONS,
     Fault,
     Request,
+    encode,
     missing_capability,
     notification,
 )
@@ -79,11 +81,15 @@ class Cancellation:
 class Connection:
     """A client as its transport knows it: what a handshake has stated, and its identity.
 
-    ``header`` is the protocol version of an HTTP request, where nothing is remembered between two requests.
+    ``header`` is the protocol version of an HTTP request, where nothing is remembered between two requests. ``decider``
+    is the person whose decisions the client's answers to approvals are; None: they do not count.
     """
 
-    def __init__(self, identity: Any = None, *, header: str | None = None, remembers: bool = True) -> None:
+    def __init__(
+        self, identity: Any = None, *, header: str | None = None, remembers: bool = True, decider: str | None = None
+    ) -> None:
         self.identity = identity
+        self.decider = decider
         self.header = header
         self.remembers = remembers
         self.version: str | None = None
@@ -181,6 +187,7 @@ class Resources(Protocol):
 
     def watch(
         self,
+        context: Context,
         uris: Sequence[str],
         tasks: Sequence[str],
         changed: Callable[[str], None],
@@ -202,8 +209,8 @@ class TaskSource(Protocol):
 class Dispatcher:
     """The methods of one server.
 
-    ``methods`` are further ones; ``capabilities`` are declared with those that follow from the rest. ``permit`` raises
-    a fault for what a client may not do.
+    ``methods`` are further ones; ``capabilities`` are declared with those that follow from the rest. ``permit`` is
+    called before every method, and raises the error of a client that may not do it.
     """
 
     def __init__(
@@ -383,7 +390,17 @@ class Dispatcher:
             raise Fault(METHOD_NOT_FOUND, f"no method {method[:100]!r}", status=404 if context.modern else 200)
         if method.startswith("tasks/") and not context.has_extension(TASKS):
             raise missing_capability({"extensions": {TASKS: {}}})
-        self._permit(context)
+        try:
+            self._permit(context)
+        except AgentBusError as error:
+            from agentbus.mcp.errors import describe
+
+            problem = describe(error)
+            if method == "tools/call":
+                # As every error of a tool: the model reads it.
+                return Reply(error_content(problem))
+            status = getattr(error, "http_status", 200)
+            raise Fault(INVALID_REQUEST, problem["message"], problem, status=status) from None
         found = handler(context, context.request.params)
         return found if isinstance(found, Reply) else Reply(found)
 
@@ -486,6 +503,7 @@ class Dispatcher:
         if tasks:
             honored["taskIds"] = tasks
         resources.watch(
+            context,
             uris,
             tasks,
             lambda uri: send("notifications/resources/updated", {"uri": uri}),
@@ -513,7 +531,10 @@ class Dispatcher:
             def changed(uri: str) -> None:
                 context.emit(notification("notifications/resources/updated", {"uri": uri}))
 
-            context.spawn(lambda: resources.watch([uri], [], changed, lambda task: None, cancellation, lambda: None))
+            def watch() -> None:
+                resources.watch(context, [uri], [], changed, lambda task: None, cancellation, lambda: None)
+
+            context.spawn(watch)
         return {}
 
     @staticmethod
@@ -522,6 +543,11 @@ class Dispatcher:
         if cancellation is not None:
             cancellation.cancel()
         return {}
+
+
+def error_content(problem: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of an error as the result of a tool."""
+    return {"content": [{"type": "text", "text": encode({"error": problem}).decode()}], "isError": True}
 
 
 def internal_error(error: BaseException, id: int | str | None = None) -> Fault:

@@ -1,22 +1,28 @@
-"""The HTTP endpoint of the MCP server: an ASGI application, to be mounted at ``/mcp``.
+"""The HTTP endpoint of the MCP server. ``agentbus serve`` has it at ``/mcp``; other ASGI applications can mount it.
 
     Route("/mcp", MCPEndpoint(server.dispatcher, identify))
 
-A call is answered on a thread, since it may wait. A client that closes its connection cancels its call.
+A call is answered on a thread, since it may wait. A client that closes its connection cancels its call, and so does a
+server that stops, or a client that is no longer valid.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import anyio
 from anyio import CapacityLimiter, to_thread
+from anyio.abc import TaskGroup
 
+from agentbus.errors import AgentBusError, BusClosed
 from agentbus.mcp.dispatcher import Connection, Context, Dispatcher, Reply, internal_error
+from agentbus.mcp.errors import describe
 from agentbus.mcp.http import LOCAL_HOSTS, check_host, read_message
-from agentbus.mcp.protocol import INVALID_REQUEST, MAX_BYTES, Fault, Request, encode
+from agentbus.mcp.protocol import INTERNAL_ERROR, INVALID_REQUEST, MAX_BYTES, Fault, Notification, Request, encode
 from agentbus.sync.bus import Interrupted
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -24,18 +30,47 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Identify: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[Any]]
 
+log = logging.getLogger("agentbus.mcp")
+
 _JSON = "application/json"
-_KEEP_ALIVE = 15.0
-"""Seconds after which a stream without notifications sends a comment."""
-_MAX_THREADS = 256
-"""Calls that are answered at the same time."""
+KEEP_ALIVE = 15.0
+"""Seconds after which a stream without notifications sends a comment, and after which a client is checked again."""
+SEND_TIMEOUT = 10.0
+"""Seconds that a client may take to make room for the next notification."""
+_MAX_QUEUED = 256
+"""Notifications that wait for a client to read."""
+_MAX_THREADS = 32
+"""Calls that do not wait, answered at the same time."""
+_MAX_WAITING = 256
+"""Calls that wait, and subscriptions, at the same time."""
+
+
+class HTTPClient:
+    """The client of a request: its identity, and its limits.
+
+    ``decider`` is the person whose decisions its answers are. A subclass may bound what it has open at the same time,
+    and end what it has open.
+    """
+
+    def __init__(self, identity: Any, decider: str | None = None) -> None:
+        self.identity = identity
+        self.decider = decider
+
+    def admit(self, *, listens: bool) -> AbstractContextManager[object]:
+        """Count a call that waits, or a subscription, for the length of a block, or raise the error of one too many."""
+        return nullcontext()
+
+    async def is_valid(self) -> bool:
+        """Return False once the client may do nothing any more."""
+        return True
 
 
 class MCPEndpoint:
     """The endpoint of one dispatcher.
 
     ``identify`` returns the identity of a request by its ASGI scope, or raises a fault (with ``status=401`` or 403).
-    ``hosts`` are the names by which the server may be called; None: another layer checks that.
+    ``hosts`` are the names by which the server may be called; None: another layer checks that. ``stopping`` is set when
+    the server stops.
 
     >>> Mount("/", Starlette(routes=[Route("/mcp", MCPEndpoint(dispatcher, identify))]))  # doctest: +SKIP
     """
@@ -43,21 +78,23 @@ class MCPEndpoint:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        identify: Identify,
+        identify: Identify | None = None,
         *,
         hosts: frozenset[str] | None = LOCAL_HOSTS,
-        max_threads: int = _MAX_THREADS,
+        stopping: asyncio.Event | None = None,
+        max_waiting: int = _MAX_WAITING,
     ) -> None:
         self._dispatcher = dispatcher
         self._identify = identify
         self._hosts = hosts
-        self._max_threads = max_threads
-        self._limiter: CapacityLimiter | None = None
+        self._stopping = stopping
+        self._max_waiting = max_waiting
+        self._waiting = 0
+        self._limiters: tuple[CapacityLimiter, CapacityLimiter] | None = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if self._limiter is None:
-            self._limiter = CapacityLimiter(self._max_threads)
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        """Answer a request as an application of its own."""
+        headers = read_headers(scope)
         try:
             if self._hosts is not None:
                 check_host(headers, self._hosts)
@@ -65,127 +102,269 @@ class MCPEndpoint:
                 await _respond(send, 405, b"", {"allow": "POST"})
                 return
             body = await _read_body(receive)
-            identity = await self._identify(scope)
-            message, connection = read_message(self._dispatcher, headers, body, identity)
-            if isinstance(message, Request):
-                await self._answer(message, connection, receive, send)
+            identity = None if self._identify is None else await self._identify(scope)
+        except Fault as fault:
+            await _respond_with_fault(send, fault)
+            return
+        await self.answer(headers, body, HTTPClient(identity), receive, send)
+
+    async def answer(
+        self, headers: Mapping[str, str], body: bytes, client: HTTPClient, receive: Receive, send: Send
+    ) -> None:
+        """Answer a request whose host, body and client were checked. Names of headers are in lower case."""
+        try:
+            message, connection = read_message(self._dispatcher, headers, body, client.identity, client.decider)
+            if isinstance(message, list):
+                await self._answer_batch(message, connection, client, receive, send)
+            elif isinstance(message, Request):
+                await self._answer(message, connection, client, receive, send)
             else:
                 # No notification has an effect: a connection that is closed cancels its call.
                 await _respond(send, 202, b"")
         except Fault as fault:
             await _respond_with_fault(send, fault)
 
-    async def _answer(self, request: Request, connection: Connection, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, request: Request, connection: Connection, client: HTTPClient, receive: Receive, send: Send
+    ) -> None:
         loop = asyncio.get_running_loop()
         notifications: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
         def emit(message: dict[str, Any]) -> None:
-            loop.call_soon_threadsafe(notifications.put_nowait, message)
+            loop.call_soon_threadsafe(notify, message)
+
+        def notify(message: dict[str, Any]) -> None:
+            if notifications.qsize() < _MAX_QUEUED:
+                notifications.put_nowait(message)
+            else:
+                # It does not read: it subscribes again, and reads everything again.
+                context.cancellation.cancel()
 
         context = self._dispatcher.open(request, connection, emit)
-        outcome: list[Reply | Fault] = []
+        waits = self._dispatcher.may_wait(request)
+        calls = _Calls([context], waits, client, receive, self._stopping)
 
         async def answer() -> None:
-            outcome.extend(await to_thread.run_sync(self._call, context, limiter=self._limiter))
+            await self._run(calls)
             notifications.put_nowait(None)
 
-        async def watch_connection() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            context.cancellation.cancel()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch_connection)
-            try:
+        with self._admit(client, listens=request.method == "subscriptions/listen") if waits else nullcontext():
+            async with calls.supervised() as group:
                 if self._dispatcher.may_notify(request):
                     group.start_soon(answer)
-                    await _stream(context, notifications, outcome, send)
+                    await _stream(calls, notifications, send)
                 else:
-                    await answer()
-                    await self._finish(context, outcome, send)
+                    await self._run(calls)
+                    await _deliver(calls, send, lambda responses: _respond(send, 200, encode(responses[0])))
+
+    async def _answer_batch(
+        self,
+        messages: list[Request | Notification | Fault],
+        connection: Connection,
+        client: HTTPClient,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer the requests of a batch one after the other, by one list of responses."""
+        faults = [one for one in messages if isinstance(one, Fault)]
+        contexts: list[Context] = []
+        for one in messages:
+            if isinstance(one, Request):
+                try:
+                    contexts.append(self._dispatcher.open(one, connection))
+                except Fault as fault:
+                    faults.append(fault)
+        refused = [fault.response() for fault in faults]
+        if not contexts:
+            await _respond(send, 200 if refused else 202, encode(refused) if refused else b"")
+            return
+        waits = any(self._dispatcher.may_wait(context.request) for context in contexts)
+        calls = _Calls(contexts, waits, client, receive, self._stopping)
+        with self._admit(client, listens=False) if waits else nullcontext():
+            async with calls.supervised():
+                await self._run(calls)
+                calls.is_batch = True
+                await _deliver(calls, send, lambda responses: _respond(send, 200, encode([*refused, *responses])))
+
+    def _admit(self, client: HTTPClient, *, listens: bool) -> AbstractContextManager[object]:
+        """Count a call that waits, or raise the fault of one too many."""
+        if self._waiting >= self._max_waiting:
+            raise Fault(INTERNAL_ERROR, f"{self._waiting} calls are waiting already: try again later", status=429)
+        stack = ExitStack()
+        try:
+            stack.enter_context(client.admit(listens=listens))
+        except AgentBusError as error:
+            raise refusal(error) from None
+        self._waiting += 1
+        stack.callback(self._left)
+        return stack
+
+    def _left(self) -> None:
+        self._waiting -= 1
+
+    async def _run(self, calls: _Calls) -> None:
+        """Answer requests on a thread, one after the other, up to one that is cancelled."""
+        if self._limiters is None:
+            # Calls that wait keep no others from a thread.
+            self._limiters = CapacityLimiter(_MAX_THREADS), CapacityLimiter(self._max_waiting)
+        await to_thread.run_sync(self._call, calls, limiter=self._limiters[calls.waits])
+
+    def _call(self, calls: _Calls) -> None:
+        for context in calls.contexts:
+            try:
+                calls.outcome.append(self._dispatcher.answer(context))
+            except Interrupted:
+                break
+            except Fault as fault:
+                calls.outcome.append(fault)
+            except Exception as error:
+                log.exception("unexpected error in %s", context.request.method[:100])
+                calls.outcome.append(internal_error(error, context.request.id))
+
+
+class _Calls:
+    """The requests of one HTTP request, what became of them, and what cancels them."""
+
+    def __init__(
+        self,
+        contexts: list[Context],
+        waits: bool,
+        client: HTTPClient,
+        receive: Receive,
+        stopping: asyncio.Event | None,
+    ) -> None:
+        self.contexts = contexts
+        self.waits = waits
+        self.outcome: list[Reply | Fault] = []
+        """One for each request, unless they are cancelled."""
+        self.refusal: Fault | None = None
+        """The response to a client that is still there, where its requests are cancelled."""
+        self.is_batch = False
+        self._client = client
+        self._receive = receive
+        self._stopping = stopping
+
+    @property
+    def cancelled(self) -> bool:
+        return len(self.outcome) < len(self.contexts) or any(one.cancellation.cancelled for one in self.contexts)
+
+    @asynccontextmanager
+    async def supervised(self) -> AsyncIterator[TaskGroup]:
+        """Cancel the calls when their client leaves or is no longer valid, or the server stops, in a block."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch_connection)
+            if self.waits:
+                group.start_soon(self._watch_client)
+                group.start_soon(self._watch_server)
+            try:
+                yield group
             finally:
-                # Cancelled by a shutdown: the thread ends its wait.
-                context.cancellation.cancel()
+                # Also by a shutdown: the thread ends its wait.
+                self._cancel(None)
                 group.cancel_scope.cancel()
 
-    def _call(self, context: Context) -> list[Reply | Fault]:
-        """Answer on a thread. Nothing is returned for a call that is cancelled."""
-        try:
-            return [self._dispatcher.answer(context)]
-        except Interrupted:
-            return []
-        except Fault as fault:
-            return [fault]
-        except Exception as error:
-            return [internal_error(error, context.request.id)]
+    def _cancel(self, refusal: Fault | None) -> None:
+        if refusal is not None:
+            refusal.id = self.contexts[0].request.id
+        self.refusal = refusal
+        for context in self.contexts:
+            context.cancellation.cancel()
 
-    async def _finish(self, context: Context, outcome: list[Reply | Fault], send: Send) -> None:
-        for found in outcome:
-            if isinstance(found, Fault):
-                await _respond_with_fault(send, found)
-            else:
-                await _deliver(found, context, lambda reply: _respond(send, 200, _body(context, reply)))
+    async def _watch_connection(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._cancel(None)
+
+    async def _watch_client(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE)
+            if not await self._client.is_valid():
+                break
+        self._cancel(Fault(INVALID_REQUEST, "the token was revoked, or has expired", status=401))
+
+    async def _watch_server(self) -> None:
+        if self._stopping is not None:
+            await self._stopping.wait()
+            self._cancel(refusal(BusClosed()))
 
 
-async def _deliver(reply: Reply, context: Context, write: Callable[[Reply], Awaitable[None]]) -> None:
-    """Send a reply, and release what it took if the client is gone."""
+async def _deliver(
+    calls: _Calls, send: Send, write: Callable[[list[dict[str, Any]]], Awaitable[None]], *, started: bool = False
+) -> None:
+    """Send the responses, and release what the calls took if the client does not get them."""
+    taken = ExitStack()
+    responses: list[dict[str, Any]] = []
+    for context, found in zip(calls.contexts, calls.outcome, strict=False):
+        if isinstance(found, Fault):
+            responses.append(found.response())
+        else:
+            taken.push(found)
+            responses.append(Dispatcher.response(context.request, found))
     try:
-        if context.cancellation.cancelled:
+        if calls.cancelled:
             raise Interrupted
-        await write(reply)
+        (first, *_) = calls.outcome
+        if isinstance(first, Fault) and not calls.is_batch and not started:
+            await _respond_with_fault(send, first)
+        else:
+            await write(responses)
     except BaseException as error:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(_release, reply, error)
+            await to_thread.run_sync(_release, taken, error)
         if not isinstance(error, Interrupted):
             raise
+        if calls.refusal is not None and not started:
+            await _respond_with_fault(send, calls.refusal)
     else:
-        await to_thread.run_sync(_release, reply, None)
+        await to_thread.run_sync(_release, taken, None)
 
 
-def _release(reply: Reply, error: BaseException | None) -> None:
+def _release(taken: ExitStack, error: BaseException | None) -> None:
     try:
-        with reply:
+        with taken:
             if error is not None:
                 raise Interrupted from error
     except Interrupted:
         pass
 
 
-async def _stream(
-    context: Context,
-    notifications: asyncio.Queue[dict[str, Any] | None],
-    outcome: list[Reply | Fault],
-    send: Send,
-) -> None:
+async def _stream(calls: _Calls, notifications: asyncio.Queue[dict[str, Any] | None], send: Send) -> None:
     """Send notifications as they come, then the result, as server-sent events. A fault that comes first is a plain
     response."""
     started = False
-    while True:
-        try:
-            message = await asyncio.wait_for(notifications.get(), _KEEP_ALIVE)
-        except TimeoutError:
-            if started:
-                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
-            continue
-        if message is None:
-            break
-        if not started:
-            started = True
-            await _start_stream(send)
-        await send({"type": "http.response.body", "body": _event(message), "more_body": True})
-    found = outcome[0] if outcome else None
-    if isinstance(found, Fault) and not started:
-        await _respond_with_fault(send, found)
-        return
-    if not started:
-        await _start_stream(send)
-    if isinstance(found, Fault):
-        await send({"type": "http.response.body", "body": _event(found.response()), "more_body": True})
-    elif found is not None:
-        response = Dispatcher.response(context.request, found)
-        event = {"type": "http.response.body", "body": _event(response), "more_body": True}
-        await _deliver(found, context, lambda reply: send(event))
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def write(body: bytes, *, more: bool = True) -> None:
+        nonlocal started
+        # Nothing is buffered for a client that does not read.
+        async with asyncio.timeout(SEND_TIMEOUT):
+            if not started:
+                started = True
+                await _start_stream(send)
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+    try:
+        while True:
+            try:
+                message = await asyncio.wait_for(notifications.get(), KEEP_ALIVE)
+            except TimeoutError:
+                if started:
+                    await write(b":\n\n")
+                continue
+            if message is None:
+                break
+            await write(_event(message))
+        await _deliver(calls, send, lambda responses: write(_event(responses[0])), started=started)
+        if started:
+            await write(b"", more=False)
+    except TimeoutError:
+        _abort(send)
+
+
+def _abort(send: Send) -> None:
+    """Close a connection at once: closing it properly would wait until the client reads."""
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    if transport is not None:
+        transport.abort()
 
 
 async def _start_stream(send: Send) -> None:
@@ -199,8 +378,17 @@ def _event(message: dict[str, Any]) -> bytes:
     return b"event: message\ndata: " + encode(message) + b"\n\n"
 
 
-def _body(context: Context, reply: Reply) -> bytes:
-    return encode(Dispatcher.response(context.request, reply))
+def refusal(error: AgentBusError) -> Fault:
+    """Return the fault of a request that is refused by an error of the bus or of the server."""
+    from agentbus.api.problems import http_status
+
+    problem = describe(error)
+    return Fault(INTERNAL_ERROR, problem["message"], problem, status=http_status(error))
+
+
+def read_headers(scope: MutableMapping[str, Any]) -> dict[str, str]:
+    """Return the headers of a request, with their names in lower case."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -20,7 +20,7 @@ class NoAgentIdentity(InvalidInput):
 
     code = "no_agent_identity"
     text = "your token belongs to no agent"
-    fix_text = "use the token of an agent: agent:ID"
+    fix_text = "use the token of an agent: agentbus token create agent:ID"
 
 
 class InvalidArguments(InvalidInput):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from agentbus.mcp.dispatcher import Connection, Dispatcher
 from agentbus.mcp.protocol import (
+    BATCHES,
     HEADER_MISMATCH,
     INVALID_REQUEST,
     MAX_BYTES,
@@ -57,26 +58,35 @@ def check_headers(headers: Mapping[str, str], size: int) -> None:
 
 
 def read_message(
-    dispatcher: Dispatcher, headers: Mapping[str, str], body: bytes, identity: Any
-) -> tuple[Request | Notification | None, Connection]:
+    dispatcher: Dispatcher, headers: Mapping[str, str], body: bytes, identity: Any, decider: str | None = None
+) -> tuple[Request | Notification | list[Request | Notification | Fault] | None, Connection]:
     """Return the message of a request, whose headers repeat parts of it, and its connection. Raises a fault with the
     status of the response."""
     check_headers(headers, len(body))
-    message = decode(body)
     header = headers.get(_VERSION)
-    connection = Connection(identity, header=header, remembers=False)
+    # Clients of that revision send no header.
+    message = decode(body, batches=header in {None, BATCHES})
+    connection = Connection(identity, header=header, remembers=False, decider=decider)
+    if isinstance(message, list):
+        return [_checked(dispatcher, one, headers, header) for one in message], connection
+    if isinstance(message, Request):
+        found = _checked(dispatcher, message, headers, header)
+        if isinstance(found, Fault):
+            raise found
+    return message, connection
+
+
+def _checked(
+    dispatcher: Dispatcher, message: Request | Notification | Fault, headers: Mapping[str, str], header: str | None
+) -> Request | Notification | Fault:
+    """Return a message, or the fault of one that its headers contradict."""
     if isinstance(message, Request):
         try:
             _check_repeated(dispatcher, message, headers, header)
         except Fault as fault:
             fault.id = message.id
-            raise
-    return message, connection
-
-
-def status_of(fault: Fault) -> int:
-    """Return the status of a response with a fault."""
-    return fault.status
+            return fault
+    return message
 
 
 def _check_repeated(dispatcher: Dispatcher, request: Request, headers: Mapping[str, str], header: str | None) -> None:

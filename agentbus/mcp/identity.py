@@ -39,6 +39,9 @@ _MAX_KEY = 200
 class Identity(Protocol):
     """Finds the agent that a client acts as."""
 
+    operator: str | None
+    """The person in whose name a client that is no agent acts; None for an agent, and for a client that only reads."""
+
     def agent(self, bus: BlockingBus) -> BlockingAgent:
         """Return the agent, or raise the reason why the client is none."""
 
@@ -108,9 +111,10 @@ def _key(kind: str, name: str) -> str:
 
 
 class FixedIdentity:
-    """A client that is told which agent it is. ``None``: it is none, and may only look."""
+    """A client that is told which agent it is. ``None``: it is none, and acts as an ``operator`` or may only look."""
 
-    def __init__(self, agent: str | None, *, pid: int | None = None) -> None:
+    def __init__(self, agent: str | None, *, pid: int | None = None, operator: str | None = None) -> None:
+        self.operator = operator
         self._agent = agent
         self._pid = pid
 
@@ -137,6 +141,8 @@ class FixedIdentity:
 
 class SessionIdentity:
     """The client of a process: an agent that it joins as, and gets back by its session."""
+
+    operator = None
 
     def __init__(self, session: str | None, process: str | None = None) -> None:
         self.session = session

@@ -35,6 +35,11 @@ SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
 TASKS = "io.modelcontextprotocol/tasks"
 """The extension by which a tool answers with a task."""
 
+BATCHES = "2025-03-26"
+"""The revision whose messages may be batches."""
+MAX_BATCH = 100
+"""Messages of a batch."""
+
 MAX_BYTES = 32 * 1024 * 1024
 """Size of a message: a checkpoint has at most 16 MiB."""
 
@@ -100,8 +105,12 @@ class Notification(msgspec.Struct, frozen=True):
     params: dict[str, Any]
 
 
-def decode(text: bytes | bytearray | memoryview) -> Request | Notification | None:
-    """Return the message of a line or a body; None for a response, which this server never waits for.
+def decode(
+    text: bytes | bytearray | memoryview, *, batches: bool = False
+) -> Request | Notification | list[Request | Notification | Fault] | None:
+    """Return the message of a line or a body; None for a response, which this server never waits for. With ``batches``
+    it may be a list of messages, as clients of revision 2025-03-26 send them, of which those that are faulty are
+    faults.
 
     >>> decode(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}')                      # doctest: +SKIP
     Request(id=1, method='ping', params={})
@@ -110,9 +119,32 @@ def decode(text: bytes | bytearray | memoryview) -> Request | Notification | Non
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Fault(PARSE_ERROR, f"the message is not JSON: {error}", status=400) from None
+    if not isinstance(found, list):
+        return _message(found)
+    if not batches:
+        raise Fault(
+            INVALID_REQUEST, f"the message is a batch, which only revision {BATCHES} has: send one JSON-RPC object",
+            status=400,
+        )  # fmt: skip
+    if not 0 < len(found) <= MAX_BATCH:
+        raise Fault(INVALID_REQUEST, f"a batch has 1 to {MAX_BATCH} messages, not {len(found)}", status=400)
+    return [message for one in found if (message := _part(one)) is not None]
+
+
+def _part(found: Any) -> Request | Notification | Fault | None:
+    """Return a message of a batch, or its fault."""
+    try:
+        message = _message(found)
+        if isinstance(message, Request) and message.method == "initialize":
+            raise Fault(INVALID_REQUEST, "initialize cannot be part of a batch", id=message.id)
+    except Fault as fault:
+        return fault
+    return message
+
+
+def _message(found: Any) -> Request | Notification | None:
     if not isinstance(found, dict):
-        what = "a batch" if isinstance(found, list) else "no object"
-        raise Fault(INVALID_REQUEST, f"the message is {what}: send one JSON-RPC object", status=400)
+        raise Fault(INVALID_REQUEST, "the message is no object: send one JSON-RPC object", status=400)
     id = found.get("id")
     if isinstance(id, bool) or not isinstance(id, int | str):
         if "id" in found and not ("result" in found or "error" in found):
@@ -131,8 +163,10 @@ def decode(text: bytes | bytearray | memoryview) -> Request | Notification | Non
     return Notification(method, params) if id is None else Request(id, method, params)
 
 
-def encode(message: dict[str, Any]) -> bytes:
-    """Return a message as JSON. Line breaks in texts are escaped: it is one line."""
+def encode(message: dict[str, Any] | list[dict[str, Any]]) -> bytes:
+    """Return a message, or a batch, as JSON. Line breaks in texts are escaped: it is one line."""
+    if isinstance(message, list):
+        return b"[" + b",".join(map(encode, message)) + b"]"
     try:
         return _encoder.encode(message)
     except (UnicodeEncodeError, RecursionError, OverflowError) as error:

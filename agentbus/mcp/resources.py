@@ -92,6 +92,7 @@ class BusResources:
 
     def watch(
         self,
+        context: Context,
         uris: Sequence[str],
         tasks: Sequence[str],
         changed: Callable[[str], None],
@@ -103,6 +104,7 @@ class BusResources:
             waiter = bus._listening.listen(_channels(bus, uris))
             seen: dict[str, Any] | None = None
             states: dict[str, Any] = {}
+            decider = context.connection.decider
             try:
                 while True:
                     channels = _channels(bus, uris)
@@ -113,7 +115,7 @@ class BusResources:
                         run(waiter.wait(0))
                     if seen is None:
                         seen = {uri: _version(bus, uri) for uri in uris}
-                        states = {task: self._state(bus, task) for task in tasks}
+                        states = {task: self._state(bus, task, decider) for task in tasks}
                         ready()
                     for uri in uris:
                         version = _version(bus, uri)
@@ -121,7 +123,7 @@ class BusResources:
                             seen[uri] = version
                             changed(uri)
                     for task in tasks:
-                        state = self._state(bus, task)
+                        state = self._state(bus, task, decider)
                         if state is not None and state != states[task]:
                             states[task] = state
                             task_changed(state)
@@ -129,9 +131,9 @@ class BusResources:
             finally:
                 waiter.close()
 
-    def _state(self, bus: BlockingBus, task: str) -> dict[str, Any] | None:
+    def _state(self, bus: BlockingBus, task: str, decider: str | None) -> dict[str, Any] | None:
         try:
-            return self._tasks.state(bus, task, asks=True)
+            return self._tasks.state(bus, task, asks=True, decider=decider)
         except LookupError:
             return None
 

@@ -26,8 +26,7 @@ INSTRUCTIONS = (
 class MCPServer:
     """The MCP server of one bus. ``open`` opens the bus, or raises why there is none.
 
-    ``tools`` limits the tools. ``operator`` is the person whose decisions a client's answers to approvals are; None:
-    they do not count. ``permit`` raises a fault for what a client may not do.
+    ``tools`` limits the tools. ``permit`` raises the error of a client that may not do what a request asks for.
 
     >>> server = MCPServer(lambda: open_bus(".agentbus"), tools=["send", "receive"])  # doctest: +SKIP
     """
@@ -37,17 +36,16 @@ class MCPServer:
         open: Callable[[], BlockingBus],
         *,
         tools: Iterable[str] = TOOLS,
-        operator: str | None = None,
         prime: Callable[[], str] | None = None,
         permit: Callable[[Context], None] = lambda context: None,
     ) -> None:
         self.buses = Buses(open)
-        tasks = BusTasks(self.buses, operator)
+        tasks = BusTasks(self.buses)
         self.dispatcher = Dispatcher(
             name="agentbus",
             version=__version__,
             instructions=INSTRUCTIONS,
-            tools=bus_tools(self.buses, tools, operator),
+            tools=bus_tools(self.buses, tools),
             resources=BusResources(self.buses, tasks, prime),
             tasks=tasks,
             permit=permit,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError
 from agentbus.mcp.dispatcher import Connection, Context, Dispatcher, internal_error
-from agentbus.mcp.protocol import INVALID_REQUEST, MAX_BYTES, Fault, Notification, Request, decode, encode
+from agentbus.mcp.protocol import BATCHES, INVALID_REQUEST, MAX_BYTES, Fault, Notification, Request, decode, encode
 from agentbus.sync.bus import Interrupted
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ class ClientGone(Exception):
 class StdioServer:
     """Serves one client over two pipes."""
 
-    def __init__(self, dispatcher: Dispatcher, identity: Any, *, input: int = 0, output: int = 1) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, identity: Any, *, decider: str | None = None, input: int = 0, output: int = 1
+    ) -> None:
         self._dispatcher = dispatcher
-        self._connection = Connection(identity)
+        self._connection = Connection(identity, decider=decider)
         self._input = input
         self._output = output
         self._calls: dict[int | str, Context] = {}
@@ -62,13 +64,46 @@ class StdioServer:
 
     def _handle(self, line: bytes | bytearray) -> None:
         try:
-            message = decode(line)
+            message = decode(line, batches=self._connection.version == BATCHES)
             if isinstance(message, Notification):
                 self._notice(message)
+            elif isinstance(message, list):
+                self._handle_batch(message)
             elif message is not None:
                 self._request(message)
         except Fault as fault:
             self._write(fault.response())
+
+    def _handle_batch(self, messages: list[Request | Notification | Fault]) -> None:
+        """Answer the requests of a batch one after the other, by one list of responses."""
+        responses: list[dict[str, Any]] = []
+        contexts: list[Context] = []
+        for message in messages:
+            if isinstance(message, Notification):
+                self._notice(message)
+            elif isinstance(message, Fault):
+                responses.append(message.response())
+            else:
+                try:
+                    contexts.append(self._open(message))
+                except Fault as fault:
+                    responses.append(fault.response())
+        if not any(self._dispatcher.may_wait(context.request) for context in contexts):
+            self._answer_batch(contexts, responses)
+        elif len(self._threads) < _MAX_WAITING:
+            self._spawn(lambda: self._answer_batch(contexts, responses))
+        else:
+            for context in contexts:
+                del self._calls[context.request.id]
+                responses.append(_too_many(context.request).response())
+            self._write(responses)
+
+    def _answer_batch(self, contexts: list[Context], responses: list[dict[str, Any]]) -> None:
+        with ExitStack() as taken:
+            for context in contexts:
+                self._answer(context, lambda request, answer: responses.append(answer), taken)
+            if responses:
+                self._write(responses)
 
     def _notice(self, message: Notification) -> None:
         if message.method == "notifications/cancelled":
@@ -77,36 +112,51 @@ class StdioServer:
             if context is not None:
                 context.cancellation.cancel()
 
-    def _request(self, request: Request) -> None:
+    def _open(self, request: Request) -> Context:
         if request.id in self._calls:
             raise Fault(INVALID_REQUEST, "the request with this id is being answered: use another id", id=request.id)
         context = self._dispatcher.open(request, self._connection, self._write, self._spawn)
         self._calls[request.id] = context
+        return context
+
+    def _request(self, request: Request) -> None:
+        context = self._open(request)
         if not self._dispatcher.may_wait(request):
             self._answer(context)
         elif len(self._threads) < _MAX_WAITING:
             self._spawn(lambda: self._answer(context))
         else:
             del self._calls[request.id]
-            raise Fault(INVALID_REQUEST, f"{_MAX_WAITING} calls are waiting already", id=request.id)
+            raise _too_many(request)
 
-    def _answer(self, context: Context) -> None:
+    def _answer(
+        self,
+        context: Context,
+        write: Callable[[Request, dict[str, Any]], None] | None = None,
+        taken: ExitStack | None = None,
+    ) -> None:
+        """Answer a request. Of a batch, the answer is added to others, and what it took is held until they are
+        written."""
         request = context.request
+        write = write or self._write_answer
         try:
             reply = self._dispatcher.answer(context)
-            with reply:
+            with ExitStack() as own:
+                own.push(reply)
                 if context.cancellation.cancelled:
                     raise Interrupted
-                self._write_answer(request, self._dispatcher.response(request, reply))
+                write(request, self._dispatcher.response(request, reply))
+                if taken is not None:
+                    taken.push(own.pop_all())
         except Interrupted:
             # Cancelled: the client waits for no answer.
             pass
         except Fault as fault:
-            self._write_answer(request, fault.response())
+            write(request, fault.response())
         except (ClientGone, MemoryError):
             raise
         except Exception as error:
-            self._write_answer(request, internal_error(error, request.id).response())
+            write(request, internal_error(error, request.id).response())
         finally:
             if self._calls.get(request.id) is context:
                 del self._calls[request.id]
@@ -147,7 +197,7 @@ class StdioServer:
         for thread in list(self._threads):
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _write(self, message: dict[str, Any]) -> None:
+    def _write(self, message: dict[str, Any] | list[dict[str, Any]]) -> None:
         """Write a message as one line, or raise ClientGone."""
         line = encode(message) + b"\n"
         if self._writing is None:
@@ -201,6 +251,10 @@ def lines(input: int) -> Iterator[bytes | bytearray | Fault]:
             if len(rest) > MAX_BYTES:
                 yield _too_long()
                 rest, skipping = bytearray(), True
+
+
+def _too_many(request: Request) -> Fault:
+    return Fault(INVALID_REQUEST, f"{_MAX_WAITING} calls are waiting already", id=request.id)
 
 
 def _too_long() -> Fault:

@@ -70,9 +70,11 @@ def _start(call: ToolCall, given: TaskArguments) -> Any:
         arguments = given.input
     elif given.input is not msgspec.UNSET:
         arguments = (given.input,)
-    me, bus = call.me, call.bus
-    started = bus.do(bus.tasks.start(given.workflow, *arguments, keywords=keywords, id=given.id, session=me.session))
-    me.called()
+    me, bus = None if call.operator is not None else call.me, call.bus
+    session = None if me is None else me.session
+    started = bus.do(bus.tasks.start(given.workflow, *arguments, keywords=keywords, id=given.id, session=session))
+    if me is not None:
+        me.called()
     return _answer(call, given, started)
 
 
@@ -112,7 +114,8 @@ def _list(call: ToolCall, given: TaskArguments) -> Any:
 
 def _stop(call: ToolCall, given: TaskArguments) -> Any:
     record = _record(call.bus, given.id)
-    stopped = call.bus.do(call.bus.tasks.stop(record.id, by=call.me.id, reason="stopped over MCP"))
+    by = call.me.id if call.operator is None else call.operator
+    stopped = call.bus.do(call.bus.tasks.stop(record.id, by=by, reason="stopped over MCP"))
     return _described(call.bus, stopped)
 
 
@@ -234,7 +237,7 @@ def message(record: TaskRecord) -> str:
 
 
 def detailed(
-    record: TaskRecord, approvals: Sequence[ApprovalRecord], operator: str | None, asks: bool
+    record: TaskRecord, approvals: Sequence[ApprovalRecord], decider: str | None, asks: bool
 ) -> dict[str, Any]:
     """Return a task with its result, or the input that it requires. ``asks``: the client asks its user."""
     found = brief(record)
@@ -250,7 +253,7 @@ def detailed(
         found["result"] = {**tool_result({"error": problem}), "isError": True}
     elif approvals and asks:
         found["status"] = "input_required"
-        found["inputRequests"] = {input_key(one): _question(one, operator) for one in approvals}
+        found["inputRequests"] = {input_key(one): _question(one, decider) for one in approvals}
     elif approvals:
         names = ", ".join(f"agentbus task approve {one.task} {one.key}" for one in approvals)
         found["statusMessage"] = f"waits for a person: {names}"
@@ -262,10 +265,10 @@ def input_key(approval: ApprovalRecord) -> str:
     return f"{approval.key}@{approval.created}.{approval.position}"
 
 
-def _question(approval: ApprovalRecord, operator: str | None) -> dict[str, Any]:
+def _question(approval: ApprovalRecord, decider: str | None) -> dict[str, Any]:
     value = msgspec.json.encode(approval.shown).decode()
     about = f"Task {approval.task} asks for approval {approval.key!r} of: {value[:_MAX_TEXT]}"
-    if operator is None:
+    if decider is None:
         schema: dict[str, Any] = {"type": "object", "properties": {}}
         command = f"agentbus task approve {approval.task} {approval.key}"
         about += f"\nDecide in a terminal: {command}, or reject. Answers here are not counted as a person's decision."
@@ -282,40 +285,40 @@ def _question(approval: ApprovalRecord, operator: str | None) -> dict[str, Any]:
 
 
 class BusTasks:
-    """The durable tasks of a bus. ``operator`` is the person whose decisions the client's answers are; None: they do
-    not count."""
+    """The durable tasks of a bus."""
 
-    def __init__(self, buses: Buses, operator: str | None = None) -> None:
+    def __init__(self, buses: Buses) -> None:
         self._buses = buses
-        self._operator = operator
 
     def get(self, context: Context, task: str) -> dict[str, Any]:
         with self._buses.borrow(context.cancellation) as bus:
-            return self.state(bus, task, asks="elicitation" in context.capabilities)
+            return self.state(bus, task, asks="elicitation" in context.capabilities, decider=context.connection.decider)
 
-    def state(self, bus: BlockingBus, task: str, *, asks: bool) -> dict[str, Any]:
+    def state(self, bus: BlockingBus, task: str, *, asks: bool, decider: str | None) -> dict[str, Any]:
         """Return a task as it is now; LookupError if there is none."""
         record = known_task(bus, task)
         asked = bus.do(bus.tasks.approvals(task)) if record.status not in TASK_ENDED else []
-        return detailed(record, asked, self._operator, asks)
+        return detailed(record, asked, decider, asks)
 
     def update(self, context: Context, task: str, responses: dict[str, Any]) -> None:
         """Decide the approvals that are answered, if answers count. Others are ignored: they are decided, or no
         question."""
+        decider = context.connection.decider
         with self._buses.borrow(context.cancellation) as bus:
             known_task(bus, task)
-            if self._operator is None:
+            if decider is None:
                 return
             for approval in bus.do(bus.tasks.approvals(task)):
                 decision, reason = _decision(responses.get(input_key(approval)))
                 if decision is not None:
                     decide = bus.tasks.approve if decision == "approve" else bus.tasks.reject
-                    bus.do(decide(task, approval.key, by=self._operator, reason=reason))
+                    bus.do(decide(task, approval.key, by=decider, reason=reason))
 
     def cancel(self, context: Context, task: str) -> None:
         with self._buses.borrow(context.cancellation) as bus:
             if known_task(bus, task).status not in TASK_ENDED:
-                bus.do(bus.tasks.stop(task, reason="cancelled by the MCP client"))
+                by = getattr(context.connection.identity, "operator", None)
+                bus.do(bus.tasks.stop(task, by=by, reason="cancelled by the MCP client"))
 
 
 def _decision(answer: object) -> tuple[str | None, str | None]:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from agentbus.errors import AgentBusError
-from agentbus.mcp.dispatcher import Context, Reply
+from agentbus.mcp.dispatcher import Context, Reply, error_content
 from agentbus.mcp.errors import InvalidArguments, ReservedScope, describe
 from agentbus.mcp.identity import SCOPE, Identity
 
 if TYPE_CHECKING:
+    from agentbus.api.sending import SendOptions
     from agentbus.mcp.buses import Buses
     from agentbus.operations.rows import Delivery
     from agentbus.sync.agent import BlockingAgent
@@ -42,10 +43,9 @@ class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ToolCall:
     """One call of a tool: the bus, the calling agent, and what the call holds until its result has arrived."""
 
-    def __init__(self, bus: BlockingBus, context: Context, stack: ExitStack, operator: str | None) -> None:
+    def __init__(self, bus: BlockingBus, context: Context, stack: ExitStack) -> None:
         self.bus = bus
         self.context = context
-        self.operator = operator
         self._stack = stack
         self.holds = False
 
@@ -53,6 +53,11 @@ class ToolCall:
     def identity(self) -> Identity:
         found: Identity = self.context.connection.identity
         return found
+
+    @property
+    def operator(self) -> str | None:
+        """The person in whose name a client that is no agent acts."""
+        return self.identity.operator
 
     @cached_property
     def me(self) -> BlockingAgent:
@@ -88,14 +93,12 @@ class BusTool:
         properties: dict[str, Any],
         arguments: type[Arguments],
         run: Callable[[ToolCall, Any], Any],
-        operator: str | None,
     ) -> None:
         self.name = name
         self._buses = buses
         self._description = description
         self._arguments = arguments
         self._run = run
-        self._operator = operator
         required = [field.name for field in msgspec.structs.fields(arguments) if field.required]
         self._schema: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
@@ -111,9 +114,9 @@ class BusTool:
         stack = ExitStack()
         try:
             with stack:
-                given = self._check(arguments)
+                given = check_arguments(self.name, self._arguments, arguments)
                 bus = stack.enter_context(self._buses.borrow(context.cancellation))
-                call = ToolCall(bus, context, stack, self._operator)
+                call = ToolCall(bus, context, stack)
                 result = tool_result(self._run(call, given))
                 if call.holds:
                     return Reply(result, stack.pop_all())
@@ -121,12 +124,14 @@ class BusTool:
             return error_result(error)
         return result
 
-    def _check(self, arguments: dict[str, Any]) -> Arguments:
-        try:
-            # Models write numbers as texts now and then.
-            return msgspec.convert(arguments, self._arguments, strict=False)
-        except msgspec.ValidationError as error:
-            raise InvalidArguments(tool=self.name, reason=str(error)) from None
+
+def check_arguments(tool: str, kind: type[Arguments], given: object) -> Arguments:
+    """Return the arguments of a tool, or raise the reason why they do not fit."""
+    try:
+        # Models write numbers as texts now and then.
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArguments(tool=tool, reason=str(error)) from None
 
 
 class TaskHandle(msgspec.Struct):
@@ -144,7 +149,7 @@ def tool_result(data: Any) -> dict[str, Any]:
 
 def error_result(error: AgentBusError) -> dict[str, Any]:
     """Return an error of the bus as the result of a tool."""
-    return {**tool_result({"error": describe(error)}), "isError": True}
+    return error_content(describe(error))
 
 
 def compact(values: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +237,11 @@ def send(call: ToolCall, given: Send) -> Any:
             to, given.type, given.payload, timeout=given.wait, priority=given.priority, message_id=given.id
         )
         return {"answer": shown(answer)}
-    receipt = call.me.send(to, given.type, given.payload, priority=given.priority, message_id=given.id)
+    options: SendOptions = {"priority": given.priority, "message_id": given.id}
+    if call.operator is not None:
+        receipt = call.bus.do(call.bus.messages.send(to, given.type, given.payload, by=call.operator, **options))
+    else:
+        receipt = call.me.send(to, given.type, given.payload, **options)
     duplicate = {"duplicate": True} if receipt.duplicate else {}
     return {"message_id": receipt.message_id, "delivered": receipt.delivered, **duplicate}
 
@@ -299,12 +308,19 @@ class StateArguments(Arguments, frozen=True):
     if_version: int | None = None
 
 
+READING = frozenset({"get", "list"})
+"""The actions of ``state`` that change nothing."""
+
+
 def state(call: ToolCall, given: StateArguments) -> Any:
     """Read or change shared entries."""
     if given.scope == SCOPE:
         raise ReservedScope(scope=SCOPE)
-    bus, me = call.bus, call.me
-    entries = me.state if given.scope is None else me.state_of(given.scope)
+    bus = call.bus
+    if given.scope is not None and (given.action in READING or call.operator is not None):
+        entries = bus.state(given.scope)
+    else:
+        entries = call.me.state if given.scope is None else call.me.state_of(given.scope)
     if given.action == "list":
         page = bus.do(entries.list(given.key, limit=_MAX_SHOWN))
         found = [{"key": one.key, "value": one.value, "version": one.version} for one in page.items]
@@ -468,12 +484,12 @@ def tool_definitions() -> dict[str, tuple[str, dict[str, Any], type[Arguments], 
 TOOLS = ("join", "send", "receive", "settle", "state", "report", "task")
 
 
-def bus_tools(buses: Buses, names: Iterable[str] = TOOLS, operator: str | None = None) -> list[BusTool]:
-    """Return the tools with these names. ``operator`` is the person whose decisions the client's answers are."""
+def bus_tools(buses: Buses, names: Iterable[str] = TOOLS) -> list[BusTool]:
+    """Return the tools with these names."""
     known = tool_definitions()
     wanted = set(names)
     return [
-        BusTool(buses, name, description, properties, arguments, run, operator)
+        BusTool(buses, name, description, properties, arguments, run)
         for name, (description, properties, arguments, run) in known.items()
         if name in wanted
     ]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -35,6 +36,8 @@ from agentbus.web.errors import (
 from agentbus.web.etags import etag_of, matches
 from agentbus.web.files import StaticFiles
 from agentbus.web.live import LiveHub
+from agentbus.web.mcp import MCP
+from agentbus.web.mcp import PATH as MCP_PATH
 from agentbus.web.openapi import STYLE, document, page
 from agentbus.web.rates import RateRing
 from agentbus.web.routes import ALONE, PREFIX, ROUTES, Route, Table
@@ -89,6 +92,8 @@ class Application:
         hosts: frozenset[str] = LOOPBACK,
         any_address: bool = False,
         max_streams: int = MAX_STREAMS,
+        mcp_decisions: bool = False,
+        prime: Callable[[], str] | None = None,
     ) -> None:
         self.bus = bus
         self.bus_id = bus_id
@@ -105,7 +110,8 @@ class Application:
         """Open streams by token."""
         self.live = LiveHub(bus)
         self.rates = RateRing(bus)
-        self._max_streams = max_streams
+        self.max_streams = max_streams
+        self.mcp = MCP(self, decisions=mcp_decisions, prime=prime)
         self._hosts = hosts
         self._any_address = any_address
         self._table = Table(ROUTES)
@@ -141,6 +147,8 @@ class Application:
         method = "GET" if request.method == "HEAD" else request.method
         if path.startswith(f"{PREFIX}/"):
             return await self._call_api(request, method, path.removeprefix(f"{PREFIX}/"))
+        if path == MCP_PATH:
+            return await self._call_mcp(request)
         if method != "GET":
             raise MethodNotAllowed(method=request.method, path=path[:200], allowed="GET, HEAD")
         if path == "":
@@ -251,9 +259,21 @@ class Application:
             for task in (gone, work, stop):
                 task.cancel()
 
+    async def _call_mcp(self, request: Request) -> Response:
+        """Answer a message of the Model Context Protocol. A browser's cookie is no identity here."""
+        if request.method != "POST":
+            raise MethodNotAllowed(method=request.method, path=MCP_PATH, allowed="POST")
+        if "authorization" not in request.headers:
+            raise Unauthorized(reason="no token")
+        caller, _ = await self._identify(request)
+        if caller is None:
+            raise Unauthorized(reason="no token")
+        body = await _read_body(request, max(self.bus._max_snapshot, self.bus._max_payload) + _SLACK)
+        return self.mcp.respond(request.headers, body, caller)
+
     async def _open_stream(self, route: Route, call: Call, arguments: dict[str, Any]) -> Response:
         token = call.caller.token
-        if self.streams[token] >= self._max_streams:
+        if self.streams[token] >= self.max_streams:
             raise TooManyStreams(open=self.streams[token])
         found: Events = await route.handler(call, **arguments)
         self.streams[token] += 1

@@ -135,6 +135,15 @@ class TooManyStreams(RequestRefused):
     http_status = 429
 
 
+class TooManyCalls(RequestRefused):
+    """The token has as many waiting calls as it may."""
+
+    code = "too_many_calls"
+    text = "this token has {open} waiting calls"
+    fix_text = "call again when one of them has returned"
+    http_status = 429
+
+
 class UnexpectedError(AgentBusError):
     """An error of the server that has no name. The log has its traceback."""
 

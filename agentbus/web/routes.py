@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from agentbus.web.access import Permission
 from agentbus.web.call import Created
-from agentbus.web.handlers import agents, events, live, maintenance, messages, sessions, sign_in, state, tasks
+from agentbus.web.handlers import agents, events, items, live, maintenance, messages, sessions, sign_in, state, tasks
 from agentbus.web.streams import Events
 
 PREFIX = "/api/v1"
@@ -177,6 +177,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/agents/{agent}/state/{key}", READ, agents.get_own_state),
     Route("PUT", "/agents/{agent}/state/{key}", AGENT, agents.set_own_state),
     Route("DELETE", "/agents/{agent}/state/{key}", AGENT, agents.delete_own_state),
+    Route("POST", "/agents/{agent}/state/{key}/increment", AGENT, agents.increment_own_state),
+    Route("POST", "/agents/{agent}/items/take", AGENT, items.take, waits=True),
+    Route("POST", "/agents/{agent}/items/finish", AGENT, items.finish),
+    Route("POST", "/agents/{agent}/items/fail", AGENT, items.fail),
+    Route("POST", "/agents/{agent}/items/release", AGENT, items.release),
     Route("POST", "/agents/{agent}/checkpoints", AGENT, agents.save_own_checkpoint, large=True),
     Route("POST", "/agents/{agent}/documents/{name}", AGENT, agents.save_own_document, large=True),
     # Messages
@@ -234,6 +239,7 @@ ROUTES: tuple[Route, ...] = (
     # Tasks
     Route("GET", "/approvals", READ, tasks.approvals),
     Route("GET", "/resumable-tasks", READ, tasks.resumable),
+    Route("GET", "/ready-tasks", READ, items.ready),
     Route("GET", "/task-statistics", READ, tasks.statistics),
     Route("GET", "/tasks", READ, tasks.list_tasks),
     Route("POST", "/tasks", OPERATE, tasks.start_task),

@@ -52,6 +52,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     allowed_hosts: tuple[str, ...] = ()
     monitor: bool = True
     max_streams: int = MAX_STREAMS
+    mcp_decisions: bool = False
 
     @property
     def is_loopback(self) -> bool:
@@ -75,8 +76,10 @@ async def serve(
     ready: Callable[[Ready], object],
     *,
     location: str = "",
+    prime: Callable[[], str] | None = None,
 ) -> None:
-    """Serve a bus until cancelled. ``operator`` is the person who holds the token of the server."""
+    """Serve a bus until cancelled. ``operator`` is the person who holds the token of the server; ``prime`` returns the
+    instructions for agents."""
     _check_base_path(settings.base_path)
     bus_id = await bus.read_id()
     access = Access(bus, bus_id, operator, Path(state_directory(bus_id)))
@@ -93,6 +96,8 @@ async def serve(
         hosts=_hosts(settings),
         any_address=not settings.is_loopback,
         max_streams=settings.max_streams,
+        mcp_decisions=settings.mcp_decisions,
+        prime=prime,
     )
     server = _Server(_config(app))
     async with AsyncExitStack() as stack:

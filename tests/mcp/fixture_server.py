@@ -385,6 +385,7 @@ class FixtureResources:
 
     def watch(
         self,
+        context: Context,
         uris: Sequence[str],
         tasks: Sequence[str],
         changed: Callable[[str], None],

@@ -38,9 +38,11 @@ class Caller:
     def __init__(self, engine: Engine, clock: FakeClock) -> None:
         self._url, self._clock = engine.url, clock
 
-    def client(self, capabilities: dict[str, Any], operator: str | None = None) -> Client:
-        server = MCPServer(lambda: open_bus(self._url, clock=self._clock), operator=operator)
-        return Client(server, SessionIdentity(None), capabilities)
+    def client(self, capabilities: dict[str, Any], decider: str | None = None) -> Client:
+        server = MCPServer(lambda: open_bus(self._url, clock=self._clock))
+        client = Client(server, SessionIdentity(None), capabilities)
+        client.connection.decider = decider
+        return client
 
     async def __call__(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
         return await asyncio.to_thread(lambda: call(*arguments, **options))
@@ -91,7 +93,7 @@ async def test_an_approval_is_input_that_only_a_person_gives(bus: agentbus.Bus, 
 
 
 async def test_answers_decide_where_the_setting_names_a_person(bus: agentbus.Bus, caller: Caller) -> None:
-    client = caller.client(EVERYTHING, operator="ada")
+    client = caller.client(EVERYTHING, decider="ada")
     task = await started(caller, client, "deploy", "v3")
     await run_tasks(bus)
     asked = await caller(client.ask, "tasks/get", taskId=task)

@@ -22,9 +22,7 @@ def serve(call: Call) -> int:
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
         raise Usage(reason=f"no tool {unknown[0]!r}", advice=f"tools: {', '.join(TOOLS)}")
-    server = MCPServer(
-        lambda: open_configured(call.settings), tools=names, operator=given.decisions_by, prime=_instructions
-    )
+    server = MCPServer(lambda: open_configured(call.settings), tools=names, prime=instructions)
     agent = call.settings.text("agent")
     if agent is not None:
         identity: FixedIdentity | SessionIdentity = FixedIdentity(agent, pid=os.getpid())
@@ -33,7 +31,7 @@ def serve(call: Call) -> int:
         identity = SessionIdentity(session, client_process(os.getppid()))
     try:
         with ending_cleanly():
-            StdioServer(server.dispatcher, identity).serve()
+            StdioServer(server.dispatcher, identity, decider=given.decisions_by).serve()
     finally:
         if isinstance(identity, SessionIdentity) and identity.current is not None:
             with suppress(AgentBusError), server.buses.borrow() as bus:
@@ -42,7 +40,8 @@ def serve(call: Call) -> int:
     return DONE
 
 
-def _instructions() -> str:
+def instructions() -> str:
+    """Return the text of the resource bus://prime."""
     from agentbus.cli.commands.prime import text
 
     return text("prime")

@@ -27,6 +27,7 @@ class NoExtra(InvalidInput):
 def serve(call: Call) -> int:
     """Serve the bus until Ctrl-C."""
     from agentbus.cli.async_runner import log_to_stderr, on_bus
+    from agentbus.cli.commands.mcp import instructions
 
     given = call.arguments
     web = _server_module()
@@ -37,6 +38,7 @@ def serve(call: Call) -> int:
         base_path=given.base_path.rstrip("/"),
         allowed_hosts=tuple(given.allowed_host or ()),
         monitor=not given.no_monitor,
+        mcp_decisions=given.mcp_decisions,
     )
     operator = _operator()
     location = location_of(call.settings["url"])
@@ -57,7 +59,7 @@ def serve(call: Call) -> int:
 
         log_to_stderr(call)
         web.log_to(logging.getLogger("agentbus").handlers[0])
-        await web.serve(bus, settings, operator, ready, location=location)
+        await web.serve(bus, settings, operator, ready, location=location, prime=instructions)
 
     on_bus(call, run)
     return 0
@@ -118,6 +120,11 @@ def _serve(parser: ArgumentParser) -> None:
     add("--base-path", default="", metavar="/PATH", help="path below which a proxy serves it")
     add("--allowed-host", action="append", metavar="NAME", help="name by which a proxy is reached; can be repeated")
     add("--no-monitor", action="store_true", help="do not run the monitor")
+    add(
+        "--mcp-decisions",
+        action="store_true",
+        help="count answers of MCP clients with an operator's token to approvals as that operator's decisions",
+    )
 
 
 def _create(parser: ArgumentParser) -> None:

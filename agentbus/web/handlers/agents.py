@@ -460,6 +460,12 @@ async def delete_own_state(call: Call, query: DeleteQuery) -> Existed:
     return Existed(await state.delete(call.names["key"], if_version=query.if_version))
 
 
+async def increment_own_state(call: Call, query: EpochQuery, body: IncrementBody) -> Sum:
+    """Add a number to an entry of the agent's own state. A missing entry counts as 0."""
+    state = (await call.visitor(query.epoch)).state()
+    return Sum(await state.increment(call.names["key"], body.by, ttl=body.ttl))
+
+
 async def save_own_checkpoint(call: Call, query: EpochQuery, body: CheckpointBody) -> Created | Checkpoint:
     """Save a checkpoint of the agent, to resume from."""
     visitor = await call.visitor(query.epoch)
