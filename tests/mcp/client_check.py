@@ -1,6 +1,8 @@
 """The official Python client against the server, in both eras and over both transports.
 
-Run by ``tests.mcp.conformance`` in an environment that has the package ``mcp``: ``client_check.py COMMAND URL``.
+Run by ``tests.mcp.conformance`` in an environment that has the package ``mcp``:
+``client_check.py COMMAND URL TOKEN TOKEN READER``, with the tokens of the agents ``http-auto`` and ``http-legacy``, and
+one that only reads.
 """
 
 from __future__ import annotations
@@ -36,25 +38,36 @@ async def call(client: Any, tool: str, **arguments: Any) -> Any:
     return json.loads(result.content[0].text)
 
 
-async def main(command: str, url: str) -> None:
+async def look(client: Any) -> None:
+    """Read a resource with a token that may not change anything."""
+    status = await client.read_resource("bus://status")
+    assert "http-auto" in status.contents[0].text, status
+    for tool, arguments in {"receive": {}, "task": {"action": "start", "workflow": "w"}}.items():
+        refused = await client.call_tool(tool, arguments)
+        assert refused.is_error, refused
+        assert '"forbidden"' in refused.content[0].text, refused
+
+
+async def main(command: str, url: str, *tokens: str) -> None:
     import httpx2 as httpx
     from mcp import Client, StdioServerParameters
     from mcp.client.streamable_http import streamable_http_client
 
     done = []
-    for mode in ("auto", "legacy"):
+    for mode, token in zip(("auto", "legacy"), tokens, strict=False):
         async with Client(StdioServerParameters(command=command, args=["mcp"]), mode=mode) as client:
             await talk(client, f"stdio-{mode}")
             done.append(f"stdio {client.protocol_version}")
-        headers = {"x-agent": f"http-{mode}"}
-        async with (
-            httpx.AsyncClient(headers=headers) as http,
-            Client(streamable_http_client(url, http_client=http), mode=mode) as client,
-        ):
-            await talk(client, f"http-{mode}")
-            done.append(f"HTTP {client.protocol_version}")
+        for secret, check in ((token, lambda one: talk(one, f"http-{mode}")), (tokens[-1], look)):  # noqa: B023
+            async with (
+                httpx.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, timeout=30) as http,
+                Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+            ):
+                await check(client)
+                version = client.protocol_version
+        done.append(f"HTTP {version}")
     print(", ".join(done))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    asyncio.run(main(*sys.argv[1:]))

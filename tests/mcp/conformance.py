@@ -80,28 +80,35 @@ def _conformance() -> str:
 
 
 def client(_: str) -> str:
-    """Have the official Python client talk in both eras over both transports."""
+    """Have the official Python client talk in both eras, over stdio and to ``agentbus serve``."""
     with bus() as directory, bus_server(directory) as url:
         program = str(ROOT / "tests" / "mcp" / "client_check.py")
-        done = run([str(PYTHON), program, COMMAND, url], directory)
+        tokens = [token(directory, f"agent:http-{mode}") for mode in ("auto", "legacy")]
+        done = run([str(PYTHON), program, COMMAND, url, *tokens, token(directory, "read")], directory)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
 
 def inspector(_: str) -> str:
-    """Have the Inspector list and call the tools."""
+    """Have the Inspector list and call the tools, over stdio and of ``agentbus serve``."""
     program = str(HOME / "node_modules" / ".bin" / "mcp-inspector")
-    with bus() as directory:
-        listed = node(program, "--cli", COMMAND, "mcp", "--method", "tools/list", directory=directory)
-        assert listed.returncode == 0, listed.stdout + listed.stderr
-        names = [tool["name"] for tool in json.loads(listed.stdout)["tools"]]
-        called = node(
-            program, "--cli", COMMAND, "mcp", "--method", "tools/call", "--tool-name", "join", "--tool-arg",
-            "name=inspector", directory=directory,
-        )  # fmt: skip
-        assert called.returncode == 0, called.stdout + called.stderr
-        assert json.loads(json.loads(called.stdout)["content"][0]["text"])["agent"] == "inspector", called.stdout
-    return f"lists {', '.join(names)}; calls join"
+    with bus() as directory, bus_server(directory) as url:
+        header = f"Authorization: Bearer {token(directory, 'agent:inspector-http')}"
+        servers = {
+            "inspector": [COMMAND, "mcp"],
+            "inspector-http": [url, "--transport", "http", "--header", header],
+        }
+        for name, server in servers.items():
+            listed = node(program, "--cli", *server, "--method", "tools/list", directory=directory)
+            assert listed.returncode == 0, listed.stdout + listed.stderr
+            names = [tool["name"] for tool in json.loads(listed.stdout)["tools"]]
+            called = node(
+                program, "--cli", *server, "--method", "tools/call", "--tool-name", "join", "--tool-arg",
+                f"name={name}", directory=directory,
+            )  # fmt: skip
+            assert called.returncode == 0, called.stdout + called.stderr
+            assert json.loads(json.loads(called.stdout)["content"][0]["text"])["agent"] == name, called.stdout
+    return f"lists {', '.join(names)}; calls join; over stdio and HTTP"
 
 
 # Processes
@@ -138,9 +145,27 @@ def fixture_server() -> Iterator[str]:
 
 @contextmanager
 def bus_server(directory: str) -> Iterator[str]:
-    """The MCP server of a bus over HTTP."""
-    with _server([str(ROOT / "tests" / "mcp" / "http_server.py"), directory], directory) as url:
-        yield url
+    """``/mcp`` of a real ``agentbus serve``."""
+    environment = {**os.environ, "XDG_STATE_HOME": directory}
+    process = subprocess.Popen(
+        [COMMAND, "serve", "--port", "0"], cwd=directory, env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().partition("#")[0]
+        assert url, "the server did not start"
+        yield f"{url}mcp"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def token(directory: str, role: str) -> str:
+    """Create a token of the bus in a directory."""
+    done = run([COMMAND, "token", "create", role], directory)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 @contextmanager

@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from agentbus.core import process_info
+from agentbus.mcp.endpoint import MCPEndpoint
+from agentbus.mcp.identity import FixedIdentity
 from agentbus.mcp.protocol import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -25,9 +29,18 @@ from agentbus.mcp.server import MCPServer
 from agentbus.operations.agent_identity import processes_of_host
 from agentbus.sync.bus import BlockingBus, open_bus
 from tests.mcp.conftest import TIMEOUT, content, with_meta
-from tests.mcp.http_server import application
 
 ACCEPT = "application/json, text/event-stream"
+
+
+def application(server: MCPServer) -> Starlette:
+    """Return an application that embeds the endpoint at ``/mcp``. The header ``X-Agent`` names the agent."""
+
+    async def identify(scope: Any) -> FixedIdentity:
+        names = [value.decode() for name, value in scope["headers"] if name == b"x-agent"]
+        return FixedIdentity(names[0] if names else None)
+
+    return Starlette(routes=[Route("/mcp", MCPEndpoint(server.dispatcher, identify))])
 
 
 class Site:
