@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from anyio import CapacityLimiter, to_thread
 from anyio.abc import TaskGroup
 
 from agentbus.errors import AgentBusError, BusClosed
-from agentbus.mcp.dispatcher import Connection, Context, Dispatcher, Reply, internal_error
+from agentbus.mcp.dispatcher import Connection, Context, Dispatcher, Reply
 from agentbus.mcp.errors import describe
 from agentbus.mcp.http import LOCAL_HOSTS, check_host, read_message
 from agentbus.mcp.protocol import INTERNAL_ERROR, INVALID_REQUEST, MAX_BYTES, Fault, Notification, Request, encode
@@ -217,9 +218,12 @@ class MCPEndpoint:
                 break
             except Fault as fault:
                 calls.outcome.append(fault)
-            except Exception as error:
-                log.exception("unexpected error in %s", context.request.method[:100])
-                calls.outcome.append(internal_error(error, context.request.id))
+            except Exception:
+                # As the HTTP API: the log has the details, the response only their number.
+                number = secrets.token_hex(4)
+                log.exception("unexpected error %s in %s", number, context.request.method[:100])
+                text = f"unexpected error {number}"
+                calls.outcome.append(Fault(INTERNAL_ERROR, text, status=500, id=context.request.id))
 
 
 class _Calls:

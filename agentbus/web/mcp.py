@@ -34,55 +34,55 @@ PATH = "/mcp"
 MAX_WAITING = 64
 """Calls that one token may have waiting, as over stdio."""
 
-_ANY = ("GET /identity",)
+_ANY = ("sign_in_identity",)
 """Of a request that shows nothing of the bus: any token."""
 
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     # Tools
     "join": (
-        "GET /agents", "POST /agents/{agent}/register", "POST /agents/{agent}/heartbeat",
-        "POST /agents/{agent}/membership", "POST /agents/{agent}/join", "POST /agents/{agent}/in-hand",
+        "agents_list_agents", "agents_register", "agents_heartbeat",
+        "agents_change_membership", "agents_join", "agents_in_hand",
     ),
-    "send": ("POST /agents/{agent}/send",),
-    "send as operator": ("POST /messages",),
-    "send, wait": ("POST /agents/{agent}/request",),
-    "send, reply_to": ("POST /agents/{agent}/reply",),
-    "receive": ("POST /agents/{agent}/receive",),
-    "receive, peek": ("POST /agents/{agent}/peek",),
-    "settle done": ("POST /agents/{agent}/ack",),
-    "settle retry": ("POST /agents/{agent}/nack",),
-    "settle reject": ("POST /agents/{agent}/reject",),
-    "settle extend": ("POST /agents/{agent}/extend",),
-    "state get": ("GET /state/{scope}/entries/{key}",),
-    "state list": ("GET /state/{scope}/entries",),
-    "state set": ("PUT /state/{scope}/entries/{key}",),
-    "state delete": ("DELETE /state/{scope}/entries/{key}",),
-    "state increment": ("POST /state/{scope}/entries/{key}/increment",),
-    "own state get": ("GET /agents/{agent}/state/{key}",),
-    "own state list": ("GET /state/{scope}/entries",),
-    "own state set": ("PUT /agents/{agent}/state/{key}",),
-    "own state delete": ("DELETE /agents/{agent}/state/{key}",),
-    "own state increment": ("POST /agents/{agent}/state/{key}/increment",),
-    "report": ("POST /agents/{agent}/heartbeat",),
-    "report progress": ("POST /agents/{agent}/progress",),
-    "report checkpoint": ("POST /agents/{agent}/checkpoints",),
-    "report tokens": ("POST /agents/{agent}/state/{key}/increment",),
-    "report busy": ("POST /agents/{agent}/busy",),
-    "report complete": ("POST /agents/{agent}/complete",),
-    "report fail": ("POST /agents/{agent}/fail",),
-    "task start": ("POST /tasks",),
-    "task show": ("GET /tasks/{task}",),
-    "task list": ("GET /tasks",),
-    "task wait": ("GET /tasks/{task}/result",),
-    "task stop": ("POST /tasks/{task}/stop",),
-    "task ready": ("GET /ready-tasks",),
-    "task take": ("POST /agents/{agent}/items/take",),
-    "task finish": ("POST /agents/{agent}/items/finish",),
+    "send": ("agents_send",),
+    "send as operator": ("messages_send",),
+    "send, wait": ("agents_request",),
+    "send, reply_to": ("agents_reply",),
+    "receive": ("agents_receive",),
+    "receive, peek": ("agents_peek",),
+    "settle done": ("agents_ack",),
+    "settle retry": ("agents_nack",),
+    "settle reject": ("agents_reject",),
+    "settle extend": ("agents_extend",),
+    "state get": ("state_get_entry",),
+    "state list": ("state_list_entries",),
+    "state set": ("state_set_entry",),
+    "state delete": ("state_delete_entry",),
+    "state increment": ("state_increment_entry",),
+    "own state get": ("agents_get_own_state",),
+    "own state list": ("state_list_entries",),
+    "own state set": ("agents_set_own_state",),
+    "own state delete": ("agents_delete_own_state",),
+    "own state increment": ("agents_increment_own_state",),
+    "report": ("agents_heartbeat",),
+    "report progress": ("agents_progress",),
+    "report checkpoint": ("agents_save_own_checkpoint",),
+    "report tokens": ("agents_increment_own_state",),
+    "report busy": ("agents_busy",),
+    "report complete": ("agents_complete",),
+    "report fail": ("agents_fail",),
+    "task start": ("tasks_start_task",),
+    "task show": ("tasks_get_task",),
+    "task list": ("tasks_list_tasks",),
+    "task wait": ("tasks_task_result",),
+    "task stop": ("tasks_stop",),
+    "task ready": ("items_ready",),
+    "task take": ("items_take",),
+    "task finish": ("items_finish",),
     # Resources
-    "bus://status": ("GET /overview",),
-    "bus://agents": ("GET /agents",),
-    "bus://inbox": ("GET /messages",),
-    "bus://task": ("GET /tasks/{task}",),
+    "bus://status": ("maintenance_overview",),
+    "bus://agents": ("agents_list_agents",),
+    "bus://inbox": ("messages_list_messages",),
+    "bus://task": ("tasks_get_task",),
     "bus://prime": _ANY,
     # Methods
     "initialize": _ANY,
@@ -91,14 +91,14 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "tools/list": _ANY,
     "resources/list": _ANY,
     "resources/templates/list": _ANY,
-    "subscriptions/listen": ("GET /live",),
-    "tasks/get": ("GET /tasks/{task}",),
-    "tasks/update": ("POST /tasks/{task}/approve", "POST /tasks/{task}/reject"),
-    "tasks/cancel": ("POST /tasks/{task}/stop",),
+    "subscriptions/listen": ("live_follow",),
+    "tasks/get": ("tasks_get_task",),
+    "tasks/update": ("tasks_approve", "tasks_reject"),
+    "tasks/cancel": ("tasks_stop",),
 }  # fmt: skip
-"""The routes that do the same as a request, by what it asks for."""
+"""The routes that do the same as a request, by what it asks for: their names, as the OpenAPI document has them."""
 
-_ROUTES = {f"{route.method} {route.path}": route for route in ROUTES}
+_ROUTES = {route.name: route for route in ROUTES}
 _RESOURCES = ("bus://status", "bus://agents", "bus://inbox", "bus://task", "bus://prime")
 
 

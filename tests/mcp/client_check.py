@@ -40,6 +40,8 @@ async def call(client: Any, tool: str, **arguments: Any) -> Any:
 
 async def look(client: Any) -> None:
     """Read a resource with a token that may not change anything."""
+    prime = await client.read_resource("bus://prime")
+    assert "agentbus" in prime.contents[0].text, prime
     status = await client.read_resource("bus://status")
     assert "http-auto" in status.contents[0].text, status
     for tool, arguments in {"receive": {}, "task": {"action": "start", "workflow": "w"}}.items():
@@ -58,12 +60,12 @@ async def main(command: str, url: str, *tokens: str) -> None:
         async with Client(StdioServerParameters(command=command, args=["mcp"]), mode=mode) as client:
             await talk(client, f"stdio-{mode}")
             done.append(f"stdio {client.protocol_version}")
-        for secret, check in ((token, lambda one: talk(one, f"http-{mode}")), (tokens[-1], look)):  # noqa: B023
+        for secret in (token, tokens[-1]):
             async with (
                 httpx.AsyncClient(headers={"Authorization": f"Bearer {secret}"}, timeout=30) as http,
                 Client(streamable_http_client(url, http_client=http), mode=mode) as client,
             ):
-                await check(client)
+                await (look(client) if secret == tokens[-1] else talk(client, f"http-{mode}"))
                 version = client.protocol_version
         done.append(f"HTTP {version}")
     print(", ".join(done))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from agentbus.mcp.protocol import INVALID_REQUEST, MAX_BYTES, PARSE_ERROR
 from agentbus.sync.bus import BlockingBus
@@ -99,6 +100,40 @@ def test_half_a_line_is_not_carried_out(start: Processes, local: BlockingBus) ->
     agent.write(json.dumps(request).encode())
     assert agent.end() == (0, b"")
     assert local.do(local.messages.list()).items == []
+
+
+def test_a_batch_is_answered_by_one_list_where_the_revision_has_batches(start: Processes) -> None:
+    def call(id: int, tool: str, **arguments: Any) -> dict[str, Any]:
+        params = {"name": tool, "arguments": arguments}
+        return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+
+    process = start()
+    batch = [
+        call(11, "join", name="a"), call(12, "send", to="a", payload="x"), call(13, "receive", wait=5), 7,
+        {"jsonrpc": "2.0", "method": "notifications/initialized"}, call(11, "join", name="a"),
+    ]  # fmt: skip
+    for version, accepted in {"2025-06-18": False, "2025-03-26": True}.items():
+        opening = {"protocolVersion": version, "capabilities": {}}
+        process.write(
+            json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}).encode() + b"\n"
+        )
+        assert process.next()["result"]["protocolVersion"] == version
+        process.write(json.dumps(batch).encode() + b"\n")
+        if not accepted:
+            assert process.next()["error"]["code"] == -32600
+    answers: Any = process.next()
+    assert sorted(str(one.get("id")) for one in answers) == ["11", "11", "12", "13", "None"]
+    found = {one["id"]: content(one["result"]) for one in answers if "result" in one}
+    assert found[13]["messages"][0]["payload"] == "x"
+    assert sum("error" in one for one in answers) == 2, "no object, and an id in use"
+    assert process.call("settle", lease=found[13]["messages"][0]["lease"], outcome="done")["status"] == "acked"
+    # The last one waits: cancelling it keeps nothing of the batch from being answered.
+    process.write(json.dumps([call(21, "send", to="a", payload="y"), call(22, "receive"), call(23, "receive", wait=50)])
+                  .encode() + b"\n")  # fmt: skip
+    process.write(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 23}})
+                  .encode() + b"\n")  # fmt: skip
+    answers = process.next()
+    assert {one["id"] for one in answers} == {21, 22}
 
 
 def test_an_id_in_use_is_refused(start: Processes) -> None:
