@@ -193,6 +193,17 @@ async def test_a_subscription_reports_mail_and_tasks(client: Client, bus: Bus, t
             found = (await stream.next())["data"]
         assert json.loads(found["params"]["result"]["content"][0]["text"]) == "live"
 
+    async def read(uri: str) -> Any:
+        answer = await listener.ask("resources/read", uri=uri)
+        (content,) = answer.json["result"]["contents"]
+        assert (content["uri"], content["mimeType"]) == (uri, "application/json")
+        return json.loads(content["text"])
+
+    assert [one["payload"] for one in (await read("bus://inbox/a"))["waiting"]] == [1]
+    assert [one["id"] for one in (await read("bus://agents"))["agents"]] == ["a"]
+    assert (await read("bus://task/t"))["task"]["result"] == "live"
+    assert await read("bus://status") == (await client.get("overview")).json
+
 
 @pytest.mark.one_engine
 async def test_only_an_operator_decides_and_only_where_the_setting_says_so(bus: Bus, token: Tokens) -> None:

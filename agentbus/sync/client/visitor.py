@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentbus.operations.rows import Delivery
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint
+    from agentbus.sync.client.items import Items
     from agentbus.sync.client.state import State
 
 
@@ -165,6 +166,14 @@ class Visitor(Wrapper[api.Visitor], wraps=api.Visitor):
         >>> visitor.document("plan", {"phases": 3})                             # doctest: +SKIP
         """
         return self._call(self._inner.document, name, value, session=session, keep=keep)
+
+    @property
+    def items(self) -> Items:
+        """The work items that it takes from the list that all agents share.
+
+        >>> item = visitor.items.take(workflow="review", timeout=30)            # doctest: +SKIP
+        """
+        return cast("Items", self._wrap(self._inner.items))
 
     def join(self, session: str) -> str | None:
         """Take part in a session from now on, in the same incarnation; return the open session that it left.
