@@ -145,18 +145,29 @@ class PostgresStore:
 
 def copy_bus(template: Path, directory: Path) -> None:
     """Copy the directory of a closed bus, and give the copy an identity of its own: another text of the same length."""
-    shutil.copytree(template, directory, copy_function=copy_file)
-    database = directory / "bus.db"
-    content = database.read_bytes()
-    database.write_bytes(content.replace(_identity(template / "bus.db"), uuid.uuid4().hex[:16].encode()))
+    before, after = _database(template / "bus.db")
+    shutil.copytree(template, directory, ignore=_without_database, copy_function=copy_file)
+    with open(directory / "bus.db", "wb", opener=_private) as file:
+        file.writelines((before, uuid.uuid4().hex[:16].encode(), after))
+
+
+def _without_database(_: str, names: list[str]) -> list[str]:
+    assert "bus.db-wal" not in names
+    return ["bus.db"]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @cache
-def _identity(database: Path) -> bytes:
+def _database(database: Path) -> tuple[bytes, bytes]:
+    """Return what is before and behind the identity of a bus in its database."""
     with closing(sqlite3.connect(database)) as connection:
         ((identity,),) = connection.execute("SELECT value FROM meta WHERE key = 'bus'").fetchall()
-    assert database.read_bytes().count(identity.encode()) == 1
-    return bytes(identity, "ascii")
+    assert database.stat().st_mode & 0o777 == 0o600
+    before, after = database.read_bytes().split(identity.encode())
+    return before, after
 
 
 def copy_file(source: str, target: str) -> None:

@@ -43,6 +43,8 @@ _PRAGMAS = (
     "PRAGMA cache_size = -16000",
 )
 _JSON_IS_INNOCUOUS = "SELECT 1 FROM pragma_function_list WHERE name = 'json_valid' AND flags & 0x200000"
+_innocuous: list[bool] = []
+"""The answer to that query, once it was asked."""
 
 
 def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
@@ -262,14 +264,21 @@ def _connect(home: Home, busy: float, options: str = "") -> sqlite3.Connection:
     try:
         for pragma in _PRAGMAS:
             connection.execute(pragma)
-        # Older SQLite (such as 3.40) does not mark json_valid as innocuous, and then refuses the CHECK constraints.
-        if connection.execute(_JSON_IS_INNOCUOUS).fetchone():
+        if _json_is_innocuous(connection):
             connection.execute("PRAGMA trusted_schema = OFF")
     except (sqlite3.Error, UnicodeDecodeError) as error:
         problem = translate_error(error, home)
         connection.close()
         raise problem from error
     return connection
+
+
+def _json_is_innocuous(connection: sqlite3.Connection) -> bool:
+    """Return False if SQLite is older (such as 3.40) and does not mark json_valid as innocuous: it would then refuse
+    the CHECK constraints. Asked once: it is a property of the library, and a query over all of its functions."""
+    if not _innocuous:
+        _innocuous.append(connection.execute(_JSON_IS_INNOCUOUS).fetchone() is not None)
+    return _innocuous[0]
 
 
 def bind(query: Query) -> list[Any]:
