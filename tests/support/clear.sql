@@ -1,42 +1,44 @@
--- Empty the bus in a schema, without triggers and foreign keys, in whatever order; whether that was done.
-CREATE FUNCTION pg_temp.clear(schema text) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Make a function that empties the bus in a schema and returns whether that was done. Its statements are its own, so that
+-- they are planned once. The connection disables triggers and foreign keys: to do so discards all plans.
+CREATE FUNCTION pg_temp.make_clear(schema text) RETURNS void LANGUAGE plpgsql AS $make$
 DECLARE
-    name text;
-    held boolean;
-    bytes bigint;
+    tables text[];
+    sequences text[];
 BEGIN
-    PERFORM set_config('search_path', quote_ident(schema), true);
-    PERFORM set_config('session_replication_role', 'replica', true);
-    EXECUTE $sql$ SELECT EXISTS (SELECT 1 FROM processes WHERE status = 'live') $sql$ INTO held;
-    IF held THEN
-        -- While a process has the bus open, its heartbeat could write into the bus of the next test.
-        RETURN false;
-    END IF;
-    SELECT sum(pg_relation_size(oid)) INTO bytes FROM pg_class
-    WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace;
-    IF bytes > 500000 THEN
-        -- What is deleted still takes room, and some tests look at how much there is.
-        SELECT string_agg(quote_ident(relname), ', ') INTO name FROM pg_class
-        WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
-            AND relname NOT IN ('migrations', 'counters', 'vocabulary', 'meta');
-        EXECUTE 'TRUNCATE ' || name;
-    END IF;
-    FOR name IN SELECT relname FROM pg_class
-        WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace
-            AND relname NOT IN ('migrations', 'counters', 'vocabulary', 'meta')
-    LOOP
-        EXECUTE format('DELETE FROM %I', name);
-    END LOOP;
-    EXECUTE $sql$ DELETE FROM meta WHERE key <> 'bus' $sql$;
-    EXECUTE $sql$ UPDATE meta SET value = left(replace(gen_random_uuid()::text, '-', ''), 16) $sql$;
-    EXECUTE 'DELETE FROM vocabulary WHERE builtin = 0';
-    EXECUTE $sql$ DELETE FROM counters WHERE name NOT IN ('message', 'change', 'directory') $sql$;
-    EXECUTE 'UPDATE counters SET value = 0';
-    FOR name IN SELECT relname FROM pg_class
-        WHERE relkind = 'S' AND relnamespace = current_schema()::regnamespace
-    LOOP
-        PERFORM setval(name::regclass, 1, false);
-    END LOOP;
-    RETURN true;
+    SELECT array_agg(format('%I.%I', schema, relname)) INTO tables FROM pg_class
+    WHERE relkind = 'r' AND relnamespace = schema::regnamespace
+        AND relname NOT IN ('migrations', 'counters', 'vocabulary', 'meta');
+    SELECT array_agg(format('%I.%I', schema, relname)) INTO sequences FROM pg_class
+    WHERE relkind = 'S' AND relnamespace = schema::regnamespace;
+    EXECUTE format(
+        $function$
+            CREATE FUNCTION pg_temp.%I() RETURNS boolean LANGUAGE plpgsql AS $body$
+            DECLARE
+                bytes bigint;
+            BEGIN
+                -- While a process has the bus open, its heartbeat could write into the bus of the next test.
+                IF EXISTS (SELECT 1 FROM %2$I.processes WHERE status = 'live') THEN
+                    RETURN false;
+                END IF;
+                SELECT sum(pg_relation_size(one)) INTO bytes FROM unnest(%3$L::regclass[]) AS one;
+                IF bytes > 500000 THEN
+                    -- What is deleted still takes room, and some tests look at how much there is.
+                    TRUNCATE %4$s;
+                ELSE
+                    %5$s
+                END IF;
+                DELETE FROM %2$I.meta WHERE key <> 'bus';
+                UPDATE %2$I.meta SET value = left(replace(gen_random_uuid()::text, '-', ''), 16);
+                DELETE FROM %2$I.vocabulary WHERE builtin = 0;
+                DELETE FROM %2$I.counters WHERE name NOT IN ('message', 'change', 'directory');
+                UPDATE %2$I.counters SET value = 0;
+                PERFORM setval(one, 1, false) FROM unnest(%6$L::regclass[]) AS one;
+                RETURN true;
+            END
+            $body$
+        $function$,
+        'clear_' || schema, schema, tables, array_to_string(tables, ', '),
+        'DELETE FROM ' || array_to_string(tables, '; DELETE FROM ') || ';', sequences
+    );
 END
-$$
+$make$

@@ -233,6 +233,8 @@ class Schemas:
         self._made = 0
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
+        self._clearable: set[str] = set()
+        """Schemas for which the connection has a function that clears them."""
 
     def take(self) -> str:
         """The name of a schema with an empty bus in it."""
@@ -266,9 +268,14 @@ class Schemas:
         import asyncpg
 
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(self.url, server_settings={"lock_timeout": "2000"})
+            settings = {"lock_timeout": "2000", "session_replication_role": "replica"}
+            self._connection = await asyncpg.connect(self.url, server_settings=settings)
             await self._connection.execute(Path(__file__).with_name("clear.sql").read_text(encoding="utf-8"))
+            self._clearable.clear()
         try:
-            return bool(await self._connection.fetchval("SELECT pg_temp.clear($1)", name))
+            if name not in self._clearable:
+                await self._connection.fetchval("SELECT pg_temp.make_clear($1)", name)
+                self._clearable.add(name)
+            return bool(await self._connection.fetchval(f"SELECT pg_temp.clear_{name}()"))
         except asyncpg.PostgresError:
             return False
