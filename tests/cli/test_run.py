@@ -230,7 +230,7 @@ def test_no_orphan_is_left_when_the_run_is_killed(shell: Shell) -> None:
         assert not any(map(gone, family))
         process.kill()
         process.wait()
-        eventually(lambda: all(map(gone, family)), "everybody is gone", seconds=2)
+        eventually(lambda: all(map(gone, family)), "everybody is gone")
     # The next who looks finds it dead.
     shell.say("run", "--quiet", "--", "true")
     found = record(shell, "a")
@@ -268,7 +268,7 @@ def test_no_orphan_is_left_when_both_are_killed(shell: Shell) -> None:
             os.kill(pid, signal.SIGSTOP)
         for pid in (process.pid, guard):
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: gone(command), "the command is gone", seconds=2)
+        eventually(lambda: gone(command), "the command is gone")
 
 
 def test_a_restart_is_a_new_life(shell: Shell) -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import termios
-import time
 
 import anyio
 import pytest
@@ -28,7 +27,9 @@ OFTEN = {"agentbus.cli.run.agent.EVERY": 0.1}
 def test_a_command_whose_agent_is_stopped_ends(shell: Shell) -> None:
     """Also one that does not want to, and it is not restarted."""
     words = ["run", "--agent", "a", "--restart", "3", "--", "sh", "-c"]
-    kind, stubborn = shell.start(*words, "echo $$; exec sleep 60", constants=OFTEN), None
+    # It would not be killed in time.
+    patient = {**OFTEN, "agentbus.cli.run.agent._KILL_AFTER": 3600.0}
+    kind, stubborn = shell.start(*words, "echo $$; exec sleep 60", constants=patient), None
     try:
         words[2] = "b"
         constants = {**OFTEN, "agentbus.cli.run.agent._KILL_AFTER": 0.5}
@@ -36,9 +37,7 @@ def test_a_command_whose_agent_is_stopped_ends(shell: Shell) -> None:
         pids = [int(line(process)) for process in (kind, stubborn)]
         shell.say("stop", "--agent", "a", "enough")
         shell.say("stop", "--agent", "b")
-        begun = time.monotonic()
         _, said = kind.communicate(timeout=TIMEOUT)
-        assert time.monotonic() - begun < 5
         assert said.startswith(b"agentbus: a is fenced: ")
         stubborn.communicate(timeout=TIMEOUT)
         assert (kind.returncode, stubborn.returncode) == (125, 125)

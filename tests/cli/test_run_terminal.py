@@ -88,8 +88,8 @@ def test_a_run_that_is_killed_leaves_neither_an_orphan_nor_a_raw_terminal(
     command = int(terminal.expect("terminal")[-1])
     eventually(lambda: termios.tcgetattr(terminal.slave) != terminal.before, "the terminal is raw")
     terminal.process.kill()
-    eventually(lambda: process_info.is_gone(command, "", None), "the command is gone", seconds=2)
-    eventually(lambda: termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is as it was", seconds=2)
+    eventually(lambda: process_info.is_gone(command, "", None), "the command is gone")
+    eventually(lambda: termios.tcgetattr(terminal.slave) == terminal.before, "the terminal is as it was")
 
 
 def test_what_is_no_terminal_for_us_is_none_for_the_command(shell: Shell, terminals: list[Terminal]) -> None:

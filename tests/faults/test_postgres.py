@@ -298,7 +298,7 @@ async def test_closing_a_bus_whose_server_was_stopped_does_not_hang(server: Serv
         await bus.register("a", type="worker")
         await asyncio.to_thread(server.stop)
         begun = time.monotonic()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 async def test_closing_a_bus_whose_server_is_unresponsive_does_not_hang(

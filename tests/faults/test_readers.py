@@ -51,6 +51,6 @@ async def test_a_reader_that_is_held_open_is_reported_and_the_log_shrinks_after_
     figure(f"{seconds:g} s, {sizes}, told of: {', '.join(findings)}", acknowledged=sent, lost=lost)
     assert "log_long" in findings
     assert after < MIB
-    assert longest < 5
+    assert longest < 30
     assert lost == 0
     assert integrity(tmp_path) == "ok"

@@ -73,11 +73,10 @@ async def test_point_reads_continue_while_another_process_holds_the_lock(short: 
         await asyncio.to_thread(holder.expect, "held")
         writing = asyncio.create_task(a.state.set("k", 2))
         took = await looks()
+        # No read waited for the lock: it is held until all have finished.
         assert not writing.done()
         holder.tell("let go")
         await writing
         assert await a.state.get("k") == 2
         holder.finish()
     print(f"2,000 looks in {took:.3f} s while another process held the lock, in {free:.3f} s while none did")
-    # However busy the machine is: no read waits for the lock, which is held until all have finished.
-    assert took < 10 * free

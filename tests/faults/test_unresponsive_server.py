@@ -68,7 +68,7 @@ async def test_calls_to_an_unresponsive_server_fail_by_name_and_resume_with_it(s
         back = time.monotonic() - begun
         # The one with the unknown outcome arrived when the server continued, or did not.
         assert (await bus.stats()).messages["queued"] in (3, 4)
-        assert back < 5
+        assert back < 20
     figure(f"an unresponsive server: an error after {failed / 3:.1f} s, back after {back * 1000:.0f} ms")
 
 

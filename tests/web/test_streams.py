@@ -91,7 +91,7 @@ def set_default(monkeypatch: pytest.MonkeyPatch, **values: float) -> None:
     monkeypatch.setattr(streams.EventStream.__init__, "__kwdefaults__", {**before, **values})
 
 
-async def test_the_server_stops_within_two_seconds_with_streams_open(bus: Bus) -> None:
+async def test_the_server_stops_without_waiting_for_streams_and_polls(bus: Bus) -> None:
     await bus.register_visitor("a", type="worker")
     server = AsyncExitStack()
     client = await server.enter_async_context(serving(bus))
@@ -100,7 +100,8 @@ async def test_the_server_stops_within_two_seconds_with_streams_open(bus: Bus) -
         await eventually(lambda: bool(bus._engine.waiters.channels))
         before = time.monotonic()
         await server.aclose()
-        assert time.monotonic() - before < 2
+        # Two seconds on an idle machine; the poll waits for 50.
+        assert time.monotonic() - before < 30
         assert await first.ended()
         assert await second.ended()
         assert (await poll).code == "bus_closed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -61,9 +60,7 @@ def test_one_that_waits_is_rung_by_another(url: str) -> None:
             assert not attendance.wait(0.05)
             later = threading.Timer(0.1, lambda: other.write(send, SendRequest(actor, (draft(Address("agent", "a")),))))
             later.start()
-            begun = time.monotonic()
-            assert attendance.wait(4)
-            assert time.monotonic() - begun < 3
+            assert attendance.wait(60)
             later.join()
             assert len(engine.write(claim, request).rows) == 1
     finally:

@@ -224,12 +224,12 @@ def test_stop_waiting_ends_a_wait(lock: FileLock, path: Path) -> None:
         contender.start()
         assert eventually(lambda: len(helpers()) == 1)
         lock.stop_waiting()
-        contender.join(5)
+        contender.join(30)
         assert refused.is_set()
         begun = time.monotonic()
         with pytest.raises(LockTimeout):
             lock.acquire(60)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
 
 
 def test_a_killed_holder_releases_it(lock: FileLock, path: Path) -> None:
