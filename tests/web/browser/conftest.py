@@ -28,9 +28,9 @@ def find_browser() -> str | None:
     return os.environ.get("AGENTBUS_BROWSER") or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """A browser for the tests of a module."""
+@pytest.fixture(scope="package")
+async def browser(anyio_backend: str) -> AsyncIterator[Browser]:
+    """A browser for all of these tests: to start one takes as long as a test."""
     path = find_browser()
     if path is None:
         pytest.skip("no Chromium is installed (apt-get install chromium, or set AGENTBUS_BROWSER)")

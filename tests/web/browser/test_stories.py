@@ -46,6 +46,7 @@ async def release(task: Task, version: str) -> str:
     return f"{version} {verdict.reason or 'released'}" if verdict.approved else f"not {version}: {verdict.reason}"
 
 
+@pytest.mark.one_engine
 async def test_approve_and_reject_by_keyboard_and_the_worker_continues(real_bus: Bus, visiting: Visiting) -> None:
     for version in ("one", "two"):
         await real_bus.tasks.start(release, version, id=version)
