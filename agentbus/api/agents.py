@@ -78,7 +78,13 @@ class AgentOptions(MemberOptions, total=False):
 
 
 def registration(
-    limit: int, id: str, type: str, process: int | None, options: AgentOptions, kind: str = "resident"
+    limit: int,
+    id: str,
+    type: str,
+    process: int | None,
+    options: AgentOptions,
+    kind: str = "resident",
+    by: str | None = None,
 ) -> RegisterRequest:
     """Check the arguments of a registration. ``limit``: bytes of metadata, at most."""
     about: dict[str, Any] = {**options}
@@ -96,6 +102,7 @@ def registration(
         address_names(pools, "pool"),
         address_names(topics, "topic"),
         takeover,
+        by=name_or_none(by, "operator"),
     )
 
 

@@ -314,14 +314,21 @@ class Bus:
         return agent
 
     async def register_visitor(
-        self, id: str, *, type: str, lease: float = VISITOR_LEASE, **options: Unpack[AgentOptions]
+        self,
+        id: str,
+        *,
+        type: str,
+        lease: float = VISITOR_LEASE,
+        by: str | None = None,
+        **options: Unpack[AgentOptions],
     ) -> Visitor:
         """Register a visiting agent: a program elsewhere that calls now and then. Each call is its heartbeat. The
-        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call.
+        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call. The
+        audit log shows the operator ``by`` instead of the agent.
 
         >>> visitor = await bus.register_visitor("planner-1", type="planner")         # doctest: +SKIP
         """
-        request = registration(self._max_payload, id, type, None, options, kind="visiting")
+        request = registration(self._max_payload, id, type, None, options, kind="visiting", by=by)
         found = await register_agent(self._engine, request)
         return Visitor(self, found, found.epoch, lease=lease, visited=True)
 

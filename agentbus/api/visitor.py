@@ -30,6 +30,7 @@ from agentbus.core.validation import (
     check_scope,
     check_seconds,
     check_text,
+    name_or_none,
 )
 from agentbus.errors import AgentBusError, DamagedPayload
 from agentbus.operations.agent_identity import Registration, VisitRequest, visit
@@ -397,29 +398,31 @@ class Visitor:
         await self._engine.write(unit, UnitRequest(parts))
         self._visited = True
 
-    async def complete(self) -> None:
-        """Mark the agent completed: the work is done.
+    async def complete(self, *, by: str | None = None) -> None:
+        """Mark the agent completed: the work is done. The audit log shows the operator ``by`` instead of the agent.
 
         >>> await visitor.complete()                                                  # doctest: +SKIP
         """
-        await self._end("completed", None)
+        await self._end("completed", None, by)
 
-    async def fail(self, error: str) -> None:
-        """Mark the agent failed: the work cannot be done. Its parent is notified.
+    async def fail(self, error: str, *, by: str | None = None) -> None:
+        """Mark the agent failed: the work cannot be done. Its parent is notified. The audit log shows the operator
+        ``by`` instead of the agent.
 
         >>> await visitor.fail("the tests cannot be made to pass")                    # doctest: +SKIP
         """
-        await self._end("failed", check_text(error, "error"))
+        await self._end("failed", check_text(error, "error"), by)
 
-    async def stop(self, reason: str | None = None) -> None:
-        """Mark the agent stopped, though the work is not done.
+    async def stop(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Mark the agent stopped, though the work is not done. The audit log shows the operator ``by`` instead of the
+        agent.
 
         >>> await visitor.stop("out of budget")                                       # doctest: +SKIP
         """
-        await self._end("stopped", None if reason is None else check_text(reason, "reason"))
+        await self._end("stopped", None if reason is None else check_text(reason, "reason"), by)
 
-    async def _end(self, status: str, error: str | None) -> None:
-        await self._write(finish, EndRequest(self._actor, status, error))
+    async def _end(self, status: str, error: str | None, by: str | None) -> None:
+        await self._write(finish, EndRequest(self._actor, status, error, by=name_or_none(by, "operator")))
 
     # As ``Agent`` has them, for the functions that both share
 

@@ -49,6 +49,8 @@ class RegisterRequest(msgspec.Struct, frozen=True):
     topics: tuple[str, ...] = ()
     takeover: bool = False
     within: int | None = None
+    by: str | None = None
+    """The operator who registers it, None for the agent itself."""
 
     @property
     def alive(self) -> bool:
@@ -67,6 +69,8 @@ class EndRequest(msgspec.Struct, frozen=True):
     status: str
     error: str | None = None
     on_purpose: bool = False
+    by: str | None = None
+    """The operator who ends it, None for the agent itself."""
 
 
 class ProgressRequest(msgspec.Struct, frozen=True):
@@ -120,7 +124,7 @@ def register(request: RegisterRequest, now: Now) -> Op[Outcome[Registration]]:
 
 @operation(durable=True)
 def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
-    """End agents on their own request."""
+    """End agents on their own request, or on that of an operator."""
     if len({request.actor for request in requests}) < len(requests):
         # Of two requests to end one incarnation, the second is fenced.
         raise CannotBatch
@@ -128,7 +132,7 @@ def finish(requests: Sequence[EndRequest], now: Now) -> Op[list[Outcome[None]]]:
     for request in requests:
         if request.actor not in refused:
             agent = request.actor.agent
-            yield from end([agent], request.status, request.error, agent, now)
+            yield from end([agent], request.status, request.error, request.by or agent, now)
             if request.on_purpose:
                 yield Query("agent_dismiss", (agent,))
     return [refused.get(request.actor) for request in requests]
@@ -273,7 +277,7 @@ def _register(request: RegisterRequest, now: Now) -> Op[Registration]:
     facts: dict[str, Any] = {"epoch": registration.epoch, "type": request.type, "before": was}
     if left is not None:
         facts["left"] = left[0]
-    yield from record([event(now.wall, kind, ("agent", request.agent), request.agent, **facts)])
+    yield from record([event(now.wall, kind, ("agent", request.agent), request.by or request.agent, **facts)])
     return registration
 
 

@@ -33,7 +33,8 @@ OWNER = "owner"
 COOKIE_PREFIX = "agentbus-"
 SESSION_LIFETIME = 30 * 24 * 3600
 """Seconds for which a browser stays logged in."""
-_MAX_SESSIONS = 200
+MAX_SESSIONS = 50
+"""Sessions of browsers that one token may have."""
 _MAX_BYTES = 4096
 
 
@@ -170,7 +171,7 @@ class Access:
         caller = await self._holder(hash)
         id = secrets.token_urlsafe(32)
         session = Session(caller.token, hash, time.time() + SESSION_LIFETIME)
-        self._forget_old_sessions()
+        self._forget_old_sessions(session)
         _write_private(self._sessions / hash_secret(id), msgspec.json.encode(session))
         return caller, id
 
@@ -186,12 +187,19 @@ class Access:
             return None
         return found if found.expires > time.time() else None
 
-    def _forget_old_sessions(self) -> None:
-        """Delete the oldest sessions, so that their number is bounded."""
-        with suppress(OSError):
-            found = sorted(self._sessions.iterdir(), key=lambda path: path.stat().st_mtime)
-            for path in found[: max(0, len(found) - _MAX_SESSIONS + 1)]:
-                path.unlink(missing_ok=True)
+    def _forget_old_sessions(self, new: Session) -> None:
+        """Delete the sessions that have ended, and the oldest of the same token, so that their number is bounded: a
+        token cannot log out the browsers of others."""
+        same: list[tuple[float, Path]] = []
+        for path in self._sessions.iterdir():
+            with suppress(OSError, msgspec.DecodeError):
+                session = msgspec.json.decode(_read_private(path), type=Session)
+                if session.expires <= time.time():
+                    path.unlink(missing_ok=True)
+                elif session.hash == new.hash:
+                    same.append((session.expires, path))
+        for _, path in sorted(same)[: max(0, len(same) - MAX_SESSIONS + 1)]:
+            path.unlink(missing_ok=True)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -61,6 +62,8 @@ MAX_STREAMS = 32
 _MAX_PARAMETERS = 100
 _SLACK = 64 * 1024
 """Bytes of a body beside the payload or the snapshot in it."""
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:@/]+))(?::[0-9]{0,5})?")
+"""An address in brackets or a name, and a port."""
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -229,6 +232,10 @@ class Application:
             raise InvalidRequest(reason=f"unknown parameter {next(iter(parameters))[:100]!r}")
         if route.body is not None:
             arguments["body"] = await self._body(request, route)
+        elif route.changes:
+            await self._refuse_body(request)
+        if route.streams and request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         if route.streams:
             return await self._open_stream(route, call, arguments)
         result = await self._run(route, call, arguments)
@@ -307,12 +314,10 @@ class Application:
         """Return the decoded body."""
         size = self.bus._max_snapshot if route.large else self.bus._max_payload
         content = await _read_body(request, size + _SLACK)
-        if not content and route.body_is_optional:
+        may_be_empty = not content and route.body_is_optional
+        _check_type(request, may_be_missing=may_be_empty)
+        if may_be_empty:
             content = b"{}"
-        else:
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "application/json":
-                raise UnsupportedMediaType(found=kind[:100])
         if route not in self._decoders:
             assert route.body is not None  # noqa: S101 - the caller has checked it
             self._decoders[route] = msgspec.json.Decoder(route.body)
@@ -324,6 +329,14 @@ class Application:
             raise MalformedRequest(reason=f"the body is not JSON: {error}") from None
         except RecursionError:
             raise MalformedRequest(reason="the body is nested too deep") from None
+
+    @staticmethod
+    async def _refuse_body(request: Request) -> None:
+        """Refuse what a route without a body would ignore, but for an empty object."""
+        content = (await _read_body(request, _SLACK)).strip()
+        _check_type(request, may_be_missing=not content)
+        if content not in {b"", b"{}"}:
+            raise InvalidRequest(reason="this request has no body")
 
     @staticmethod
     def last_event_id(request: Request) -> int | None:
@@ -376,6 +389,16 @@ async def _read_body(request: Request, limit: int) -> bytes:
     except TimeoutError:
         raise RequestTimeout(seconds=BODY_TIMEOUT) from None
     return b"".join(chunks)
+
+
+def _check_type(request: Request, *, may_be_missing: bool) -> None:
+    """Refuse a body that is not JSON: a form of another site cannot send JSON."""
+    given = request.headers.get("content-type")
+    if given is None and may_be_missing:
+        return
+    kind = (given or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise UnsupportedMediaType(found=kind[:100])
 
 
 def _parameters(request: Request) -> dict[str, list[str]]:
@@ -451,14 +474,15 @@ def _unquote(segment: str) -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the name in a Host header, without the port.
+    """Return the name in a Host header, without the port; empty if the header is malformed.
 
     >>> _host_name("localhost:8637"), _host_name("[::1]:8637"), _host_name("Example.org")
     ('localhost', '::1', 'example.org')
+    >>> _host_name("[::1]evil.example"), _host_name("localhost:evil"), _host_name("[::1")
+    ('', '', '')
     """
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found[1] or found[2]).lower()
 
 
 def _is_address(name: str) -> bool:

@@ -82,6 +82,11 @@ class Call:
         return self.caller.operator
 
     @property
+    def by_operator(self) -> str | None:
+        """The operator who acts on an agent; None if the agent itself calls."""
+        return None if self.caller.role == "agent" else self.caller.operator
+
+    @property
     def idempotency_key(self) -> str | None:
         return self.request.headers.get("idempotency-key")
 

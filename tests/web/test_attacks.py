@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra agentbus[web] is not installed")
 
 from agentbus import Bus
-from agentbus.web import app, server
+from agentbus.web import access, app, server
 from tests.web.client import Client, read_head
 from tests.web.conftest import eventually, serving
 
@@ -41,6 +41,12 @@ async def test_a_foreign_host_is_refused(client: Client) -> None:
         "[::2]:1",
         "10.0.0.1",
         "a:b:c",
+        "[::1]evil.example",
+        f"[::1]evil.example:{client.port}",
+        "[::1",
+        "localhost:evil.example",
+        "evil.example@localhost",
+        "localhost/evil.example",
     ):
         found = await client.get("agents", host=host)
         assert (found.status, found.code) == (403, "foreign_request"), host
@@ -96,6 +102,15 @@ async def test_a_form_of_another_site_changes_nothing(client: Client, bus: Bus) 
     assert (await browser.send("POST", "sweep", headers={"cookie": cookie})).code == "header_required"
     typed = await client.send("POST", "sessions", b"{}", headers={"content-type": "application/x-www-form-urlencoded"})
     assert (typed.status, typed.code) == (415, "unsupported_media_type")
+    # Also of a route whose body may be left out, or that has none: what it would ignore is refused.
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        for path in ("sweep", "retention/apply", "agents/clear"):
+            for content in (b"", b"x=1"):
+                typed = await client.send("POST", path, content, headers={"content-type": kind})
+                assert (typed.status, typed.code) == (415, "unsupported_media_type"), (path, kind, content)
+    assert (await client.send("POST", "sweep", {"x": 1})).code == "invalid_request"
+    for content in (b"", b"{}"):
+        assert (await client.send("POST", "sweep", content)).status == 200
     assert (await bus.sessions.list()).items == []
 
 
@@ -135,6 +150,18 @@ async def test_a_session_ends_with_its_token(client: Client, bus: Bus) -> None:
     assert (await browser.get("identity", cookie=cookie)).json["role"] == "read"
     await bus.tokens.revoke(made.token.id)
     assert (await browser.get("identity", cookie=cookie)).code == "unauthorized"
+
+
+async def test_a_token_cannot_log_out_the_browsers_of_others(
+    client: Client, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "MAX_SESSIONS", 3)
+    owner = (await log_in(client)).partition(";")[0]
+    made = await bus.tokens.create("read", operator="grace")
+    cookies = [(await log_in(client, made.secret)).partition(";")[0] for _ in range(8)]
+    browser = client.with_token(None)
+    assert (await browser.get("identity", cookie=owner)).json["operator"] == "ada"
+    assert [(await browser.get("identity", cookie=one)).status for one in cookies] == [401] * 5 + [200] * 3
 
 
 async def test_a_forged_identity_is_refused(client: Client, bus: Bus) -> None:

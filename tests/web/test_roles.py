@@ -142,3 +142,26 @@ async def test_the_audit_log_shows_the_operator_of_the_token(
     (resumed,) = [event async for event in bus.events(kind="task_resumed")]
     assert resumed.actor == "grace"
     assert PREFIX == "/api/v1"
+
+
+async def test_the_audit_log_shows_who_ended_or_took_over_an_agent(
+    client: Client, bus: Bus, token: Callable[[str], Awaitable[str]]
+) -> None:
+    caller = client.with_token(await token("operate"))
+    ends: tuple[tuple[str, dict[str, object]], ...] = (
+        ("stop", {"reason": "enough"}), ("fail", {"error": "no disk"}), ("complete", {}),
+    )  # fmt: skip
+    for verb, body in ends:
+        await bus.register_visitor(verb, type="worker")
+        taken = await caller.post(f"agents/{verb}/register", {"type": "worker", "takeover": True})
+        assert taken.status == 200
+        assert (await caller.post(f"agents/{verb}/{verb}", body)).status == 200
+        # The same by the agent itself.
+        own = client.with_token(await token(f"agent:{verb}"))
+        await own.post(f"agents/{verb}/register", {"type": "worker"})
+        assert (await own.post(f"agents/{verb}/{verb}", body)).status == 200
+        found = [(one.kind.removeprefix("agent_"), one.actor) async for one in bus.events(subject=f"agent:{verb}")]
+        end = {"stop": "stopped", "fail": "failed", "complete": "completed"}[verb]
+        assert found == [
+            ("registered", verb), ("taken_over", "grace"), (end, "grace"), ("registered", verb), (end, verb),
+        ]  # fmt: skip

@@ -43,6 +43,15 @@ async def test_a_stream_from_now_skips_the_past(client: Client, bus: Bus) -> Non
         assert (await stream.next())["data"]["subject"] == "c"
 
 
+@pytest.mark.one_engine
+async def test_the_head_of_a_stream_is_answered_at_once(bus: Bus) -> None:
+    async with serving(bus, max_streams=0) as client:
+        for path in ("events/stream", "live", "state/s/watch"):
+            found = await client.send("HEAD", path)
+            assert (found.status, found.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert (await client.with_token(None).send("HEAD", "live")).status == 401
+
+
 async def test_changes_of_state_are_streamed_and_resumed(client: Client, bus: Bus) -> None:
     await bus.state("s").set("a", 1)
     async with client.stream("state/s/watch") as stream:

@@ -172,14 +172,23 @@ class Bus(BusBase, wraps=api.Bus):
         return cast("Agent", self._call_wrapping(self._inner.register, id, type=type, **options))
 
     def register_visitor(
-        self, id: str, *, type: str, lease: float = VISITOR_LEASE, **options: Unpack[AgentOptions]
+        self,
+        id: str,
+        *,
+        type: str,
+        lease: float = VISITOR_LEASE,
+        by: str | None = None,
+        **options: Unpack[AgentOptions],
     ) -> Visitor:
         """Register a visiting agent: a program elsewhere that calls now and then. Each call is its heartbeat. The
-        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call.
+        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call. The
+        audit log shows the operator ``by`` instead of the agent.
 
         >>> visitor = bus.register_visitor("planner-1", type="planner")         # doctest: +SKIP
         """
-        return cast("Visitor", self._call_wrapping(self._inner.register_visitor, id, type=type, lease=lease, **options))
+        return cast(
+            "Visitor", self._call_wrapping(self._inner.register_visitor, id, type=type, lease=lease, by=by, **options)
+        )
 
     def visitor(self, id: str, *, epoch: int | None = None, lease: float = VISITOR_LEASE) -> Visitor:
         """Return a visiting agent that is registered, to act in its name. Without an ``epoch`` it acts in its current

@@ -206,23 +206,25 @@ class Visitor(Wrapper[api.Visitor], wraps=api.Visitor):
         """
         self._call(self._inner.busy, seconds)
 
-    def complete(self) -> None:
-        """Mark the agent completed: the work is done.
+    def complete(self, *, by: str | None = None) -> None:
+        """Mark the agent completed: the work is done. The audit log shows the operator ``by`` instead of the agent.
 
         >>> visitor.complete()                                                  # doctest: +SKIP
         """
-        self._call(self._inner.complete)
+        self._call(self._inner.complete, by=by)
 
-    def fail(self, error: str) -> None:
-        """Mark the agent failed: the work cannot be done. Its parent is notified.
+    def fail(self, error: str, *, by: str | None = None) -> None:
+        """Mark the agent failed: the work cannot be done. Its parent is notified. The audit log shows the operator
+        ``by`` instead of the agent.
 
         >>> visitor.fail("the tests cannot be made to pass")                    # doctest: +SKIP
         """
-        self._call(self._inner.fail, error)
+        self._call(self._inner.fail, error, by=by)
 
-    def stop(self, reason: str | None = None) -> None:
-        """Mark the agent stopped, though the work is not done.
+    def stop(self, reason: str | None = None, *, by: str | None = None) -> None:
+        """Mark the agent stopped, though the work is not done. The audit log shows the operator ``by`` instead of the
+        agent.
 
         >>> visitor.stop("out of budget")                                       # doctest: +SKIP
         """
-        self._call(self._inner.stop, reason)
+        self._call(self._inner.stop, reason, by=by)

@@ -168,7 +168,8 @@ async def register(call: Call, body: RegisterBody) -> Registered:
     """Register a visiting agent: each of its calls is its heartbeat. With ``takeover``, fence an incarnation that is
     alive."""
     options = set_fields(body, "type", "lease")
-    visitor = await call.bus.register_visitor(call.names["agent"], type=body.type, lease=body.lease, **options)
+    by = call.by_operator if body.takeover else None
+    visitor = await call.bus.register_visitor(call.names["agent"], type=body.type, lease=body.lease, by=by, **options)
     found = visitor._registration
     restored = None if found.restored is None else found.restored.id
     return Registered(
@@ -202,19 +203,19 @@ async def busy(call: Call, query: EpochQuery, body: BusyBody) -> Done:
 
 async def complete(call: Call, query: EpochQuery) -> AgentView:
     """Mark the agent completed."""
-    await (await call.visitor(query.epoch)).complete()
+    await (await call.visitor(query.epoch)).complete(by=call.by_operator)
     return await _view(call, call.names["agent"])
 
 
 async def fail(call: Call, query: EpochQuery, body: FailBody) -> AgentView:
     """Mark the agent failed, and notify its parent."""
-    await (await call.visitor(query.epoch)).fail(body.error)
+    await (await call.visitor(query.epoch)).fail(body.error, by=call.by_operator)
     return await _view(call, call.names["agent"])
 
 
 async def stop(call: Call, query: EpochQuery, body: ReasonBody) -> AgentView:
     """Mark the agent stopped, though its work is not done."""
-    await (await call.visitor(query.epoch)).stop(body.reason)
+    await (await call.visitor(query.epoch)).stop(body.reason, by=call.by_operator)
     return await _view(call, call.names["agent"])
 
 

@@ -1,6 +1,6 @@
 // Agents: a table with facets, and a page per agent.
 import { useMemo } from "./vendor.js";
-import { change, get, identity, link, listParam, mayOperate, param, path, query, setParams, useData } from "./core.js";
+import { change, get, link, listParam, mayOperate, param, path, query, setParams, useData } from "./core.js";
 import { Address, Ago, ask, At, Button, Card, Chips, Clear, duration, Empty, Facts, html, Json, Load, number, plural, Progress, REASON, Ref, Search, Select, Status, Tabs, Tag, Text, toast } from "./ui.js";
 import { Table } from "./table.js";
 import { Evidence } from "./now.js";
@@ -68,7 +68,7 @@ async function clear(count) {
 async function stop(one, held) {
   await ask({ title: `Stop ${one.id}?`, action: "Stop the agent", danger: true, fields: [REASON],
     body: html`<p>It is marked stopped, its next call is refused, and ${held ? plural(held, "message") : "nothing"} that it holds is delivered to others.</p>`,
-    run: async ({ reason }) => { await change("POST", path`agents/${one.id}/stop`, { reason: [`by ${identity.peek().operator}`, reason].filter(Boolean).join(": ") }, ["agents", `agent:${one.id}`]); toast(`Stopped ${one.id}`); } });
+    run: async ({ reason }) => { await change("POST", path`agents/${one.id}/stop`, { reason: reason || null }, ["agents", `agent:${one.id}`]); toast(`Stopped ${one.id}`); } });
 }
 
 async function takeOver(one) {
