@@ -1,7 +1,8 @@
-"""The HTTP benchmark: ``python -m benchmarks.web [--quick]``. Tables in Markdown on stdout.
+"""Benchmark the HTTP server and the dashboard: ``python -m benchmarks.web``, or ``make bench BENCH_ARGS="--only web"``.
 
-Requests per second of 32 clients over HTTP, against the same calls in-process in the same run; the delay from a commit
-to a dashboard; and the cost of 100 open dashboards. The server runs in a process of its own.
+Gets and sends of 32 clients over HTTP, against the same calls in-process in the same run; the delay from a commit to
+100 open dashboards, and their cost; and the time until a real browser shows the data of a large bus. The server runs in
+a process of its own.
 """
 
 from __future__ import annotations
@@ -9,22 +10,43 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import agentbus
+from benchmarks.command import Options, Suite
+from benchmarks.measure import Results, Series
+from benchmarks.progress import Progress
+from benchmarks.report import Check
+from benchmarks.run import main
 
+GET, SEND, DASHBOARDS, PAINT = "get", "send", "dashboards", "paint"
+HTTP, LOCAL = "http", "in-process"
 CLIENTS = 32
-DASHBOARDS = 100
+OPEN = 100
+AGENTS, MESSAGES = 10_000, 100_000
+MAX_PAINT = 1000.0
+"""Milliseconds in which the data of a large bus must be seen, on an idle machine."""
 _TOKENS = 4
 """Tokens that the dashboards share: each may have 32 streams."""
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+_SCREENS = {"now": ".counts b", "agents": "[data-key]", "queues": "[data-key]", "messages": "[data-key]"}
+"""Screens, and what shows that their data is there."""
+_SEEN = """(found) => {
+    const look = () => {
+        if (window.seen || !document.querySelector(found)) return;
+        requestAnimationFrame(() => requestAnimationFrame(() => { window.seen ??= performance.now(); }));
+    };
+    new MutationObserver(look).observe(document, { childList: true, subtree: true });
+}"""
 SERVER = """
 import asyncio, json, sys
 import agentbus
@@ -90,79 +112,185 @@ def usage(pid: int) -> tuple[float, float]:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def measure(directory: Path, quick: bool) -> None:
-    seconds = 1.0 if quick else 5.0
-    url = str(directory / "bus")
-    async with agentbus.connect(url) as bus, AsyncExitStack() as stack:
-        agent = await bus.register("bench", type="worker")
-        server = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", SERVER, url, str(_TOKENS), stdout=subprocess.PIPE,
-            env={**os.environ, "XDG_STATE_HOME": str(directory)},
-        )  # fmt: skip
-        stack.push_async_callback(server.wait)
-        stack.callback(server.terminate)
+@asynccontextmanager
+async def serving(directory: Path) -> AsyncIterator[tuple[int, int, list[str]]]:
+    """Serve the bus of a directory; yield the process, the port and tokens of the server."""
+    server = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, str(directory / "bus"), str(_TOKENS), stdout=subprocess.PIPE,
+        env={**os.environ, "XDG_STATE_HOME": str(directory)},
+    )  # fmt: skip
+    try:
         assert server.stdout is not None
         port, tokens = json.loads(await server.stdout.readline())
-        clients = [await Connection(port, tokens[0]).open() for _ in range(CLIENTS)]
-        message = b'{"to":"bench","type":"note","payload":{"text":"' + b"x" * 200 + b'"}}'
-        payload = {"text": "x" * 200}
-        print(f"| {CLIENTS} clients | HTTP, a second | in-process, a second | ratio |\n|---|---|---|---|")
-        measured: dict[str, tuple[list[Callable[[], Awaitable[object]]], Callable[[], Awaitable[object]]]] = {
-            "get an agent": (
-                [partial(one.call, "GET", "agents/bench") for one in clients], partial(bus.agents.get, "bench"),
-            ),
-            "send a message": (
-                [partial(one.call, "POST", "agents/bench/send", message) for one in clients],
-                partial(agent.send, "bench", "note", payload),
-            ),
-        }  # fmt: skip
-        for name, (remote, local) in measured.items():
-            over_http = await rate(remote, seconds)
-            here = await rate([local] * CLIENTS, seconds)
-            print(f"| {name} | {over_http:,.0f} | {here:,.0f} | {over_http / here:.2f} |")
-        for one in clients:
-            one.close()
-        await dashboards(bus, agent, server.pid, port, tokens, quick)
+        yield server.pid, port, tokens
+    finally:
+        server.terminate()
+        await server.wait()
 
 
-async def dashboards(
-    bus: agentbus.Bus, agent: agentbus.Agent, pid: int, port: int, tokens: list[str], quick: bool
+def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
+    asyncio.run(_measure(options, directory, results, progress))
+    return {"load": [round(one, 1) for one in os.getloadavg()]}
+
+
+async def _measure(options: Options, directory: Path, results: Results, progress: Progress) -> None:
+    progress.expect(len(options.chosen))
+    async with agentbus.connect(str(directory / "bus")) as bus, AsyncExitStack() as stack:
+        agent = await bus.register("bench", type="worker")
+        if PAINT in options.chosen:
+            progress.say("a large bus")
+            await _fill(bus, agent, *((500, 5000) if options.quick else (AGENTS, MESSAGES)))
+        pid, port, tokens = await stack.enter_async_context(serving(directory))
+        for name in (GET, SEND):
+            if name in options.chosen:
+                progress.say(name)
+                await _requests(name, bus, agent, port, tokens, options, results)
+        if DASHBOARDS in options.chosen:
+            progress.say(f"{OPEN} dashboards")
+            await _dashboards(agent, pid, port, tokens, options.quick, results)
+        if PAINT in options.chosen:
+            progress.say("a browser")
+            await _paint(port, tokens[0], options, results)
+
+
+async def _requests(
+    name: str,
+    bus: agentbus.Bus,
+    agent: agentbus.Agent,
+    port: int,
+    tokens: list[str],
+    options: Options,
+    results: Results,
+) -> None:
+    """Count the calls of concurrent clients, over HTTP and in-process in turn."""
+    clients = [await Connection(port, tokens[0]).open() for _ in range(CLIENTS)]
+    message = b'{"to":"bench","type":"note","payload":{"text":"' + b"x" * 200 + b'"}}'
+    remote: list[Callable[[], Awaitable[object]]]
+    local: Callable[[], Awaitable[object]]
+    if name == GET:
+        remote = [partial(one.call, "GET", "agents/bench") for one in clients]
+        local = partial(bus.agents.get, "bench")
+    else:
+        remote = [partial(one.call, "POST", "agents/bench/send", message) for one in clients]
+        local = partial(agent.send, "bench", "note", {"text": "x" * 200})
+    over_http = results.add(Series(name, HTTP, "calls/s", title=f"HTTP, {CLIENTS} clients"))
+    here = results.add(Series(name, LOCAL, "calls/s", title=f"in-process, {CLIENTS} callers"))
+    for _ in range(1 if options.quick else options.rounds):
+        over_http.values.append(await rate(remote, 0.5 if options.quick else 3.0))
+        here.values.append(await rate([local] * CLIENTS, 0.5 if options.quick else 3.0))
+    for one in clients:
+        one.close()
+
+
+async def _dashboards(
+    agent: agentbus.Agent, pid: int, port: int, tokens: list[str], quick: bool, results: Results
 ) -> None:
     before = usage(pid)
-    streams = [await Connection(port, tokens[number % _TOKENS]).open() for number in range(DASHBOARDS)]
+    streams = [await Connection(port, tokens[number % _TOKENS]).open() for number in range(OPEN)]
     for one in streams:
         await one.ask("GET", "live")
         await one.reader.readuntil(b"event: change")
     await asyncio.sleep(1)
     idle, start = usage(pid), time.perf_counter()
-    await asyncio.sleep(3 if quick else 15)
+    await asyncio.sleep(2 if quick else 15)
     after = usage(pid)
     load = (after[0] - idle[0]) / (time.perf_counter() - start) * 100
-    delays: list[float] = []
-    for number in range(20 if quick else 100):
-        mark = f"delay-{number}"
-        seen = [asyncio.ensure_future(one.reader.readuntil(f'"{mark}"'.encode())) for one in streams]
-        start = time.perf_counter()
-        await agent.send("bench", "note", 1, message_id=mark)
+    first: list[float] = []
+    last: list[float] = []
+    for number in range(10 if quick else 100):
+        mark = f'"delay-{number}"'.encode()
+        seen: list[float] = []
+
+        async def read(one: Connection, mark: bytes = mark, seen: list[float] = seen) -> None:
+            await one.reader.readuntil(mark)
+            seen.append(time.perf_counter())
+
+        reading = [asyncio.ensure_future(read(one)) for one in streams]
+        await agent.send("bench", "note", 1, message_id=f"delay-{number}")
         committed = time.perf_counter()
-        await asyncio.gather(*seen)
-        delays.append((time.perf_counter() - committed) * 1000)
-        assert committed >= start
+        await asyncio.gather(*reading)
+        first.append(max(0.0, min(seen) - committed) * 1000)
+        last.append((max(seen) - committed) * 1000)
         await asyncio.sleep(0.05)
-    ordered = sorted(delays)
-    print(f"\n| {DASHBOARDS} open dashboards | |\n|---|---|")
-    print(f"| CPU of the server while idle | {load:.2f} % of a core |")
-    print(f"| memory of the server | {after[1]:.0f} MB, {after[1] - before[1]:+.1f} MB for the dashboards |")
-    print(f"| commit to the last dashboard, p50 | {statistics.median(ordered):.0f} ms |")
-    print(f"| commit to the last dashboard, p99 | {ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]:.0f} ms |")
+    for title, unit, value in (
+        ("CPU of the idle server", "% of a core", load),
+        ("memory of the server", "MB", after[1]),
+        ("memory for the dashboards", "MB", after[1] - before[1]),
+        ("commit to the first dashboard, p50", "ms", statistics.median(first)),
+        ("commit to the first dashboard, p99", "ms", _p99(first)),
+        ("commit to the last dashboard, p50", "ms", statistics.median(last)),
+        ("commit to the last dashboard, p99", "ms", _p99(last)),
+    ):
+        results.add(Series(DASHBOARDS, title, unit, title=title, values=[value]))
     for one in streams:
         one.close()
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="agentbus-bench-") as directory:
-        asyncio.run(measure(Path(directory), "--quick" in sys.argv))
+def _p99(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
+
+async def _fill(bus: agentbus.Bus, agent: agentbus.Agent, agents: int, messages: int) -> None:
+    """Put agents and messages on the bus."""
+    for start in range(0, agents, 500):
+        await asyncio.gather(*(bus.expect(f"agent-{one:05}", type="worker") for one in range(start, start + 500)))
+    for start in range(0, messages, 1000):
+        await agent.send_many([
+            (f"agent-{one % agents:05}", "note", {"n": one, "text": "x" * 80}) for one in range(start, start + 1000)
+        ])  # fmt: skip
+
+
+async def _paint(port: int, token: str, options: Options, results: Results) -> None:
+    """Time real Chromium from the navigation until the frame after the data was drawn."""
+    from playwright.async_api import async_playwright
+
+    path = os.environ.get("AGENTBUS_BROWSER") or next((one for name in _BROWSERS if (one := shutil.which(name))), None)
+    if path is None:
+        raise RuntimeError("no Chromium is installed; set AGENTBUS_BROWSER")
+    url = f"http://127.0.0.1:{port}/"
+    series = {name: results.add(Series(PAINT, name, "ms", title=f"{name}: data on the screen")) for name in _SCREENS}
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        for _ in range(1 if options.quick else options.rounds):
+            for name, found in _SCREENS.items():
+                # A browser that has never been here, but for its cookie.
+                context = await browser.new_context()
+                await context.request.post(f"{url}api/v1/login", data={"token": token}, headers={"X-Agentbus": "1"})
+                page = await context.new_page()
+                await page.add_init_script(f"({_SEEN})({json.dumps(found)})")
+                await page.goto(f"{url}#/{name}")
+                seen = await page.wait_for_function("() => window.seen", timeout=60_000)
+                series[name].values.append(float(await seen.json_value()))
+                await context.close()
+        await browser.close()
+
+
+def checks(results: Results) -> list[Check]:
+    found = []
+    for name in (GET, SEND):
+        ratio = results.ratio_of_medians(name, HTTP, LOCAL)
+        if ratio is not None:
+            found.append(Check(f"{name} over HTTP, against in-process", ratio, "x"))
+    for series in results.of(PAINT):
+        found.append(Check(f"{series.contestant}: data on the screen", series.median, "ms", most=MAX_PAINT))
+    return found
+
+
+SUITE = Suite(
+    name="web",
+    title="The HTTP server and the dashboard",
+    about="Measure requests, open dashboards and a real browser against a server in a process of its own.",
+    choices=(GET, SEND, DASHBOARDS, PAINT),
+    rate="calls/s",
+    titles={GET: "get an agent", SEND: "send a message", DASHBOARDS: f"{OPEN} open dashboards", PAINT: "first paint"},
+    notes=lambda: (
+        f"Paint: {AGENTS:,} agents and {MESSAGES:,} messages, a browser without a cache, from the navigation until the "
+        "frame after the data was drawn.",
+    ),
+    measure=measure,
+    checks=checks,
+    long=frozenset({GET, SEND, DASHBOARDS, PAINT}),
+)
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(SUITE))

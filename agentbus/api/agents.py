@@ -11,6 +11,7 @@ from agentbus.core.addresses import Address, address_names, check_agent
 from agentbus.core.codec import encode_metadata
 from agentbus.core.validation import (
     AGENT_STATUSES,
+    MAX_ID,
     MAX_PAGE,
     PAGE_SIZE,
     check_choice,
@@ -198,15 +199,17 @@ class Agents:
         parent: str | None = None,
         kind: str | None = None,
         capability: str | None = None,
+        updated_after: int | None = None,
         cursor: str | None = None,
         limit: int = PAGE_SIZE,
     ) -> Page[AgentRecord]:
-        """Return agents in the order of their ids. ``status="incomplete"`` selects all that have not ended.
+        """Return agents in the order of their ids. ``status="incomplete"`` selects all that have not ended;
+        ``updated_after`` those that have changed since that wall time in milliseconds.
 
         >>> page = await bus.agents.list(status=["failed", "suspect"], type="executor")   # doctest: +SKIP
         """
         capability = name_or_none(capability, "capability")
-        return await self._list(status, type, session, parent, kind, capability, cursor, limit)
+        return await self._list(status, type, session, parent, kind, capability, cursor, limit, updated_after)
 
     async def find(self, capability: str, *, status: str | Sequence[str] = "incomplete") -> Sequence[AgentRecord]:
         """Return the agents with this capability; by default only those that have not ended.
@@ -279,6 +282,7 @@ class Agents:
         capability: str | None,
         cursor: str | None,
         limit: int,
+        updated_after: int | None = None,
     ) -> Page[AgentRecord]:
         if status == "incomplete":
             status = tuple(sorted(INCOMPLETE))
@@ -291,5 +295,6 @@ class Agents:
             capability,
             name_or_none(cursor, "cursor"),
             check_range(limit, "limit", 1, MAX_PAGE),
+            None if updated_after is None else check_range(updated_after, "updated_after", 0, MAX_ID),
         )
         return await self._engine.read(list_agents, wanted)

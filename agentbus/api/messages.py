@@ -171,13 +171,16 @@ class Messages:
         )
         return await self._engine.read(list_messages, wanted)
 
-    async def queues(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[QueueRecord]:
-        """Return the mailboxes of agents and pools, oldest first, with the number of their messages and readers.
+    async def queues(
+        self, *, kind: Literal["agent", "pool"] | None = None, cursor: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[QueueRecord]:
+        """Return the mailboxes of agents and pools, or of one ``kind``, oldest first, with the number of their messages
+        and readers.
 
         >>> page = await bus.messages.queues()                                        # doctest: +SKIP
         """
         after = 0 if cursor is None else check_row_cursor(cursor)
-        return await self._engine.read(list_queues, (after, check_range(limit, "limit", 1, MAX_PAGE)))
+        return await self._engine.read(list_queues, (after, check_range(limit, "limit", 1, MAX_PAGE), kind))
 
     async def deepest(self, limit: int = 20) -> Sequence[QueueDepth]:
         """Return the mailboxes with the most queued messages.

@@ -36,6 +36,7 @@ class AgentFilter(msgspec.Struct, frozen=True):
     capability: str | None = None
     cursor: str | None = None
     limit: int = PAGE_SIZE
+    updated_after: int | None = None
 
 
 class MessageFilter(msgspec.Struct, frozen=True):
@@ -80,7 +81,7 @@ def list_agents(wanted: AgentFilter, now: Now) -> Op[Page[AgentRecord]]:
         "agent_list",
         (
             wanted.cursor or "", status, wanted.type, wanted.session, wanted.parent, wanted.kind,
-            wanted.capability, wanted.limit + 1,
+            wanted.capability, wanted.limit + 1, wanted.updated_after,
         ),
     )  # fmt: skip
     return page(rows, wanted.limit, agent_record, lambda agent: agent.id)
@@ -208,10 +209,10 @@ def message_spans(wanted: SpanQuery, now: Now) -> Op[Page[MessageSpan]]:
     return page(rows, wanted.limit, span, lambda one: str(one.id))
 
 
-def list_queues(wanted: tuple[int, int], now: Now) -> Op[Page[QueueRecord]]:
-    """Return the mailboxes of agents and pools after a cursor, with the number of their messages."""
-    after, limit = wanted
-    rows = yield Query("queue_list", (after, limit + 1))
+def list_queues(wanted: tuple[int, int, str | None], now: Now) -> Op[Page[QueueRecord]]:
+    """Return the mailboxes of agents and pools after a cursor, or of one kind, with the number of their messages."""
+    after, limit, kind = wanted
+    rows = yield Query("queue_list", (after, limit + 1, kind))
     dead: dict[int, int] = dict((yield Query("queue_dead")))
     ids: dict[str, int] = {}
 

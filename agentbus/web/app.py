@@ -42,6 +42,7 @@ from agentbus.web.mcp import PATH as MCP_PATH
 from agentbus.web.openapi import STYLE, document, page
 from agentbus.web.rates import RateRing
 from agentbus.web.routes import ALONE, PREFIX, ROUTES, Route, Table
+from agentbus.web.shared import SharedReads
 from agentbus.web.streams import Events, EventStream
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentbus.web")
 
+JSON = "application/json"
 HEADER = "X-Agentbus"
 """The header that a change by a browser must have: a form of another site cannot set it."""
 BODY_TIMEOUT = 30.0
@@ -113,6 +115,7 @@ class Application:
         """Open streams by token."""
         self.live = LiveHub(bus)
         self.rates = RateRing(bus)
+        self.shared = SharedReads()
         self.max_streams = max_streams
         self.mcp = MCP(self, decisions=mcp_decisions, prime=prime)
         self._hosts = hosts
@@ -238,6 +241,13 @@ class Application:
             return Response(media_type="text/event-stream")
         if route.streams:
             return await self._open_stream(route, call, arguments)
+        if route.shared:
+
+            async def read() -> bytes:
+                return msgspec.json.encode(await route.handler(call, **arguments))
+
+            key = (route, path, request.scope.get("query_string", b""))
+            return _read_answer(request, await self.shared.read(key, read))
         result = await self._run(route, call, arguments)
         return self._answer(request, route, result)
 
@@ -300,15 +310,7 @@ class Application:
         if isinstance(result, Created):
             result, status = result.value, 201
         content = msgspec.json.encode(result)
-        response = Response(content, status, media_type="application/json")
-        if not route.changes:
-            tag = etag_of(content)
-            if matches(tag, request.headers.get("if-none-match")):
-                response = Response(status_code=304)
-            response.headers["ETag"] = tag
-            response.headers["Cache-Control"] = "private, no-cache"
-            response.headers["Vary"] = "Authorization, Cookie"
-        return response
+        return Response(content, status, media_type=JSON) if route.changes else _read_answer(request, content)
 
     async def _body(self, request: Request, route: Route) -> Any:
         """Return the decoded body."""
@@ -345,6 +347,17 @@ class Application:
 
         given = request.headers.get("last-event-id")
         return None if not given else event_number(given)
+
+
+def _read_answer(request: Request, content: bytes) -> Response:
+    """Return the response to a read: the content, or that the client has it."""
+    tag = etag_of(content)
+    known = matches(tag, request.headers.get("if-none-match"))
+    response = Response(status_code=304) if known else Response(content, media_type=JSON)
+    response.headers["ETag"] = tag
+    response.headers["Cache-Control"] = "private, no-cache"
+    response.headers["Vary"] = "Authorization, Cookie"
+    return response
 
 
 def problem(error: AgentBusError) -> Response:

@@ -24,7 +24,9 @@ log = logging.getLogger("agentbus.web")
 
 MINUTES = 24 * 60
 SAMPLE = 60.0
-"""Seconds between two samples."""
+"""Seconds between two samples, unless a dashboard asks for one."""
+FRESH = 5.0
+"""Seconds for which a sample serves every dashboard that asks."""
 _QUEUES = 50
 """Queues whose depth is sampled."""
 
@@ -61,6 +63,8 @@ class RateRing:
         self._since = self._wall()
         self._minutes: deque[Minute] = deque(maxlen=MINUTES)
         self._newest = 0
+        self._sampled = (0, 0)
+        """The minute and the time of the last sample."""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> RateRing:
@@ -75,8 +79,11 @@ class RateRing:
         await self._stack.aclose()
 
     async def read(self) -> Rates:
-        """Return the ring, with the present minute."""
-        await self._sample()
+        """Return the ring, with the present minute. Its depths and sizes are at most FRESH seconds old."""
+        if self._present.at != self._sampled[0] or self._wall() - self._sampled[1] >= FRESH * 1000:
+            await self._sample()
+        else:
+            await self._count_sent()
         return Rates(self._since, list(self._minutes))
 
     def _wall(self) -> int:
@@ -110,14 +117,18 @@ class RateRing:
                 log.debug("no sample: %s", error)
             await timer.wait(SAMPLE)
 
-    async def _sample(self) -> None:
+    async def _count_sent(self) -> None:
         newest = await self._bus.newest_message()
+        # Ids are numbered in their order and never reused.
+        self._present.sent += max(0, newest - self._newest)
+        self._newest = newest
+
+    async def _sample(self) -> None:
+        await self._count_sent()
         depths = await self._bus.messages.deepest(_QUEUES)
         sizes = await self._bus._engine.sizes()
         minute = self._present
-        # Ids are numbered in their order and never reused.
-        minute.sent += max(0, newest - self._newest)
-        self._newest = newest
+        self._sampled = (minute.at, self._wall())
         minute.depths = {queue.recipient: queue.queued for queue in depths}
         minute.database_bytes, minute.log_bytes = sizes
         minute.lock_waits = await self._bus.lock_waits()

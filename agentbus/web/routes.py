@@ -37,7 +37,8 @@ READ, AGENT, OPERATE, DECIDE, PUBLIC = (
 
 class Route:
     """A route. ``large``: its body may hold a snapshot. ``waits``: its handler may wait for seconds, and is cancelled
-    if the client leaves."""
+    if the client leaves. ``shared``: its result is the same for all callers, and equal requests at one time are
+    one."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Route:
         *,
         large: bool = False,
         waits: bool = False,
+        shared: bool = False,
     ) -> None:
         self.method = method
         self.path = path
@@ -55,6 +57,7 @@ class Route:
         self.handler = handler
         self.large = large
         self.waits = waits
+        self.shared = shared
         self.segments = tuple(path.strip("/").split("/"))
         self.parameters = {
             name.partition(":")[0]: name.partition(":")[2] == "int"
@@ -88,15 +91,15 @@ class Route:
     def _hints(self) -> dict[str, Any]:
         return get_type_hints(self.handler)
 
-    @property
+    @cached_property
     def query(self) -> type[msgspec.Struct] | None:
         return self._hints.get("query")
 
-    @property
+    @cached_property
     def body(self) -> type[msgspec.Struct] | None:
         return self._hints.get("body")
 
-    @property
+    @cached_property
     def body_is_optional(self) -> bool:
         return self.body is not None and all(
             not field.required for field in msgspec.structs.fields(self.body)
@@ -128,8 +131,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/health", PUBLIC, sign_in.health),
     Route("GET", "/openapi.json", PUBLIC, sign_in.openapi),
     # The bus
-    Route("GET", "/overview", READ, maintenance.overview),
-    Route("GET", "/stats", READ, maintenance.stats),
+    Route("GET", "/overview", READ, maintenance.overview, shared=True),
+    Route("GET", "/stats", READ, maintenance.stats, shared=True),
     Route("GET", "/types", READ, maintenance.list_types),
     Route("POST", "/types", OPERATE, maintenance.define_type),
     Route("GET", "/quotas", READ, maintenance.get_quotas),
@@ -137,7 +140,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/retention", READ, maintenance.get_retention),
     Route("PATCH", "/retention", OPERATE, maintenance.change_retention),
     Route("POST", "/retention/apply", OPERATE, maintenance.apply_retention),
-    Route("GET", "/doctor", READ, maintenance.doctor),
+    Route("GET", "/doctor", READ, maintenance.doctor, shared=True),
     Route("POST", "/sweep", OPERATE, maintenance.sweep),
     Route("POST", "/backups", OPERATE, maintenance.back_up),
     # Events
@@ -145,11 +148,11 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/events/stream", READ, events.follow_events),
     # Live
     Route("GET", "/live", READ, live.follow),
-    Route("GET", "/rates", READ, live.rates),
-    Route("GET", "/queues", READ, live.list_queues),
+    Route("GET", "/rates", READ, live.rates, shared=True),
+    Route("GET", "/queues", READ, live.list_queues, shared=True),
     Route("GET", "/message-spans", READ, live.message_spans),
     # Agents
-    Route("GET", "/agents", READ, agents.list_agents),
+    Route("GET", "/agents", READ, agents.list_agents, shared=True),
     Route("POST", "/agents/clear", OPERATE, agents.clear_agents),
     Route("GET", "/agents/{agent}", READ, agents.get_agent),
     Route("PATCH", "/agents/{agent}", AGENT, agents.update_agent),
@@ -190,7 +193,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/messages/requeue", OPERATE, messages.requeue),
     Route("POST", "/messages/purge", OPERATE, messages.purge),
     Route("GET", "/messages/{message_id}", READ, messages.get_message),
-    Route("GET", "/dead-letters", READ, messages.dead_letters),
+    Route("GET", "/dead-letters", READ, messages.dead_letters, shared=True),
     # State
     Route("GET", "/state", READ, state.list_scopes),
     Route("GET", "/state/{scope}/entries", READ, state.list_entries),
@@ -232,12 +235,12 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/sessions/{session}/recovery/rollback", DECIDE, sessions.recover_rollback),
     Route("POST", "/sessions/{session}/recovery/follow-on", DECIDE, sessions.recover_follow_on),
     # Recovery
-    Route("GET", "/recovery/interrupted", READ, sessions.interrupted),
+    Route("GET", "/recovery/interrupted", READ, sessions.interrupted, shared=True),
     Route("GET", "/recovery/summary", READ, sessions.recovery_summary),
     Route("GET", "/recovery/agents", READ, sessions.recovery_agents),
     Route("POST", "/recovery/clear", DECIDE, sessions.clear),
     # Tasks
-    Route("GET", "/approvals", READ, tasks.approvals),
+    Route("GET", "/approvals", READ, tasks.approvals, shared=True),
     Route("GET", "/resumable-tasks", READ, tasks.resumable),
     Route("GET", "/ready-tasks", READ, items.ready),
     Route("GET", "/task-statistics", READ, tasks.statistics),

@@ -103,6 +103,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         stack.callback(listener.close)
         stack.push_async_callback(app.live.close)
+        stack.push_async_callback(app.shared.close)
         await stack.enter_async_context(app.rates)
         if settings.monitor:
             await stack.enter_async_context(bus.monitor())

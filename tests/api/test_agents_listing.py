@@ -51,6 +51,17 @@ async def test_a_page_that_holds_the_last_has_no_cursor(bus: Bus) -> None:
     assert (await bus.agents.list(status="failed")).items == []
 
 
+async def test_what_has_changed_since_a_time_is_listed(bus: Bus, clock: FakeClock) -> None:
+    a = await worker(bus, "a")
+    await worker(bus, "b")
+    clock.advance(60)
+    assert await _ids(bus, updated_after=clock.now().wall) == []
+    await a.progress(40, "half")
+    await bus.expect("c", type="worker")
+    assert await _ids(bus, updated_after=clock.now().wall) == ["a", "c"]
+    assert await _ids(bus, updated_after=clock.now().wall, status="running") == ["a"]
+
+
 async def test_lists_can_be_filtered(bus: Bus) -> None:
     await worker(bus, "a")
     await bus.register("b", type="tester", parent="a")

@@ -92,7 +92,7 @@ def test_a_page_has_a_cursor_only_if_something_follows(rows: int, cursor: str | 
 def test_agent_filters_reach_the_query() -> None:
     wanted = AgentFilter(("running",), "worker", "s-1", "p-1", "resident", "python", "m", 5)
     played = play(list_agents(wanted, NOW), ("agent_list", []))
-    assert played.parameters("agent_list") == ("m", ["running"], "worker", "s-1", "p-1", "resident", "python", 6)
+    assert played.parameters("agent_list") == ("m", ["running"], "worker", "s-1", "p-1", "resident", "python", 6, None)
 
 
 @pytest.mark.parametrize(("rows", "cursor"), [(2, None), (3, "8")])

@@ -45,10 +45,12 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
         parent: str | None = None,
         kind: str | None = None,
         capability: str | None = None,
+        updated_after: int | None = None,
         cursor: str | None = None,
         limit: int = PAGE_SIZE,
     ) -> Page[AgentRecord]:
-        """Return agents in the order of their ids. ``status="incomplete"`` selects all that have not ended.
+        """Return agents in the order of their ids. ``status="incomplete"`` selects all that have not ended;
+        ``updated_after`` those that have changed since that wall time in milliseconds.
 
         >>> page = bus.agents.list(status=["failed", "suspect"], type="executor")   # doctest: +SKIP
         """
@@ -60,6 +62,7 @@ class Agents(Wrapper[api.Agents], wraps=api.Agents):
             parent=parent,
             kind=kind,
             capability=capability,
+            updated_after=updated_after,
             cursor=cursor,
             limit=limit,
         )

@@ -14,7 +14,7 @@ from agentbus.sync.client.base import Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, Unpack
+    from typing import Any, Literal, Unpack
 
     import msgspec
 
@@ -90,12 +90,15 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
             limit=limit,
         )
 
-    def queues(self, *, cursor: str | None = None, limit: int = PAGE_SIZE) -> Page[QueueRecord]:
-        """Return the mailboxes of agents and pools, oldest first, with the number of their messages and readers.
+    def queues(
+        self, *, kind: Literal["agent", "pool"] | None = None, cursor: str | None = None, limit: int = PAGE_SIZE
+    ) -> Page[QueueRecord]:
+        """Return the mailboxes of agents and pools, or of one ``kind``, oldest first, with the number of their messages
+        and readers.
 
         >>> page = bus.messages.queues()                                        # doctest: +SKIP
         """
-        return self._call(self._inner.queues, cursor=cursor, limit=limit)
+        return self._call(self._inner.queues, kind=kind, cursor=cursor, limit=limit)
 
     def deepest(self, limit: int = 20) -> Sequence[QueueDepth]:
         """Return the mailboxes with the most queued messages.

@@ -29,12 +29,15 @@ class AgentView(AgentRecord, frozen=True):
 
 
 class AgentsQuery(Query, frozen=True):
+    """``updated_after``: wall milliseconds; a client that has the list reads what has changed since."""
+
     status: list[str] | None = None
     type: str | None = None
     session: str | None = None
     parent: str | None = None
     kind: str | None = None
     capability: str | None = None
+    updated_after: int | None = None
     cursor: str | None = None
     limit: int = PAGE_SIZE
 
@@ -137,7 +140,7 @@ async def list_agents(call: Call, query: AgentsQuery) -> Page[AgentView]:
         status = "incomplete"
     page = await call.bus.agents.list(
         status=status, type=query.type, session=query.session, parent=query.parent, kind=query.kind,
-        capability=query.capability, cursor=query.cursor, limit=query.limit,
+        capability=query.capability, updated_after=query.updated_after, cursor=query.cursor, limit=query.limit,
     )  # fmt: skip
     return Page(await _views(call, page.items), page.cursor)
 

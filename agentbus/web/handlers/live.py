@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from agentbus.api.live import parse_cursor
 from agentbus.core.validation import PAGE_SIZE
 from agentbus.records import MessageSpan, Page, QueueRecord
@@ -42,9 +44,13 @@ async def rates(call: Call) -> Rates:
     return await call.app.rates.read()
 
 
-async def list_queues(call: Call, query: PageQuery) -> Page[QueueRecord]:
+class QueuesQuery(PageQuery, frozen=True):
+    kind: Literal["agent", "pool"] | None = None
+
+
+async def list_queues(call: Call, query: QueuesQuery) -> Page[QueueRecord]:
     """List the mailboxes of agents and pools with their messages and readers."""
-    return await call.bus.messages.queues(cursor=query.cursor, limit=query.limit)
+    return await call.bus.messages.queues(kind=query.kind, cursor=query.cursor, limit=query.limit)
 
 
 async def message_spans(call: Call, query: SpansQuery) -> Page[MessageSpan]:

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from agentbus import __version__
+from agentbus.api.live import position
 from agentbus.web.access import SESSION_LIFETIME, Principal
 from agentbus.web.call import Body, Call, Done
 
@@ -20,7 +21,8 @@ class LoginBody(Body, frozen=True):
 
 class Identity(msgspec.Struct, frozen=True):
     """The caller: its role (read, operate or agent), the agent of that role, and its operator. ``may_operate`` is False
-    on a read-only server. ``bus`` is the id of the bus; ``location`` is where it is."""
+    on a read-only server. ``bus`` is the id of the bus; ``location`` is where it is. ``cursor`` is the present one of
+    the live feed: what is read afterwards and followed from there misses nothing but leases."""
 
     role: str
     agent: str | None
@@ -32,6 +34,7 @@ class Identity(msgspec.Struct, frozen=True):
     location: str
     version: str
     started: int
+    cursor: str
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Health(msgspec.Struct, frozen=True):
 async def log_in(call: Call, body: LoginBody) -> Response | Identity:
     """Exchange a token for the cookie of a browser."""
     caller, session = await call.app.access.log_in(body.token)
-    response = Response(msgspec.json.encode(identity_of(call, caller)), media_type="application/json")
+    response = Response(msgspec.json.encode(await identity_of(call, caller)), media_type="application/json")
     response.set_cookie(
         call.app.access.cookie,
         session,
@@ -68,15 +71,15 @@ async def log_out(call: Call) -> Response | Done:
 
 async def identity(call: Call) -> Identity:
     """Show who calls, and what the caller may do."""
-    return identity_of(call, call.caller)
+    return await identity_of(call, call.caller)
 
 
-def identity_of(call: Call, caller: Principal) -> Identity:
+async def identity_of(call: Call, caller: Principal) -> Identity:
     app = call.app
     may = caller.role == "operate" and not app.read_only
     return Identity(
         caller.role, caller.agent, caller.operator, caller.token, may, app.read_only, app.bus_id, app.location,
-        __version__, app.started,
+        __version__, app.started, str(await position(app.bus._engine)),
     )  # fmt: skip
 
 

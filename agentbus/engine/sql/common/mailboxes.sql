@@ -34,20 +34,26 @@ WHERE agent = $2 AND topic = (SELECT id FROM mailboxes WHERE kind = 'topic' AND 
 RETURNING mailbox;
 
 -- name: queue_oldest
--- The creation time of the oldest queued message.
-SELECT min(created) FROM messages WHERE status = 'queued';
+-- The creation time of the oldest queued message: ids are given in order. The plus keeps to the index of queued messages, which
+-- has the id: finished ones before it are not read.
+SELECT (SELECT created FROM messages WHERE id = (SELECT min(+id) FROM messages WHERE status = 'queued'));
 
 -- name: queue_depths
--- The deepest mailboxes: the number of queued messages, and the creation time of the oldest.
-SELECT mailboxes.kind, mailboxes.name, mailboxes.owner, count(*), min(messages.created)
-FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
-WHERE messages.status = 'queued'
-GROUP BY mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner
-ORDER BY count(*) DESC, mailboxes.id
-LIMIT $1;
+-- The deepest mailboxes: the number of queued messages, and the creation time of the oldest. Messages are counted in the index
+-- alone; rows are read for the mailboxes that are returned.
+WITH deep AS (
+    SELECT mailbox, count(*) AS number FROM messages WHERE status = 'queued'
+    GROUP BY mailbox ORDER BY count(*) DESC, mailbox LIMIT $1
+)
+SELECT mailboxes.kind, mailboxes.name, mailboxes.owner, deep.number,
+    (SELECT created FROM messages WHERE id = (
+        SELECT min(+queued.id) FROM messages AS queued WHERE queued.mailbox = deep.mailbox AND queued.status = 'queued'
+    ))
+FROM deep JOIN mailboxes ON mailboxes.id = deep.mailbox
+ORDER BY deep.number DESC, mailboxes.id;
 
 -- name: queue_list
--- The mailboxes of agents and pools after a cursor, with the numbers of their waiting, scheduled, leased and dead messages, the
+-- The mailboxes of agents and pools after a cursor, or of one kind, with the numbers of their waiting, scheduled, leased and dead messages, the
 -- creation time of the oldest that waits, and the number of live members.
 SELECT mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner,
     (SELECT count(*) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued'),
@@ -61,7 +67,7 @@ SELECT mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner,
         SELECT count(*) FROM agents WHERE agents.id = mailboxes.owner AND agents.status IN ('running', 'suspect')
     ) END
 FROM mailboxes
-WHERE mailboxes.kind IN ('agent', 'pool') AND mailboxes.id > $1
+WHERE mailboxes.kind IN ('agent', 'pool') AND mailboxes.id > $1 AND (CAST($3 AS text) IS NULL OR mailboxes.kind = $3)
 ORDER BY mailboxes.id
 LIMIT $2;
 

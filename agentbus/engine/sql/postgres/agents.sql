@@ -40,5 +40,6 @@ WHERE id > $1
     AND (CAST($5 AS text) IS NULL OR parent = $5)
     AND (CAST($6 AS text) IS NULL OR kind = $6)
     AND (CAST($7 AS text) IS NULL OR $7 IN (SELECT json_array_elements_text(capabilities::json)))
+    AND (CAST($9 AS bigint) IS NULL OR updated >= $9)
 ORDER BY id
 LIMIT $8;

@@ -35,5 +35,6 @@ WHERE id > $1
     AND ($5 IS NULL OR parent = $5)
     AND ($6 IS NULL OR kind = $6)
     AND ($7 IS NULL OR EXISTS (SELECT 1 FROM json_each(capabilities) WHERE value = $7))
+    AND ($9 IS NULL OR updated >= $9)
 ORDER BY id
 LIMIT $8;
