@@ -1,6 +1,6 @@
 // Agents: a table with facets, and a page per agent.
 import { useMemo } from "./vendor.js";
-import { change, get, link, listParam, mayOperate, param, path, query, setParams, useData } from "./core.js";
+import { change, link, listParam, mayOperate, param, path, query, readAgents, setParams, useData } from "./core.js";
 import { Address, Ago, ask, At, Button, Card, Chips, Clear, duration, Empty, Facts, html, Json, Load, number, plural, Progress, REASON, Ref, Search, Select, Status, Tabs, Tag, Text, toast } from "./ui.js";
 import { Table } from "./table.js";
 import { Evidence } from "./now.js";
@@ -10,19 +10,6 @@ import { MessageTable } from "./messages.js";
 
 const STATUSES = ["running", "suspect", "failed", "pending", "spawning", "completed", "stopped"];
 const FILTERS = ["q", "status", "type", "session", "kind"];
-
-/** Read all pages of a list. */
-export async function readAll(target, publish, most = 20000) {
-  const items = [];
-  let cursor = null;
-  do {
-    const page = await get(query(target, { limit: 1000, cursor }));
-    items.push(...page.items);
-    cursor = page.cursor;
-    if (cursor && items.length === page.items.length) publish({ items: [...items], more: true });
-  } while (cursor && items.length < most);
-  return { items, more: Boolean(cursor) };
-}
 
 const COLUMNS = [
   { key: "id", title: "Agent", width: "minmax(160px, 2fr)", narrow: "minmax(0, 1fr)", sort: (one) => one.id,
@@ -36,7 +23,7 @@ const COLUMNS = [
 ];
 
 function List() {
-  const all = useData("agents", { topics: ["agents"], every: 10, read: (publish) => readAll("agents", publish) });
+  const all = useData("agents", { topics: ["agents"], every: 4, read: readAgents });
   const q = param("q").toLowerCase();
   const chosen = { status: listParam("status"), type: param("type"), session: param("session"), kind: param("kind") };
   const items = all.data.value?.items ?? [];

@@ -54,12 +54,12 @@ function Screen() {
   const { screen } = route.value;
   const known = SCREENS.find(([key]) => key === screen);
   const [, setReady] = useState(0);
+  const Found = loaded.get(screen);
   useEffect(() => {
-    if (known && !loaded.has(screen)) known[2]().then((module) => { loaded.set(screen, module.default); setReady((n) => n + 1); }).catch(report);
+    if (known && !Found) known[2]().then((module) => { loaded.set(screen, module.default); setReady((n) => n + 1); }).catch(report);
   }, [screen]);
   useEffect(() => { document.querySelector("main")?.scrollTo(0, 0); }, [screen, route.value.parts.join("/")]);
   if (!known) return html`<div class="page"><h1>No such page</h1><p><a href="#/now">Now</a></p></div>`;
-  const Found = loaded.get(screen);
   return Found ? html`<${Found} key=${screen} parts=${route.value.parts} />` : null;
 }
 
@@ -89,7 +89,7 @@ function Frame() {
   const me = identity.value;
   const waiting = inboxSize.value;
   const active = route.value.screen;
-  useInbox(active === "now" ? 0 : 600);
+  useInbox(active === "now" ? 0 : 1);
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <nav class="side" aria-label="Screens">
@@ -118,4 +118,7 @@ effect(() => {
 });
 
 start();
+// The code of the screen is there when the server has said who looks.
+const [first, , read] = SCREENS.find(([key]) => key === route.peek().screen) ?? SCREENS[0];
+read().then((module) => loaded.set(first, module.default)).catch(() => {});
 render(h(App), document.getElementById("app"));

@@ -251,6 +251,14 @@ export const paused = signal(false);
 export const held = signal(0);
 /** Changes that arrived while updates were paused. */
 
+/** Reads that can wait until what was asked for first is there; then one after the other. */
+const late = [];
+let reading = 0;
+const readLate = () => { if (!reading && late.length) late.sort((a, b) => a.last - b.last).shift().load(); };
+
+/** Counts what a list that is updated in part would not see: deletions, and a lost connection. */
+export let generation = 0;
+
 class Resource {
   constructor(target, topics, every, read) {
     Object.assign(this, { target, topics, every, read, users: 0, at: 0, took: 0, timer: 0, busy: false, again: false });
@@ -262,10 +270,11 @@ class Resource {
     this.timer = 0;
     if (this.busy) { this.again = true; return; }
     this.busy = true;
+    reading++;
     const begun = Date.now();
     try {
       // A long list is shown as soon as its first page is there.
-      const found = await this.read((part) => { if (this.data.peek() === undefined) this.data.value = part; });
+      const found = await this.read((part) => { if (this.data.peek() === undefined) this.data.value = part; }, this.data.peek());
       batch(() => { this.data.value = found; this.error.value = null; });
     } catch (error) {
       if (!(error instanceof Problem)) console.error(error);
@@ -275,6 +284,8 @@ class Resource {
       this.at = Date.now();
       this.took = this.at - begun;
       this.busy = false;
+      reading--;
+      readLate();
     }
     if (this.again) { this.again = false; this.schedule(300); }
   }
@@ -297,14 +308,16 @@ export function resource(target, { topics = [], every = 0, read: how } = {}) {
   return found;
 }
 
-/** Use a resource in a component; null is no resource. ``wait``: milliseconds for which others go first. */
+/** Use a resource in a component; null is no resource. ``last``: the higher, the later it is read. */
 export function useData(target, options = {}) {
   const found = useMemo(() => (target ? resource(target, options) : NOTHING), [target]);
   useEffect(() => {
     if (found === NOTHING) return undefined;
     found.users++;
-    const timer = setTimeout(() => { if (Date.now() - found.at > 500) found.load(); }, options.wait ?? 0);
-    return () => { found.users--; clearTimeout(timer); };
+    const load = () => { clearTimeout(timer); if (found.users && Date.now() - found.at > 500) found.load(); else readLate(); };
+    if (options.last) late.push({ last: options.last, load });
+    const timer = setTimeout(() => (options.last ? readLate() : load()), options.last ? 150 : 0);
+    return () => { found.users--; if (!options.last) clearTimeout(timer); };
   }, [found]);
   return found;
 }
@@ -329,14 +342,60 @@ export function setPaused(on) {
 
 /** Read everything on screen again. */
 export function reload() {
+  generation++;
   for (const one of resources.values()) { if (one.users) one.load(); else one.at = 0; }
 }
 
 function refreshOld() {
   if (paused.peek() || connection.peek() !== "live") return;
   for (const one of resources.values()) {
-    if (one.users && one.every && !one.busy && Date.now() - one.at > Math.max(one.every * 1000, 20 * one.took)) one.load();
+    // What is expensive is read less often, so that an open dashboard costs the server next to nothing.
+    if (one.users && one.every && !one.busy && Date.now() - one.at > Math.max(one.every * 1000, Math.min(600e3, 200 * one.took))) one.load();
   }
+}
+
+/** Read all pages of a list, the first one short, so that it is seen soon. */
+export async function readAll(target, publish, most = 20000) {
+  const items = [];
+  let cursor = null;
+  do {
+    const page = await get(query(target, { limit: cursor ? 1000 : 100, cursor }));
+    items.push(...page.items);
+    cursor = page.cursor;
+    if (cursor && items.length === page.items.length) publish({ items: [...items], more: true });
+  } while (cursor && items.length < most);
+  return { items, more: Boolean(cursor) };
+}
+
+/** Read the messages of a period, newest first, as many as the limit. */
+export async function readSpans(start, end, most) {
+  const items = [];
+  let cursor = null;
+  do {
+    const page = await get(query("message-spans", { start: Math.floor(start), end: Math.ceil(end), limit: 1000, cursor }));
+    items.push(...page.items);
+    cursor = page.cursor;
+  } while (cursor && items.length < most);
+  return { items, whole: !cursor };
+}
+
+const SMALL = 200;
+const WHOLE = 60e3;
+const OVERLAP = 10e3;
+
+/** Read all agents; of a long list that is known, only those that have changed since. */
+export async function readAgents(publish, before) {
+  const begun = now();
+  const whole = async () => ({ ...(await readAll("agents", publish)), generation, read: begun, begun });
+  if (!before?.begun || before.items.length < SMALL || before.generation !== generation || begun - before.begun > WHOLE * Math.ceil(before.items.length / 2000)) return whole();
+  const page = await get(query("agents", { updated_after: before.read - OVERLAP, limit: 1000 }));
+  if (page.cursor) return whole();
+  const known = new Map(before.items.map((one) => [one.id, one]));
+  const changed = page.items.filter((one) => toJson(known.get(one.id)) !== toJson(one));
+  before.read = begun;
+  if (!changed.length) return before;
+  changed.forEach((one) => known.set(one.id, one));
+  return { ...before, items: [...known.values()].sort((a, b) => (a.id < b.id ? -1 : 1)) };
 }
 
 /** Run a change, then read again what it concerns. */
@@ -350,6 +409,7 @@ export async function change(method, target, body, topics = [], headers = {}) {
 
 let source = null;
 let last = null;
+let follows = false;
 let attempt = 0;
 let retry = 0;
 const RELATED = { task: ["tasks"], agent: ["agents"], session: ["sessions", "agents"], message: ["messages"],
@@ -364,6 +424,7 @@ function receive(event, change) {
     (RELATED[one.subject_kind] ?? []).forEach((topic) => topics.add(topic));
     if (one.kind.startsWith("messages_")) topics.add("messages");
     if (one.kind.startsWith("approval_")) topics.add("tasks");
+    if (one.kind === "agent_deleted") generation++;
   }
   if (change.messages.length) topics.add("messages");
   if (change.missed) reload();
@@ -375,13 +436,17 @@ export function openStream() {
   source?.close();
   source = null;
   if (document.hidden || !identity.peek()) return;
+  last ??= identity.peek().cursor;
   const target = new URL(query("live", { after: last }), ROOT);
   const opened = source = new EventSource(target);
+  // The first stream starts before everything that was read.
+  const again = Boolean(follows);
+  follows = true;
   opened.onopen = () => {
     attempt = 0;
-    const again = connection.peek() !== "live";
+    const lost = again && connection.peek() !== "live";
     connection.value = "live";
-    if (again) reload();
+    if (lost) reload();
   };
   opened.addEventListener("change", (event) => receive(event, parseJson(event.data)));
   opened.addEventListener("problem", () => lost(opened));

@@ -1,8 +1,7 @@
 // The timeline: a lane per agent; bars are leases and announced silence, connectors are messages; a slider replays.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor.js";
-import { get, link, now, param, query, setParams, tick, useData } from "./core.js";
+import { get, link, now, param, query, readAgents, readSpans, setParams, tick, useData } from "./core.js";
 import { Button, clock, duration, Empty, html, Load, number, plain, plural, Search, stamp, Status, Text, tone } from "./ui.js";
-import { readAll } from "./agents.js";
 import { ticks } from "./tasks.js";
 
 const SPANS = { "5m": 5 * 60e3, "1h": 3600e3, "1d": 86400e3 };
@@ -15,21 +14,9 @@ const STATUS_AFTER = {
 };
 const LIVE = new Set(["running", "suspect", "spawning"]);
 
-/** Read the messages of a period, newest first, as many as the limit. */
-export async function readSpans(start, end, most = MOST_MESSAGES) {
-  const items = [];
-  let cursor = null;
-  do {
-    const page = await get(query("message-spans", { start: Math.floor(start), end: Math.ceil(end), limit: 1000, cursor }));
-    items.push(...page.items);
-    cursor = page.cursor;
-  } while (cursor && items.length < most);
-  return { items, whole: !cursor };
-}
-
 /** Read what happened since a time: messages and events of agents. */
 async function readPast(since) {
-  const { items: messages, whole } = await readSpans(since, now() + 60e3);
+  const { items: messages, whole } = await readSpans(since, now() + 60e3, MOST_MESSAGES);
   const events = [];
   let cursor = null;
   do {
@@ -75,7 +62,7 @@ const statusAt = (spans, at) => spans.find(([from, to]) => from <= at && at < to
 export default function Lanes() {
   const span = SPANS[param("span")] ? param("span") : "1h";
   const size = SPANS[span];
-  const agents = useData("agents", { topics: ["agents"], every: 10, read: (publish) => readAll("agents", publish) });
+  const agents = useData("agents", { topics: ["agents"], every: 4, read: readAgents });
   const past = useData(`past:${span}`, { topics: ["messages", "agents"], every: 15, read: () => readPast(now() - size) });
   const replay = Number(param("at")) || 0;
   const end = replay ? Math.ceil((Number(param("end")) || replay) / 1000) * 1000 : tick.value;

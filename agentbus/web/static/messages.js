@@ -7,7 +7,7 @@ import { requeue } from "./now.js";
 
 const STATUSES = ["queued", "leased", "scheduled", "acked", "dead", "expired"];
 const FILTERS = ["status", "type", "sender", "to", "session", "correlation"];
-const PAGE = 200;
+const PAGE = 100;
 
 const COLUMNS = [
   { key: "id", title: "Id", width: "76px", cell: (one) => html`<a class="ref mono" href=${link("messages", one.message_id)}>${one.id}</a>` },
@@ -53,9 +53,9 @@ export function MessageTable({ filters, fill = true }) {
 }
 
 function List() {
-  const overview = useData("overview", {});
+  const overview = useData("overview", { last: 2 });
   const counts = overview.data.value?.counts.messages ?? {};
-  const types = useData("types?kind=message", { topics: ["events"] });
+  const types = useData("types?kind=message", { topics: ["events"], last: 1 });
   const filters = { status: param("status"), type: param("type"), sender: param("sender"), to: param("to"), session: param("session"), correlation: param("correlation") };
   const list = useList("messages", filters, ["messages"]);
   const chosen = listParam("status");

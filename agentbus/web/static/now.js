@@ -20,10 +20,10 @@ export const inbox = computed(() => {
 export const inboxSize = computed(() => inbox.value.length);
 
 /** Keep the inbox up to date on every screen: its size is in the title. */
-export function useInbox(wait) {
-  useData(ASKED, { wait });
-  useData(CUT, { wait });
-  useData("overview", { wait });
+export function useInbox(last) {
+  useData(ASKED, { last });
+  useData(CUT, { last });
+  useData("overview", { last: 2 });
 }
 
 export const approve = (one, reason) => change("POST", path`tasks/${one.task}/approve`, { name: one.key, reason: reason || null }, ["tasks"]);
@@ -115,7 +115,7 @@ export const unattended = (one) => one.kind === "pool" && one.queued > 0 && one.
 function Broken() {
   const agents = useData("agents?status=suspect,failed&limit=50", { topics: ["agents"], every: 20 });
   const dead = useData("dead-letters?limit=5", { topics: ["messages"], every: 30 });
-  const queues = useData("queues?limit=1000", { topics: ["messages", "agents"], every: 15 });
+  const queues = useData("queues?kind=pool&limit=1000", { topics: ["messages", "agents"], every: 15 });
   const counts = overview.data.value?.counts;
   const bad = (agents.data.value?.items ?? []).slice().sort((a, b) => b.updated - a.updated);
   const letters = dead.data.value?.items ?? [];
@@ -140,7 +140,7 @@ function Counts() {
     <a class="count" href=${link("health")}><b>${bytes(found.database_bytes)}</b><span>database</span></a></div>`}</${Load}>`;
 }
 
-export const useRates = () => useData("rates", { topics: [], every: 20 });
+export const useRates = () => useData("rates", { topics: [], every: 20, last: 3 });
 
 export function Rates({ height = 120 }) {
   const found = useRates().data.value;

@@ -1,11 +1,9 @@
 // Queues: depth, age, rate, members and dead letters of each mailbox.
-import { get, link, mayOperate, now, param, query, useData } from "./core.js";
+import { get, link, mayOperate, now, param, query, readAll, readSpans, useData } from "./core.js";
 import { Address, Button, duration, html, Load, number, plural, Search, Sparkline, Status } from "./ui.js";
 import { Table } from "./table.js";
 import { requeue, unattended } from "./now.js";
-import { readSpans } from "./lanes.js";
 import { purge } from "./messages.js";
-import { readAll } from "./agents.js";
 
 const of = (status) => (one) => (one[status] ? html`<a class="ref" href=${`${link("messages")}?to=${encodeURIComponent(one.recipient)}&status=${status}`}>${number(one[status])}</a>` : html`<span class="muted">0</span>`);
 
@@ -43,7 +41,7 @@ async function readSent() {
 
 export default function Queues() {
   const queues = useData("queues", { topics: ["messages", "agents"], every: 15, read: (publish) => readAll("queues", publish) });
-  const sent = useData("sent", { every: 60, read: readSent });
+  const sent = useData("sent", { every: 60, read: readSent, last: 1 });
   const items = (queues.data.value?.items ?? []).map((one) => ({ ...one, sent: sent.data.value?.get(one.recipient) }));
   const q = param("q").toLowerCase();
   return html`<div class="page full"><header class="head"><h1>Queues</h1><span class="muted">${queues.data.value && plural(queues.data.value.items.length, "mailbox", "mailboxes")}</span><span class="grow"></span>
