@@ -1,6 +1,6 @@
 // The frame: sign in, navigation, the state of the connection, and the screen that the URL names.
 import { effect, h, render, useEffect, useRef, useState } from "./vendor.js";
-import { connection, go, held, identity, link, mayOperate, paused, preferences, route, setPaused, setPreferences, signIn, signOut, start } from "./core.js";
+import { connection, go, held, identity, link, mayOperate, paused, preferences, route, setPaused, setPreferences, signIn, signOut, start, trouble } from "./core.js";
 import { asking, html, Icon, plain, Question, report, Text, Toasts } from "./ui.js";
 import { inboxSize, Now, useInbox } from "./now.js";
 
@@ -42,6 +42,9 @@ function Live() {
   return html`<button type="button" class=${`live ${tone}`} aria-pressed=${String(paused.value)} title=${paused.value ? "Resume live updates (p)" : "Pause live updates (p)"} onClick=${() => setPaused(!paused.peek())}>
     <i aria-hidden="true"></i><span>${text}</span><${Icon} name=${paused.value ? "play" : "pause"} /></button>`;
 }
+
+/** Why nothing can be read, while that lasts. */
+const Trouble = () => trouble.value && html`<div class="problem trouble" role="status"><b><${Text} v=${trouble.value.message} /></b>${trouble.value.fix && html`<p><${Text} v=${trouble.value.fix} /></p>`}<p class="muted">Trying again …</p></div>`;
 
 function Theme() {
   const theme = preferences.value.theme;
@@ -102,12 +105,12 @@ function Frame() {
       ${!mayOperate.value && html`<span class="tag warn" title="This token or server permits no changes">read-only</span>`}
       <span class="who" title=${`role: ${me.role}`}><${Text} v=${me.operator} /></span>
       <${Theme} /><button type="button" class="icon-button" aria-label="Sign out" title="Sign out" onClick=${() => signOut().catch(report)}><${Icon} name="out" /></button></header>
-    <main id="main" tabindex="-1"><${Screen} /></main><${Keys} />
+    <main id="main" tabindex="-1"><${Trouble} /><${Screen} /></main><${Keys} />
   </div>`;
 }
 
 function App() {
-  if (identity.value === null) return html`<p class="boot">${connection.value === "lost" ? "The server does not answer. Trying again …" : "agentbus"}</p>`;
+  if (identity.value === null) return trouble.value ? html`<main class="login"><${Trouble} /></main>` : html`<p class="boot">agentbus</p>`;
   return html`${identity.value === false ? html`<${Login} />` : html`<${Frame} />`}<${Toasts} /><${Question} />`;
 }
 

@@ -82,11 +82,19 @@ export class Problem extends Error {
 export const identity = signal(null);
 export const connection = signal("connecting");
 /** connecting, live, lost: whether the stream is open. */
+/** The reason why nothing can be read: the server does not answer, or its store is away. */
+export const trouble = signal(null);
+const SLOW = 6000;
+let answered = 0;
 let skew = 0;
 export const now = () => Date.now() + skew;
 
 export async function call(method, target, body, headers = {}, options = {}) {
   let response;
+  // A server whose store is away tries to reach it before it says so.
+  const slow = setTimeout(() => {
+    if (Date.now() - answered >= SLOW) trouble.value ??= new Problem(0, { code: "slow", detail: `the server has not answered for ${SLOW / 1000} s` });
+  }, SLOW);
   try {
     response = await fetch(new URL(target, ROOT), {
       method,
@@ -98,7 +106,9 @@ export async function call(method, target, body, headers = {}, options = {}) {
       credentials: "same-origin", redirect: "error", ...options,
     });
   } catch {
-    throw new Problem(0, { code: "unreachable", detail: "the server does not answer" });
+    throw (trouble.value = new Problem(0, { code: "unreachable", detail: "the server does not answer" }));
+  } finally {
+    clearTimeout(slow);
   }
   const date = Date.parse(response.headers.get("Date") ?? "");
   if (date && Math.abs(date - Date.now()) > 3000) skew = date - Date.now();
@@ -111,8 +121,12 @@ export async function call(method, target, body, headers = {}, options = {}) {
   }
   if (!response.ok) {
     if (response.status === 401) identity.value = false;
-    throw new Problem(response.status, found);
+    const problem = new Problem(response.status, found);
+    if (response.status === 503) trouble.value = problem;
+    throw problem;
   }
+  answered = Date.now();
+  trouble.value = null;
   return found;
 }
 

@@ -199,19 +199,24 @@ async def test_a_store_that_is_gone_is_reported_and_found_again(engine: Engine, 
     socket, schema = socket_and_schema(engine.url)
     async with proxied(socket) as proxy, AsyncExitStack() as stack:
         url = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
-        bus = await stack.enter_async_context(agentbus.connect(url, clock=SystemClock()))
+        bus = await stack.enter_async_context(agentbus.connect(url, clock=SystemClock(), lock_timeout=1))
         await bus.expect("a", type="worker")
         client = await stack.enter_async_context(serving(bus))
         async with visiting(client, errors=True) as visit:
             await visit.go("agents", "[data-key='a']")
+            await look(visit, "Live")
             proxy.refuses = True
             await proxy.close()
+            # What was read stays on the screen, under the reason why it is not live.
+            await visit.sees("cannot reach postgresql://", within=".trouble")
+            assert await visit.page.locator("[data-key='a']").count() == 1
             await visit.page.reload()
-            # The frame is not there before the server has said who looks; then the stream is not live.
+            await visit.sees("cannot reach postgresql://", within=".trouble")
             assert await visit.page.get_by_text("Live", exact=True).count() == 0
             proxy.refuses = False
             await visit.page.wait_for_selector("[data-key='a']", timeout=2 * PATIENCE)
             await look(visit, "Live")
+            await visit.misses(".trouble")
 
 
 @pytest.mark.one_engine
@@ -301,6 +306,56 @@ async def test_a_hidden_tab_closes_its_stream_and_resumes(real_bus: Bus, visitin
         await page.evaluate("() => { window.isHidden = false; document.dispatchEvent(new Event('visibilitychange')); }")
         await page.wait_for_selector("[data-key='meanwhile']", timeout=PATIENCE)
         await look(visit, "Live")
+
+
+HIDDEN = """() => {
+    Object.defineProperty(document, 'hidden', { get: () => window.isHidden ?? false, configurable: true });
+    window.hide = (on) => { window.isHidden = on; document.dispatchEvent(new Event('visibilitychange')); };
+}"""
+
+
+@pytest.mark.one_engine
+async def test_ten_tabs_of_one_browser_work(real_bus: Bus, visiting: Visiting) -> None:
+    """A browser has six connections to a host: only the tab in front has a stream."""
+    async with serving(real_bus, max_streams=2) as client, visiting(client) as visit:
+        context = visit.page.context
+        await context.add_init_script(f"({HIDDEN})()")
+        await visit.page.reload()
+        tabs = [visit]
+        for number in range(9):
+            await tabs[-1].page.evaluate("() => hide(true)")
+            tabs.append(Visit(await context.new_page(), visit.url))
+            await tabs[-1].go("agents" if number % 2 else "now")
+            await look(tabs[-1], "Live")
+        await real_bus.expect("meanwhile", type="worker")
+        for tab in tabs:
+            await tabs[-1].page.evaluate("() => hide(true)")
+            await tab.page.evaluate("() => hide(false)")
+            await tab.go("agents", "[data-key='meanwhile']")
+            await look(tab, "Live")
+            await tab.page.evaluate("() => hide(true)")
+
+
+@pytest.mark.one_engine
+async def test_progress_in_a_long_list_appears_without_reading_it_all(real_bus: Bus, visiting: Visiting) -> None:
+    """Progress is no event; the list has more agents than are read again as a whole."""
+    worker = await real_bus.register("a-000", type="worker")
+    for number in range(1, 260):
+        await real_bus.expect(f"a-{number:03}", type="worker")
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("agents", "[data-key='a-000']")
+        await visit.sees("260 agents")
+        asked: list[str] = []
+        page.on("request", lambda one: asked.append(one.url))
+        await worker.progress(42, "reading")
+        await visit.sees("42 %", within="[data-key='a-000']")
+        await visit.sees("reading", within="[data-key='a-000']")
+        lists = [url.partition("/agents?")[2] for url in asked if "/agents?" in url]
+        assert lists
+        assert all("updated_after=" in one for one in lists)
+        await real_bus.agents.delete("a-001")
+        await visit.misses("[data-key='a-001']")
+        await visit.sees("259 agents")
 
 
 async def charge(amount: int) -> int:
