@@ -97,7 +97,7 @@ function Frame() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.querySelector("main").focus(); }}>Skip to the content</a>
     <nav class="side" aria-label="Screens">
       <a class="brand" href="#/now"><img src="static/icon.svg" alt="" width="20" height="20" /><b>agentbus</b></a>
-      <ul>${SCREENS.map(([key, title]) => html`<li key=${key}><a href=${link(key)} aria-current=${active === key ? "page" : undefined}><${Icon} name=${key} /><span>${title}</span>
+      <ul>${SCREENS.map(([key, title]) => html`<li key=${key} data-on=${active === key || undefined}><a href=${link(key)} title=${title} aria-current=${active === key ? "page" : undefined}><${Icon} name=${key} /><span>${title}</span>
         ${key === "now" && waiting > 0 && html`<b class="badge" title=${`${waiting} waiting for a decision`}>${waiting}</b>`}</a></li>`)}</ul>
       <footer><div class="where" title=${plain(me.location)}><${Text} v=${me.location.split("/").slice(-2).join("/") || me.bus} /></div><div class="muted">${me.version}</div></footer>
     </nav>

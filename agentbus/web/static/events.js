@@ -9,6 +9,8 @@ const KINDS = ["agent_registered", "agent_completed", "agent_suspected", "agent_
   "process_dead", "quotas_changed", "retention_applied", "retention_changed", "session_started", "session_interrupted", "session_continued", "session_completed", "session_failed", "session_recovered", "session_rolled_back", "step_settled",
   "task_started", "task_waiting", "task_completed", "task_failed", "task_stopped", "task_halted", "task_redone", "task_restarted", "task_edited", "token_created", "token_revoked", "type_defined"];
 const TONES = [[/fail|dead|interrupted/, "bad"], [/suspect|halt|stopped|purged|deleted|revoked/, "warn"], [/approval|waiting|settled/, "ask"], [/completed|decided/, "done"], [/registered|started|running|continued|recovered|resumed/, "good"]];
+/** Facts that are wall times. */
+const TIMES = new Set(["until", "expires"]);
 const toneOf = (kind) => TONES.find(([pattern]) => pattern.test(kind))?.[1] ?? "calm";
 
 const COLUMNS = [
@@ -16,7 +18,7 @@ const COLUMNS = [
   { key: "kind", title: "Event", width: "170px", narrow: "minmax(0, 1fr)", cell: (one) => html`<span class=${`status ${toneOf(one.kind)}`}><i aria-hidden="true"></i>${one.kind.replaceAll("_", " ")}</span>` },
   { key: "subject", title: "Subject", width: "minmax(140px, 1.2fr)", narrow: "minmax(0, 1fr)", cell: (one) => html`<span class="muted">${one.subject_kind} </span>${PAGES[one.subject_kind] ? html`<a class="ref" href=${link(PAGES[one.subject_kind], one.subject)}><${Text} v=${one.subject} /></a>` : html`<${Text} v=${one.subject} />`}` },
   { key: "actor", title: "By", width: "minmax(90px, .7fr)", cell: (one) => (one.actor ? html`<${Text} v=${one.actor} />` : html`<span class="muted">bus</span>`) },
-  { key: "facts", title: "Facts", width: "minmax(160px, 3fr)", cell: (one) => html`<span class="what">${Object.entries(one.facts).filter(([, value]) => value !== null).map(([name, value]) => html`<span key=${name} class="fact"><span class="muted"><${Text} v=${name} /></span> <${Text} v=${value} max=${200} /></span>`)}</span>` },
+  { key: "facts", title: "Facts", width: "minmax(160px, 3fr)", cell: (one) => html`<span class="what">${Object.entries(one.facts).filter(([, value]) => value !== null).map(([name, value]) => html`<span key=${name} class="fact"><span class="muted"><${Text} v=${name} /></span> <${Text} v=${TIMES.has(name) && Number.isInteger(value) ? stamp(value) : value} max=${200} /></span>`)}</span>` },
   { key: "ago", title: "", width: "0", narrow: "76px", end: true, cell: (one) => html`<span class="only-narrow"><${Ago} at=${one.at} /></span>` },
 ];
 

@@ -7,6 +7,7 @@ import { ticks } from "./tasks.js";
 const SPANS = { "5m": 5 * 60e3, "1h": 3600e3, "1d": 86400e3 };
 const LANE = 30;
 const LABEL = 168;
+const NARROW = 128;
 const MOST_MESSAGES = 5000;
 const MOST_CONNECTORS = 400;
 const STATUS_AFTER = {
@@ -76,7 +77,7 @@ export default function Lanes() {
     if (!box.current) return undefined;
     const measure = () => {
       const node = box.current;
-      setWidth(Math.max(220, node.clientWidth - (node.clientWidth < 620 ? 96 : LABEL)));
+      setWidth(Math.max(220, node.clientWidth - (node.clientWidth < 620 ? NARROW : LABEL)));
       setView([Math.max(0, Math.floor(node.scrollTop / LANE) - 5), Math.ceil((node.scrollTop + node.clientHeight) / LANE) + 5]);
     };
     const observer = new ResizeObserver(measure);
@@ -132,7 +133,7 @@ export default function Lanes() {
     return list;
   }, [found, order, view, Math.floor(end / 1000), replay]);
   const marks = ticks(from, end, width < 500 ? 3 : 7);
-  const labelWidth = width + LABEL > 620 + LABEL - 96 ? LABEL : 96;
+  const labelWidth = width + LABEL > 620 + LABEL - NARROW ? LABEL : NARROW;
   const moment = replay && found ? (() => {
     const counts = {};
     for (const lane of lanes) { const status = statusAt(lane.spans, replay); if (status) counts[status] = (counts[status] ?? 0) + 1; }

@@ -100,7 +100,7 @@ export const Tag = ({ children, tone: t = "calm", title }) => html`<span class=$
 const ICONS = {
   now: "M3 12h4l2-6 4 12 2-6h6", agents: "M8 11a3 3 0 1 0 0-6 3 3 0 0 0 0 6Zm8 0a3 3 0 1 0 0-6M2 20c0-4 3-6 6-6s6 2 6 6m2-6c3 0 6 2 6 6",
   lanes: "M3 6h9M8 12h10M14 18h7", queues: "M4 5h16M4 10h16M4 15h10M4 20h6", messages: "M3 6h18v12H3zM3 7l9 7 9-7",
-  tasks: "M4 6h10M8 12h12M6 18h8", sessions: "M4 5h16v11H9l-5 4z", state: "M5 4h14v4H5zM5 10h14v4H5zM5 16h14v4H5z",
+  tasks: "M3 6l2 2 4-4M12 6h9M3 16l2 2 4-4M12 17h9", sessions: "M4 5h16v11H9l-5 4z", state: "M5 4h14v4H5zM5 10h14v4H5zM5 16h14v4H5z",
   events: "M12 7v5l3 2M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18Z", health: "M12 20s-8-5-8-11a4.5 4.5 0 0 1 8-3 4.5 4.5 0 0 1 8 3c0 6-8 11-8 11Z",
   pause: "M8 5v14M16 5v14", play: "M7 4l13 8-13 8z", sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.5 1.5M17.5 17.5 19 19M5 19l1.5-1.5M17.5 6.5 19 5",
   moon: "M20 14A8 8 0 1 1 10 4a7 7 0 0 0 10 10Z", auto: "M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18", check: "M4 12l5 6L20 6", cross: "M6 6l12 12M18 6 6 18",
