@@ -78,6 +78,10 @@ class AgentOptions(MemberOptions, total=False):
     """The session that it joins."""
 
 
+_FEW = 10
+"""Agents that are looked up on the thread of the event loop."""
+
+
 def registration(
     limit: int,
     id: str,
@@ -233,7 +237,8 @@ class Agents:
         >>> (await bus.agents.last_seen(page.items))["planner-1"].at                  # doctest: +SKIP
         1767225600000
         """
-        return await self._engine.read(last_seen, agents)
+        read = self._engine.read_inline if len(agents) <= _FEW else self._engine.read
+        return await read(last_seen, agents)
 
     async def update(self, agent: str, **changes: Unpack[ProfileOptions]) -> None:
         """Change the description of an agent, with the options of ``agentbus.api.agents.ProfileOptions``.

@@ -9,6 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
@@ -82,6 +83,9 @@ SECURITY_HEADERS = {
 }
 
 
+_SECURITY = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+
+
 class Application:
     """The HTTP API and the dashboard of one bus."""
 
@@ -138,9 +142,9 @@ class Application:
             number = secrets.token_hex(4)
             log.exception("unexpected error %s in %s %s", number, scope["method"], _route_name(scope))
             response = problem(UnexpectedError(number=number))
-        for name, value in SECURITY_HEADERS.items():
-            response.headers.setdefault(name, value)
-        response.headers.setdefault("Cache-Control", "no-store")
+        response.raw_headers.extend(_SECURITY)
+        if not any(name == b"cache-control" for name, _ in response.raw_headers):
+            response.raw_headers.append((b"cache-control", b"no-store"))
         if scope["method"] == "HEAD" and not isinstance(response, EventStream):
             response.body = b""
         with suppress(ClientDisconnect):
@@ -457,12 +461,12 @@ def _path_values(
 
 def _query(kind: type[msgspec.Struct], parameters: dict[str, list[str]]) -> Any:
     """Return the query parameters as a Struct."""
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    fields = _fields(kind)
     values: dict[str, Any] = {}
     for name, given in parameters.items():
         if name not in fields:
             raise InvalidRequest(reason=f"unknown parameter {name[:100]!r}; there are {', '.join(fields) or 'none'}")
-        if _is_list(fields[name]):
+        if fields[name]:
             values[name] = [part for one in given for part in one.split(",")]
         elif len(given) > 1:
             raise InvalidRequest(reason=f"parameter {name!r} is given twice")
@@ -472,6 +476,12 @@ def _query(kind: type[msgspec.Struct], parameters: dict[str, list[str]]) -> Any:
         return msgspec.convert(values, type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(reason=str(error)) from None
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
+    """Return the parameters of a query; True for a list."""
+    return {field.name: _is_list(field.type) for field in msgspec.structs.fields(kind)}
 
 
 def _is_list(kind: Any) -> bool:

@@ -59,6 +59,8 @@ class Route:
         self.waits = waits
         self.shared = shared
         self.segments = tuple(path.strip("/").split("/"))
+        self.fixed = tuple((place, own) for place, own in enumerate(self.segments) if not own.startswith("{"))
+        """The segments that are no parameters, with their places."""
         self.parameters = {
             name.partition(":")[0]: name.partition(":")[2] == "int"
             for segment in self.segments
@@ -267,15 +269,19 @@ class Table:
     """Finds the route of a request by its method and the segments of its raw path."""
 
     def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
-        self._by_length: dict[int, list[Route]] = {}
+        # The first segment is no parameter.
+        self._by_start: dict[tuple[int, str], list[Route]] = {}
         # A fixed segment before a parameter: /agents/clear is no agent.
         for route in sorted(routes, key=lambda one: [segment.startswith("{") for segment in one.segments]):
-            self._by_length.setdefault(len(route.segments), []).append(route)
+            self._by_start.setdefault((len(route.segments), route.segments[0]), []).append(route)
 
     def matches(self, segments: tuple[str, ...]) -> list[Route]:
         """Return the routes of a path, one for each method; the first of a method counts."""
         found: dict[str, Route] = {}
-        for route in self._by_length.get(len(segments), ()):
-            if all(own.startswith("{") or own == one for own, one in zip(route.segments, segments, strict=True)):
+        for route in self._by_start.get((len(segments), segments[0]), ()):
+            for place, own in route.fixed:
+                if segments[place] != own:
+                    break
+            else:
                 found.setdefault(route.method, route)
         return list(found.values())

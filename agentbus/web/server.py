@@ -36,6 +36,8 @@ HEADER_TIMEOUT = 10.0
 """Seconds in which the headers of a request must arrive."""
 KEEP_ALIVE = 30
 MAX_CONNECTIONS = 1000
+_JOINED = 64 * 1024
+"""Bytes that are written at once, without waiting for more."""
 _GRACE = 1
 """Seconds for requests under way when the server stops. Streams end at once."""
 _STOP = 1.8
@@ -142,6 +144,42 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Joined:
+    """A transport that writes together what is written in one step of the event loop: the head of a response and its
+    body, which uvicorn writes apart."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > _JOINED:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._parts:
+            content = b"".join(self._parts)
+            self._parts, self._size = [], 0
+            self._transport.write(content)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._parts.clear()
+        self._transport.abort()
+
+
 class _Guarded(H11Protocol):
     """Closes a connection whose headers do not arrive in time: uvicorn would wait indefinitely."""
 
@@ -153,7 +191,7 @@ class _Guarded(H11Protocol):
         self.access_log = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
         self._arm()
 
     def data_received(self, data: bytes) -> None:
