@@ -116,5 +116,5 @@ build/conformance/.installed: tests/mcp/conformance.mk
 # What is not to be had is left out of the benchmarks, with a note.
 $(VENV)/.installed-bench: $(VENV)/.installed
 	@echo "Installing what the benchmarks compare with"
-	@$(PIP) install -qq -e '.[bench,cli]' || echo "Not all of it could be installed." >&2
+	@$(PIP) install -qq -e '.[bench,cli,web]' || echo "Not all of it could be installed." >&2
 	@touch $@

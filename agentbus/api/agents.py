@@ -78,22 +78,26 @@ class AgentOptions(MemberOptions, total=False):
     """The session that it joins."""
 
 
+class VisitorOptions(AgentOptions, total=False):
+    """Options of ``bus.register_visitor``."""
+
+    lease: float
+    """Seconds that the leases on its messages last from its last call."""
+    by: str | None
+    """The operator whom the audit log shows instead of the agent."""
+
+
 _FEW = 10
 """Agents that are looked up on the thread of the event loop."""
 
 
 def registration(
-    limit: int,
-    id: str,
-    type: str,
-    process: int | None,
-    options: AgentOptions,
-    kind: str = "resident",
-    by: str | None = None,
+    limit: int, id: str, type: str, process: int | None, options: AgentOptions, kind: str = "resident"
 ) -> RegisterRequest:
     """Check the arguments of a registration. ``limit``: bytes of metadata, at most."""
     about: dict[str, Any] = {**options}
     session = about.pop("session", None)
+    by = about.pop("by", None) if kind == "visiting" else None
     pools = about.pop("pools", ())
     topics = about.pop("topics", ())
     takeover = about.pop("takeover", False)

@@ -17,6 +17,7 @@ from agentbus.api.agents import (
     AgentOptions,
     Agents,
     ProfileOptions,
+    VisitorOptions,
     declaration,
     expectation,
     register_agent,
@@ -313,22 +314,15 @@ class Bus:
         self._heartbeat.agents.add(agent)
         return agent
 
-    async def register_visitor(
-        self,
-        id: str,
-        *,
-        type: str,
-        lease: float = VISITOR_LEASE,
-        by: str | None = None,
-        **options: Unpack[AgentOptions],
-    ) -> Visitor:
+    async def register_visitor(self, id: str, *, type: str, **options: Unpack[VisitorOptions]) -> Visitor:
         """Register a visiting agent: a program elsewhere that calls now and then. Each call is its heartbeat. The
-        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call. The
-        audit log shows the operator ``by`` instead of the agent.
+        options are those of ``register``, with ``lease``, the seconds that leases on its messages last from its last
+        call (600), and ``by``, the operator whom the audit log shows instead of the agent.
 
         >>> visitor = await bus.register_visitor("planner-1", type="planner")         # doctest: +SKIP
         """
-        request = registration(self._max_payload, id, type, None, options, kind="visiting", by=by)
+        lease = options.pop("lease", VISITOR_LEASE)
+        request = registration(self._max_payload, id, type, None, options, kind="visiting")
         found = await register_agent(self._engine, request)
         return Visitor(self, found, found.epoch, lease=lease, visited=True)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from msgspec import Struct
 
-    from agentbus.api.agents import AgentOptions, ProfileOptions
+    from agentbus.api.agents import AgentOptions, ProfileOptions, VisitorOptions
     from agentbus.api.maintenance.importer import importer
     from agentbus.api.monitor import Callback
     from agentbus.api.recovery import Ask
@@ -171,24 +171,14 @@ class Bus(BusBase, wraps=api.Bus):
         """
         return cast("Agent", self._call_wrapping(self._inner.register, id, type=type, **options))
 
-    def register_visitor(
-        self,
-        id: str,
-        *,
-        type: str,
-        lease: float = VISITOR_LEASE,
-        by: str | None = None,
-        **options: Unpack[AgentOptions],
-    ) -> Visitor:
+    def register_visitor(self, id: str, *, type: str, **options: Unpack[VisitorOptions]) -> Visitor:
         """Register a visiting agent: a program elsewhere that calls now and then. Each call is its heartbeat. The
-        options are those of ``register``; the leases on its messages last ``lease`` seconds from its last call. The
-        audit log shows the operator ``by`` instead of the agent.
+        options are those of ``register``, with ``lease``, the seconds that leases on its messages last from its last
+        call (600), and ``by``, the operator whom the audit log shows instead of the agent.
 
         >>> visitor = bus.register_visitor("planner-1", type="planner")         # doctest: +SKIP
         """
-        return cast(
-            "Visitor", self._call_wrapping(self._inner.register_visitor, id, type=type, lease=lease, by=by, **options)
-        )
+        return cast("Visitor", self._call_wrapping(self._inner.register_visitor, id, type=type, **options))
 
     def visitor(self, id: str, *, epoch: int | None = None, lease: float = VISITOR_LEASE) -> Visitor:
         """Return a visiting agent that is registered, to act in its name. Without an ``epoch`` it acts in its current
