@@ -23,7 +23,7 @@ const COLUMNS = [
 ];
 
 function List() {
-  const all = useData("agents", { topics: ["agents"], every: 4, read: readAgents });
+  const all = useData("agents", { topics: ["agents"], every: 4, slowest: 8, read: readAgents });
   const q = param("q").toLowerCase();
   const chosen = { status: listParam("status"), type: param("type"), session: param("session"), kind: param("kind") };
   const items = all.data.value?.items ?? [];
@@ -73,7 +73,7 @@ const LIVE = new Set(["running", "suspect", "spawning", "pending"]);
 
 function Page({ id }) {
   const topic = `agent:${id}`;
-  const agent = useData(path`agents/${id}`, { topics: [topic], every: 5 });
+  const agent = useData(path`agents/${id}`, { topics: [topic], every: 5, slowest: 10 });
   const waiting = useData(query("messages", { to: id, status: "queued,scheduled", limit: 200 }), { topics: ["messages"], every: 10 });
   const held = useData(query("messages", { holder: id, limit: 200 }), { topics: ["messages"], every: 10 });
   const tab = param("tab") || "overview";

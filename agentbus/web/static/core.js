@@ -274,8 +274,8 @@ const readLate = () => { if (!reading && late.length) late.sort((a, b) => a.last
 export let generation = 0;
 
 class Resource {
-  constructor(target, topics, every, read) {
-    Object.assign(this, { target, topics, every, read, users: 0, at: 0, took: 0, timer: 0, busy: false, again: false });
+  constructor(target, topics, every, slowest, read) {
+    Object.assign(this, { target, topics, every, slowest, read, users: 0, at: 0, took: 0, timer: 0, busy: false, again: false });
     this.data = signal(undefined);
     this.error = signal(null);
   }
@@ -311,12 +311,13 @@ class Resource {
   }
 }
 
-/** Return a resource, which is read now, when an event of its topics arrives, and at an interval in seconds. */
-export function resource(target, { topics = [], every = 0, read: how } = {}) {
+/** Return a resource, which is read now, when an event of its topics arrives, and at an interval in seconds: ``every``, or up to
+ * ``slowest`` if it is expensive. */
+export function resource(target, { topics = [], every = 0, slowest = 60, read: how } = {}) {
   let found = resources.get(target);
   if (!found) {
     if (resources.size > 200) for (const [key, one] of resources) if (!one.users) resources.delete(key);
-    found = new Resource(target, topics, every, how ?? (() => get(target)));
+    found = new Resource(target, topics, every, slowest, how ?? (() => get(target)));
     resources.set(target, found);
   }
   return found;
@@ -364,7 +365,8 @@ function refreshOld() {
   if (paused.peek() || connection.peek() !== "live") return;
   for (const one of resources.values()) {
     // What is expensive is read less often, so that an open dashboard costs the server next to nothing.
-    if (one.users && one.every && !one.busy && Date.now() - one.at > Math.max(one.every * 1000, Math.min(600e3, 200 * one.took))) one.load();
+    const wait = Math.max(one.every * 1000, Math.min(one.slowest * 1000, 100 * one.took));
+    if (one.users && one.every && !one.busy && Date.now() - one.at > wait) one.load();
   }
 }
 

@@ -23,7 +23,7 @@ async function applyRetention() {
 }
 
 export default function Health() {
-  const doctor = useData("doctor", { topics: [], every: 60 });
+  const doctor = useData("doctor", { topics: [], every: 60, slowest: 600 });
   const overview = useData("overview", {});
   const quotas = useData("quotas", { topics: ["health", "bus:quotas", "events"] });
   const retention = useData("retention", { topics: ["health", "events"] });

@@ -7,7 +7,7 @@ const ASKED = "approvals?limit=200";
 const CUT = "recovery/interrupted";
 const asked = resource(ASKED, { topics: ["tasks"], every: 30 });
 const cut = resource(CUT, { topics: ["sessions", "agents"], every: 30 });
-const overview = resource("overview", { topics: ["any", "messages"], every: 15 });
+const overview = resource("overview", { topics: ["any", "messages"], every: 15, slowest: 120 });
 
 /** Everything that waits for a decision, oldest first. */
 export const inbox = computed(() => {

@@ -165,7 +165,7 @@ const POSSIBLE = { running: ["halt", "stop"], waiting: ["halt", "stop"], pending
 
 function Page({ id }) {
   const history = param("history") !== "0";
-  const view = useData(query(path`tasks/${id}`, { history }), { topics: [`task:${id}`, "tasks"], every: 4 });
+  const view = useData(query(path`tasks/${id}`, { history }), { topics: [`task:${id}`, "tasks"], every: 4, slowest: 10 });
   const tab = param("tab") || "steps";
   return html`<${Load} from=${view}>${({ task, steps, approvals, children }) => {
     const ended = task.ended ?? Math.max(tick.value, now());

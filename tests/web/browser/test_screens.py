@@ -154,7 +154,7 @@ async def test_long_lists_draw_only_what_is_in_view(real_bus: Bus, visiting: Vis
         async with page.expect_response(lambda one: "cursor=" in one.url):
             await scroll.evaluate("(node) => { node.scrollTop = node.scrollHeight; }")
         await page.wait_for_function(
-            "() => document.querySelector('.scroll').scrollHeight > 1200 * 34", timeout=PATIENCE
+            "() => document.querySelector('.scroll').scrollHeight > 1050 * 34", timeout=PATIENCE
         )
         assert await page.locator("[data-key]").count() < 80
 
