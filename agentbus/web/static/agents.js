@@ -23,7 +23,7 @@ const COLUMNS = [
 ];
 
 function List() {
-  const all = useData("agents", { topics: ["agents"], every: 4, slowest: 8, read: readAgents });
+  const all = useData("agents", { topics: ["agents"], every: 4, slowest: 10, read: readAgents });
   const q = param("q").toLowerCase();
   const chosen = { status: listParam("status"), type: param("type"), session: param("session"), kind: param("kind") };
   const items = all.data.value?.items ?? [];

@@ -365,7 +365,7 @@ function refreshOld() {
   if (paused.peek() || connection.peek() !== "live") return;
   for (const one of resources.values()) {
     // What is expensive is read less often, so that an open dashboard costs the server next to nothing.
-    const wait = Math.max(one.every * 1000, Math.min(one.slowest * 1000, 100 * one.took));
+    const wait = Math.max(one.every * 1000, Math.min(one.slowest * 1000, 200 * one.took));
     if (one.users && one.every && !one.busy && Date.now() - one.at > wait) one.load();
   }
 }

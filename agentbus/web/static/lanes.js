@@ -63,7 +63,7 @@ const statusAt = (spans, at) => spans.find(([from, to]) => from <= at && at < to
 export default function Lanes() {
   const span = SPANS[param("span")] ? param("span") : "1h";
   const size = SPANS[span];
-  const agents = useData("agents", { topics: ["agents"], every: 4, slowest: 8, read: readAgents });
+  const agents = useData("agents", { topics: ["agents"], every: 4, slowest: 10, read: readAgents });
   const past = useData(`past:${span}`, { topics: ["messages", "agents"], every: 15, read: () => readPast(now() - size) });
   const replay = Number(param("at")) || 0;
   const end = replay ? Math.ceil((Number(param("end")) || replay) / 1000) * 1000 : tick.value;
