@@ -87,10 +87,6 @@ class VisitorOptions(AgentOptions, total=False):
     """The operator whom the audit log shows instead of the agent."""
 
 
-_FEW = 10
-"""Agents that are looked up on the thread of the event loop."""
-
-
 def registration(
     limit: int, id: str, type: str, process: int | None, options: AgentOptions, kind: str = "resident"
 ) -> RegisterRequest:
@@ -241,8 +237,7 @@ class Agents:
         >>> (await bus.agents.last_seen(page.items))["planner-1"].at                  # doctest: +SKIP
         1767225600000
         """
-        read = self._engine.read_inline if len(agents) <= _FEW else self._engine.read
-        return await read(last_seen, agents)
+        return await self._engine.read(last_seen, agents)
 
     async def update(self, agent: str, **changes: Unpack[ProfileOptions]) -> None:
         """Change the description of an agent, with the options of ``agentbus.api.agents.ProfileOptions``.

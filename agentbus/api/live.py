@@ -114,7 +114,7 @@ async def live(bus: Bus, after: str | None, coalesce: float) -> AsyncGenerator[L
 
 async def position(engine: Engine) -> Cursor:
     """Return the cursor of a feed that starts now."""
-    return Cursor(await engine.read_inline(last_event, None), await engine.read_inline(newest_message, None))
+    return Cursor(await engine.read(last_event, None), await engine.read(newest_message, None))
 
 
 async def read(
