@@ -33,7 +33,7 @@ PRINTED = (
     ("task", "ready"), ("task", "query", "o-1"), ("task", "take"), ("quotas",),
     ("types", "list"), ("types", "show", "note"), ("monitor", "--once"), ("status",), ("status", "--settings"),
     ("backup", "list"), ("doctor",), ("cleanup", "--stale", "0"), ("import", "more"), ("copy", ".agentbus", "copy"),
-    ("trust", "--list"), ("worker", "flows:docs", "--until-idle"),
+    ("trust", "--list"), ("setup",), ("worker", "flows:docs", "--until-idle"),
 )  # fmt: skip
 
 

@@ -136,8 +136,8 @@ COMMANDS = {
         output="Before its first change, each file is copied to FILE.agentbus-backup.\n"
         "With --url, hooks and MCP server use that bus; otherwise the bus of the\n"
         "directory that they run in. Without CLIENT, the clients are listed.\n\n"
-        "plain output: the changes as a unified diff, and a sentence; of the list:\n"
-        "client, scope, detected, status, parts, missing, files",
+        "plain output: client, scope, detected, status, parts, missing, files\n"
+        "with CLIENT: the changes as a unified diff, and a sentence",
         columns=True,
     ),
 }
