@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from agentbus.core.addresses import Address, pool, topic
     from agentbus.core.clock import Clock, Now, SystemClock
     from agentbus.core.validation import Priority
-    from agentbus.operations.send import Receipt
+    from agentbus.operations.receipts import Steered
+    from agentbus.operations.send import Reach, Receipt
     from agentbus.records import RetentionPolicy
 
 __version__ = "0.1.0"
@@ -52,11 +53,13 @@ __all__ = [
     "OutgoingMessage",
     "Participants",
     "Priority",
+    "Reach",
     "Receipt",
     "RecoveryPlan",
     "RetentionPolicy",
     "Session",
     "State",
+    "Steered",
     "SystemClock",
     "Task",
     "Unit",
@@ -84,11 +87,13 @@ _HOMES = {
     "OutgoingMessage": "api.sending",
     "Participants": "api.session",
     "Priority": "core.validation",
+    "Reach": "operations.send",
     "Receipt": "operations.send",
     "RecoveryPlan": "api.recovery",
     "RetentionPolicy": "records",
     "Session": "api.session",
     "State": "api.state",
+    "Steered": "operations.receipts",
     "SystemClock": "core.clock",
     "Task": "api.tasks.task",
     "Unit": "api.unit",

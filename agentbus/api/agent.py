@@ -13,6 +13,7 @@ import anyio
 import msgspec
 
 from agentbus.api import checkpoints, documents, receiving, sending
+from agentbus.api.deliveries import reach_request, seen_request
 from agentbus.api.heartbeat import Renewer, renewal_time
 from agentbus.api.message import Handler, Message, check_handler, serve
 from agentbus.api.receiving import Mailboxes
@@ -54,7 +55,9 @@ from agentbus.operations.agents import (
 )
 from agentbus.operations.checkpoints import Owner
 from agentbus.operations.lookups import pending
-from agentbus.operations.protocol import Actor, Operation, Part, mailbox_channel
+from agentbus.operations.processes import ListenRequest, listen
+from agentbus.operations.protocol import Actor, Operation, Part, mailbox_channel, reach_channel
+from agentbus.operations.receipts import Wakes, declare_reach, mark_seen
 from agentbus.operations.receive import (
     AckRequest,
     BeginRequest,
@@ -119,6 +122,8 @@ class Agent:
         """The mailbox that replies to its requests go to."""
         self._bus = bus
         self._restored = registration.restored
+        self._receives = False
+        """True once it has waited for messages: from then on they wake it at once."""
         self._use(registration)
 
     def __repr__(self) -> str:
@@ -291,6 +296,23 @@ class Agent:
             await self._write(ack, AckRequest(self._actor, tuple(message._lease for message in done)))
             for message in done:
                 message._settled = True
+
+    async def seen(self, *messages: str, channel: str, client: str | None = None) -> None:
+        """Record that messages (``m-7``, or ``m-7#2`` with its lease) were delivered into the context of this agent, by
+        what (``http``, ``hook`` …), and into which session of its client. The first time in a context counts.
+
+        >>> await agent.seen("m-7#1", channel="http")                                 # doctest: +SKIP
+        """
+        if messages:
+            await self._write(mark_seen, seen_request(self._actor, messages, channel, client))
+
+    async def declare_reach(self, wakes: Wakes | None, *, channel: str) -> None:
+        """Declare that an adapter delivers messages to this incarnation after every ``tool`` call, or with every
+        ``turn``; None withdraws it. A call that waits for messages need not declare that.
+
+        >>> await agent.declare_reach("tool", channel="hook")                         # doctest: +SKIP
+        """
+        await self._write(declare_reach, reach_request(self._actor, wakes, channel))
 
     def unit(self) -> Unit:
         """Return a block whose sends, acknowledgements, state, checkpoints, documents and progress are one commit.
@@ -518,6 +540,10 @@ class Agent:
                 fire_and_forget(self._write(reject, request))
                 return None
 
+        if not self._receives and timeout != 0:
+            self._receives = True
+            channel = reach_channel(self._mailboxes.own[0], self.epoch)
+            fire_and_forget(self._engine.write(listen, ListenRequest(self._engine.process, channel, True)))
         return await receiving.receive(
             self, max_messages, read, timeout=timeout, duration=duration, done=done, counted=counted,
             on_abandoned=self._release_claim,

@@ -5,17 +5,20 @@ A visiting agent without an event loop (``sync.agent``) and one with it (``api.v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from agentbus.api.sending import ReplyContext
 from agentbus.core.addresses import split_identity
-from agentbus.errors import AgentBusError, AlreadySettled, LeaseLost, UnknownMessage
+from agentbus.core.validation import check_choice, check_text
+from agentbus.errors import AgentBusError, AlreadySettled, InvalidName, LeaseLost, UnknownMessage
 from agentbus.operations.receive import holdings, letter
 from agentbus.operations.rows import Delivery, Held, Lease, MessageRow
 
 if TYPE_CHECKING:
     from agentbus.engine.interface import Engine
+    from agentbus.operations.protocol import Actor
+    from agentbus.operations.receipts import ReachRequest, SeenRequest, Wakes
 
 _SETTLED = {"acked": "acked by you", "dead": "made a dead letter by you"}
 
@@ -42,6 +45,34 @@ def delivery(row: MessageRow, recipient: str, *, leased: bool = True, settled: b
         attempts=row.attempts + leased,
         **row.contents(),
     )
+
+
+_CHANNEL = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
+
+
+def check_channel(channel: str) -> str:
+    """Return the name of a way of delivery: ``hook``, ``mcp`` …"""
+    if not isinstance(channel, str) or not 1 <= len(channel) <= 32 or not _CHANNEL.issuperset(channel):
+        raise InvalidName(what="channel", name=channel, rule="use 1 to 32 of a-z 0-9 _ -")
+    return channel
+
+
+def seen_request(actor: Actor, messages: Iterable[str], channel: str, client: str | None) -> SeenRequest:
+    """Return the checked request that marks messages (``m-7``, or ``m-7#2`` with its lease) as seen."""
+    from agentbus.operations.receipts import SeenRequest
+
+    names = dict.fromkeys(split_identity(message, "message_id")[0] for message in messages)
+    session = "" if client is None else check_text(client, "client", 200)
+    return SeenRequest(actor, tuple(names), check_channel(channel), session)
+
+
+def reach_request(actor: Actor, wakes: Wakes | None, channel: str) -> ReachRequest:
+    """Return the checked request that declares how messages wake an agent."""
+    from agentbus.operations.receipts import ReachRequest
+
+    if wakes is not None:
+        check_choice(wakes, "wakes", ("tool", "turn"))
+    return ReachRequest(actor, check_channel(channel), wakes)
 
 
 async def in_hand(agent: Holder, max_messages: int) -> list[Delivery]:

@@ -4,10 +4,11 @@ limits of a bus."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 from agentbus.api.sending import OPTIONS, SendOptions, draft_from, send_drafts
-from agentbus.core.addresses import Address, operator_name, parse_address
+from agentbus.core.addresses import Address, check_agent, operator_name, parse_address
 from agentbus.core.validation import (
     MAX_ID,
     MAX_PAGE,
@@ -24,6 +25,7 @@ from agentbus.core.validation import (
     name_or_none,
 )
 from agentbus.engine.interface import Engine
+from agentbus.errors import UnknownAgent, UnknownRecipient
 from agentbus.operations.agent_identity import Registration
 from agentbus.operations.lookups import (
     MessageFilter,
@@ -36,11 +38,21 @@ from agentbus.operations.lookups import (
     message_spans,
 )
 from agentbus.operations.operators import enter_operator, find_operator
-from agentbus.operations.protocol import Actor, Operation
+from agentbus.operations.protocol import SEEN, Actor, Operation
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
+from agentbus.operations.receipts import Steered, seen_report, steer
 from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, count_purgeable, purge, requeue
-from agentbus.operations.send import Receipt
-from agentbus.records import MessageRecord, MessageSpan, Page, QueueDepth, QueueRecord, QuotaPolicy
+from agentbus.operations.send import STEER, Reach, Receipt, SendRequest, reach
+from agentbus.records import (
+    MessageRecord,
+    MessageSpan,
+    Page,
+    QueueDepth,
+    QueueRecord,
+    QuotaPolicy,
+    SeenRecord,
+    SeenReport,
+)
 
 if TYPE_CHECKING:
     import msgspec
@@ -51,6 +63,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 T = TypeVar("T")
 _PURGE_STEP = 5000
+_RECHECK = 5.0
+"""Seconds after which a wait for a receipt looks whether the message was acknowledged without one."""
+STEER_TIMEOUT = 60.0
+"""Seconds that steering waits for a receipt by default."""
 
 Finished = Literal["acked", "dead", "expired"]
 
@@ -63,6 +79,18 @@ class QuotaChanges(TypedDict, total=False):
     size: int | None
 
 
+class Waiter(Protocol):
+    """Waits until a channel is rung."""
+
+    async def wait(self, seconds: float | None) -> None: ...
+
+
+class Listening(Protocol):
+    """The channels that a process watches."""
+
+    def to(self, channel: str) -> AbstractAsyncContextManager[Waiter]: ...
+
+
 class Source(Protocol):
     """An open bus, asynchronous or synchronous."""
 
@@ -72,6 +100,8 @@ class Source(Protocol):
     def _vocabulary(self) -> Vocabulary: ...
     @property
     def _checker(self) -> PayloadChecker: ...
+    @property
+    def _listening(self) -> Listening: ...
 
 
 class Operator:
@@ -131,6 +161,76 @@ class Messages:
         operator = Operator(self._bus, await register_operator(self._engine, by))
         (receipt,) = await send_drafts(operator, draft_from(operator, to, type, payload, options))
         return receipt
+
+    async def steer(
+        self, agent: str, text: str, *, by: str, stop_after: bool = False, timeout: float = STEER_TIMEOUT
+    ) -> Steered:
+        """Direct a running agent as a person: a message of priority 9, which its adapter delivers at its next tool
+        call. Wait up to ``timeout`` seconds until it is in the context of the agent. ``stop_after``: the agent is asked
+        to stop after its current step, and its adapter lets it. Raises NotAnOperator if ``by`` is an agent.
+
+        >>> steered = await bus.messages.steer("executor-1", "use the new API", by="ada")   # doctest: +SKIP
+        >>> steered.seen, steered.reach.reach                                         # doctest: +SKIP
+        (True, 'next_tool')
+        """
+        operator = Operator(self._bus, await register_operator(self._engine, by))
+        payload = {"text": check_text(text, "text", low=1), "stop_after": stop_after}
+        if stop_after:
+            payload["text"] = f"{text}\n\nStop after your current step."
+        to = Address("agent", check_agent(agent))
+        check_seconds(timeout, "timeout", zero=True)
+        draft = draft_from(operator, to, STEER, payload, {"priority": 9})
+        reached = await self.reach(to)
+        try:
+            (receipt,) = await self._engine.write(steer, SendRequest(operator._actor, (draft,)))
+        except UnknownRecipient:
+            raise UnknownAgent(agent=agent) from None
+        message_id = str(receipt.message_id)
+        report = await self.wait_seen(message_id, timeout=timeout)
+        return Steered(message_id, report.seen, report.receipts, reached if report.seen else await self.reach(to))
+
+    async def reach(self, to: str | Address) -> Reach:
+        """Return when a recipient gets to see a message that is sent now, from what its adapters declared, its status
+        and its last call. Of a pool or a topic, the member that is reached first.
+
+        >>> (await bus.messages.reach("executor-1")).reach                            # doctest: +SKIP
+        'next_tool'
+        """
+        return await self._engine.read(reach, parse_address(to))
+
+    async def receipts(self, message_id: str) -> Sequence[SeenRecord]:
+        """Return when a message, or a copy of it, was delivered into which context, oldest first.
+
+        >>> [(one.agent, one.channel) for one in await bus.messages.receipts("m-7")]  # doctest: +SKIP
+        [('executor-1', 'hook')]
+        """
+        report = await self._engine.read(seen_report, (check_name(message_id, "message_id"),))
+        return report.receipts
+
+    async def wait_seen(self, *message_ids: str, timeout: float | None = None) -> SeenReport:
+        """Wait until messages and all their copies were seen, or ``timeout`` seconds; return how far they were. It ends
+        early if that cannot happen any more: a message is a dead letter, or expired.
+
+        >>> (await bus.messages.wait_seen("m-7", timeout=60)).seen                    # doctest: +SKIP
+        True
+        """
+        wanted = tuple(check_name(message_id, "message_id") for message_id in message_ids)
+        clock = self._engine.clock
+        deadline = None
+        if timeout is not None:
+            deadline = clock.now().awake + check_seconds(timeout, "timeout", zero=True)
+        report = await self._engine.read(seen_report, wanted)
+        if report.final or timeout == 0:
+            return report
+        # Listen before reading: a receipt in between wakes the waiter.
+        async with self._bus._listening.to(SEEN) as waiter:
+            while True:
+                report = await self._engine.read(seen_report, wanted)
+                left = None if deadline is None else (deadline - clock.now().awake) / 1000
+                if report.final or (left is not None and left <= 0):
+                    return report
+                # An acknowledgement without a receipt rings nothing.
+                await waiter.wait(_RECHECK if left is None else min(_RECHECK, left))
 
     async def get(self, message_id: str) -> MessageRecord | None:
         """Return a message by its message_id, or None. Of a published message, the newest copy.

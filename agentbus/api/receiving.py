@@ -9,7 +9,7 @@ import msgspec
 
 from agentbus.core.threads import sleep
 from agentbus.core.validation import check_seconds, check_text
-from agentbus.operations.protocol import Actor, Operation, mailbox_channel
+from agentbus.operations.protocol import Actor, Operation, mailbox_channel, reach_channel
 from agentbus.operations.receive import CONTESTED, CONTESTS, Claim, ClaimRequest, ReleaseRequest, claim
 from agentbus.operations.rows import Lease, MessageRow
 
@@ -46,6 +46,11 @@ class Mailboxes(msgspec.Struct, frozen=True):
     @property
     def all(self) -> tuple[int, ...]:
         return self.own + self.pools
+
+    def declaring(self, epoch: int) -> Mailboxes:
+        """Return these mailboxes with a channel that declares, while a process waits for them, that messages wake this
+        incarnation at once."""
+        return msgspec.structs.replace(self, channels=(*self.channels, reach_channel(self.own[0], epoch)))
 
 
 class Receiver(Protocol):

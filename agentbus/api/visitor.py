@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 import msgspec
 
 from agentbus.api import checkpoints, documents, receiving, sending
-from agentbus.api.deliveries import delivery, held_messages, held_or_acked, in_hand, leases, reply_context
+from agentbus.api.deliveries import (
+    delivery,
+    held_messages,
+    held_or_acked,
+    in_hand,
+    leases,
+    reach_request,
+    reply_context,
+    seen_request,
+)
 from agentbus.api.receiving import Mailboxes, nack_request
 from agentbus.api.sending import SendOptions, draft_from, require_session, send_drafts
 from agentbus.api.state import State, StateChangeBuilder
@@ -47,6 +56,7 @@ from agentbus.operations.agents import (
 from agentbus.operations.checkpoints import Owner
 from agentbus.operations.documents import save_document
 from agentbus.operations.protocol import Actor, Operation, Part, UnitRequest, mailbox_channel, unit
+from agentbus.operations.receipts import Wakes, declare_reach, mark_seen
 from agentbus.operations.receive import (
     AckRequest,
     ExtendRequest,
@@ -233,6 +243,23 @@ class Visitor:
         await self.heartbeat()
         rows = await self._engine.read(ready_rows, (self._mailboxes.all, most))
         return [delivery(row, self._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
+
+    async def seen(self, *messages: str, channel: str, client: str | None = None) -> None:
+        """Record that messages (``m-7``, or ``m-7#2`` with its lease) were delivered into the context of this agent, by
+        what (``http``, ``hook`` …), and into which session of its client. The first time in a context counts.
+
+        >>> await visitor.seen("m-7#1", channel="http")                               # doctest: +SKIP
+        """
+        if messages:
+            await self._write(mark_seen, seen_request(self._actor, messages, channel, client))
+
+    async def declare_reach(self, wakes: Wakes | None, *, channel: str) -> None:
+        """Declare that an adapter delivers messages to this incarnation after every ``tool`` call, or with every
+        ``turn``; None withdraws it. A call that waits for messages need not declare that.
+
+        >>> await visitor.declare_reach("tool", channel="hook")                       # doctest: +SKIP
+        """
+        await self._write(declare_reach, reach_request(self._actor, wakes, channel))
 
     async def in_hand(self, most: int = MAX_BATCH) -> list[Delivery]:
         """Return the messages that it has received and not settled, with their leases.
@@ -436,7 +463,7 @@ class Visitor:
 
     @cached_property
     def _mailboxes(self) -> Mailboxes:
-        return Mailboxes.of(self._registration)
+        return Mailboxes.of(self._registration).declaring(self.epoch)
 
     def _composer(self, scope: str) -> StateChangeBuilder:
         """Return a builder of state changes whose author is this agent."""

@@ -83,5 +83,13 @@ MESSAGE_TYPES: dict[str, BuiltInMessage] = {
         {"action": "halt, continue, redo or stop", "reason": "why", "task": "what it is about, if not all of the work"},
         {"action": "halt", "reason": "the build is broken"},
     ),
+    "steer": BuiltInMessage(
+        "a person directs an agent at its next tool call",
+        {
+            "text": "what the person asks of the agent",
+            "stop_after": "true: the agent is to stop after its current step, and may",
+        },
+        {"text": "use the new API", "stop_after": False},
+    ),
     "note": BuiltInMessage("anything else", {"text": "what is to be said"}, {"text": "I have moved the tests"}),
 }  # fmt: skip

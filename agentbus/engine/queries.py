@@ -28,7 +28,7 @@ _SUBJECTS = {
     "checkpoint": "checkpoints", "copy": "copy", "document": "documents", "event": "events",
     "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
     "topic": "mailboxes", "topology": "mailboxes",
-    "message": "messages", "reply": "messages",
+    "message": "messages", "reply": "messages", "receipt": "receipts", "reach": "receipts",
     "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
     "state": "state", "type": "types", "token": "tokens",

@@ -13,7 +13,8 @@
     │   ├── OutOfRange                priority, progress, ttl, delay …
     │   ├── UnknownType               the agent or message type is not defined
     │   ├── WrongArguments            the workflow does not accept the arguments of the task
-    │   ├── NotAnOperator             agents cannot approve or reject
+    │   ├── NotAnOperator             agents cannot approve, reject or steer
+    │   ├── NotRecipient              an agent marks a message of others as seen
     │   └── InvalidUrl                the URL does not name a bus
     │       └── NoDriver              the driver for the server is not installed
     ├── NotFound (LookupError)        the call names something that does not exist
@@ -159,6 +160,7 @@ from agentbus.errors.calls import (
     NoSuchFile,
     NotFound,
     NotPicklable,
+    NotRecipient,
     Outdated,
     OutOfRange,
     PayloadMismatch,
@@ -317,6 +319,7 @@ __all__ = [
     "NotFound",
     "NotImportable",
     "NotPicklable",
+    "NotRecipient",
     "NotWritable",
     "OutOfRange",
     "OutcomeUnknown",

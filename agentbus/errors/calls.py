@@ -154,6 +154,14 @@ class UnknownMessage(NotFound):
     shell_fix_text = "agentbus messages list shows the messages; settled ones may have been purged"
 
 
+class NotRecipient(InvalidInput):
+    """The message is in no mailbox that the agent reads, and the agent does not hold it."""
+
+    code = "not_recipient"
+    text = "message {message_id!r} is not addressed to {agent!r}"
+    fix_text = "only an agent that reads the mailbox of a message can mark it as seen"
+
+
 class UnknownSession(NotFound):
     """No session has this id."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agentbus.errors.base import AgentBusError
 from agentbus.errors.calls import Conflict, InvalidInput, NotFound
 
@@ -51,12 +53,15 @@ class WrongArguments(InvalidInput):
 
 
 class NotAnOperator(InvalidInput):
-    """An agent cannot approve or reject: a decision needs the name of a person."""
+    """An agent cannot approve, reject or steer: that needs the name of a person."""
 
     code = "not_an_operator"
-    text = "{by!r} is an agent: agents cannot approve or reject"
+    text = "{by!r} is an agent: agents cannot {action}"
     fix_text = "ask a person to decide, and pass their name"
     shell_fix_text = "ask a person to decide; they run the command in their own shell, without AGENTBUS_AGENT"
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**{"action": "approve or reject", **facts})
 
 
 class TaskExists(Conflict):

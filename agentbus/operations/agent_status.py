@@ -15,7 +15,7 @@ from agentbus.core.codec import plain, plain_payload
 from agentbus.core.validation import Priority
 from agentbus.operations.common import Evidence, read_agent_statuses
 from agentbus.operations.events import event, record
-from agentbus.operations.protocol import BUS, ExecuteMany, Op, Query, Wake, mailbox_channel
+from agentbus.operations.protocol import BUS, ExecuteMany, Op, Query, Wake, mailbox_channel, reach_channel
 from agentbus.operations.receive import take_back
 from agentbus.operations.rows import Draft, Held
 from agentbus.operations.send import post
@@ -119,6 +119,7 @@ def _end(
     statuses = yield from read_agent_statuses(ids)
     yield Wake([mailbox_channel(one.mailbox) for one in statuses.values()])
     own = [mailbox_channel(box) for one in statuses.values() for box in (one.mailbox, one.replies)]
+    own += [reach_channel(one.mailbox, one.epoch) for one in statuses.values()]
     yield Query("listener_remove", (own,))
     reason = f"it {'was ' * (status == 'stopped')}{status}"
     yield from take_back([Held(*row) for row in rows], reason, now)

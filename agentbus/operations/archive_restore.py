@@ -182,6 +182,9 @@ def insert_message(line: ArchivedMessage, id: int, mailbox: int, now: Now) -> Op
     values = {name: getattr(line, name) for name in common_fields(ArchivedMessage)}
     values.update(id=id, mailbox=mailbox, reply_to=reply_to, lease_until=None)
     rows = yield Query("message_restore", msgspec.structs.astuple(StoredMessage(**values)))
+    if rows and line.receipts:
+        receipts = [(id, *msgspec.structs.astuple(receipt)) for receipt in line.receipts]
+        yield ExecuteMany("receipt_insert", receipts)
     if rows and line.finished is None:
         yield Wake([mailbox_channel(mailbox)])
     return bool(rows)

@@ -77,15 +77,27 @@ def _line_of(kind: type[msgspec.Struct], name: str, without: Set[str], **own: An
     )  # fmt: skip
 
 
+class ArchivedReceipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A receipt of an archived message."""
+
+    agent: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    epoch: Number
+    client: Annotated[str, msgspec.Meta(max_length=200)]
+    channel: Annotated[str, msgspec.Meta(pattern="^[a-z0-9_-]{1,32}$")]
+    at: Number
+
+
 if TYPE_CHECKING:
 
     class ArchivedMessage(StoredMessage, _Line, frozen=True):
-        """A message, with the names of its mailbox. ``reply_to`` is the agent that waits for the reply."""
+        """A message, with the names of its mailbox, and its receipts. ``reply_to`` is the agent that waits for the
+        reply."""
 
         mailbox_kind: str
         mailbox_name: str
         mailbox_owner: str
         reply_to: str | None  # type: ignore[assignment]
+        receipts: list[ArchivedReceipt] | None
 
         def __init__(self, **values: Any) -> None: ...
 
@@ -98,6 +110,7 @@ else:
     ArchivedMessage = _line_of(
         StoredMessage, "message", {"mailbox", "lease_until"},
         id=Id, mailbox_kind=str, mailbox_name=str, mailbox_owner=str, reply_to=str | None,
+        receipts=list[ArchivedReceipt] | None,
     )  # fmt: skip
     ArchivedAgent = _line_of(
         StoredAgent, "agent", {"process", "last_call", "busy_until", "cut_off", "mailbox", "replies"}
@@ -320,6 +333,8 @@ Line: TypeAlias = (
 )
 
 
+ArchivedPart: TypeAlias = ArchivedStep | ArchivedApproval | ArchivedSignal | ArchivedReceipt
+"""A row that is archived as a part of another."""
 JSON_FIELDS: dict[type, dict[str, Any]] = {
     ArchivedMessage: MESSAGE_JSON,
     ArchivedAgent: AGENT_JSON,
@@ -371,7 +386,21 @@ def archived_agent(*row: Any) -> ArchivedAgent:
     return ArchivedAgent(**{name: getattr(agent, name) for name in ArchivedAgent.__struct_fields__})
 
 
-load_messages = loading("message_archive", archived_message)
+def loading_messages(query: str) -> Callable[[Sequence[int], Now], Op[list[Line]]]:
+    """Return a question for messages with their receipts, by their ids."""
+
+    def load(ids: Sequence[int], now: Now) -> Op[list[Line]]:
+        rows = yield Query(query, (list(ids),))
+        receipts: dict[int, list[ArchivedReceipt]] = {}
+        for id, *receipt in (yield Query("receipt_archive", (list(ids),))):
+            receipts.setdefault(id, []).append(ArchivedReceipt(*receipt))
+        lines = [archived_message(*row) for row in rows]
+        return [msgspec.structs.replace(line, receipts=receipts.get(line.id)) for line in lines]
+
+    return load
+
+
+load_messages = loading_messages("message_archive")
 load_checkpoints = loading("checkpoint_archive", ArchivedCheckpoint)
 load_documents = loading("document_archive", ArchivedDocument)
 load_events = loading("event_archive", ArchivedEvent)

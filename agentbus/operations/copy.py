@@ -40,6 +40,7 @@ TABLES = {
         Table("pool_members", (0, "")),
         Table("subscriptions", (0, "")),
         Table("messages", (0,), long=True),
+        Table("receipts", (0, "", 0, "")),
         Table("tasks", (0,), long=True),
         Table("dependencies", (0, "")),
         Table("steps", (0,), long=True),
@@ -59,6 +60,7 @@ TABLES = {
 """In this order, because of foreign keys. Sequences are no table, but the last ids that tables have issued."""
 LEFT_OUT = {
     "listeners": "only processes that have the bus open listen",
+    "reach": "adapters declare it with their next call",
     "tokens": "a copy must not admit the HTTP clients of the original",
     "workflows": "workers announce them when they start",
 }

@@ -21,13 +21,13 @@ from agentbus.operations.archive_rows import (
     ArchivedType,
     Line,
     archived_agent,
-    archived_message,
     bus_name,
     load_checkpoints,
     load_documents,
     load_events,
     load_tasks,
     loading,
+    loading_messages,
 )
 from agentbus.operations.protocol import Op, Query
 
@@ -158,7 +158,7 @@ LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "state": loading("state_export", ArchivedState),
     "document": load_documents,
     "checkpoint": load_checkpoints,
-    "message": loading("message_export", archived_message),
+    "message": loading_messages("message_export"),
     "event": load_events,
 }
 """In this order, because of the references between rows."""

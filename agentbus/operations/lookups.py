@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from agentbus.core.clock import Now
 from agentbus.core.codec import decode
-from agentbus.core.validation import MAX_ID, PAGE_SIZE, generated_id
+from agentbus.core.validation import MAX_ID, MAX_PAGE, PAGE_SIZE, generated_id
 from agentbus.errors import DamagedPayload
 from agentbus.operations.common import LIVE, page
 from agentbus.operations.protocol import Op, Query, Row
@@ -22,6 +23,7 @@ from agentbus.records import (
     Page,
     QueueDepth,
     QueueRecord,
+    SeenRecord,
 )
 
 
@@ -116,7 +118,20 @@ def last_seen(agents: Sequence[AgentRecord], now: Now) -> Op[dict[str, Seen]]:
 def get_message(message_id: str, now: Now) -> Op[MessageRecord | None]:
     row_id = generated_id(message_id)
     rows = yield Query("message_get", (row_id, message_id if row_id is None else None))
-    return _message(rows[0]) if rows else None
+    if not rows:
+        return None
+    record = _message(rows[0])
+    return record if record.seen is None else replace(record, receipts=(yield from list_receipts(message_id, now)))
+
+
+def list_receipts(message_id: str, now: Now) -> Op[list[SeenRecord]]:
+    """Return the receipts of a message and its copies, oldest first, up to a page."""
+    row_id = generated_id(message_id)
+    rows = yield Query("receipt_list", (row_id, message_id if row_id is None else None, MAX_PAGE))
+    return [
+        SeenRecord(message_id, agent, epoch, client or None, channel, at)
+        for message_id, agent, epoch, client, channel, at in rows
+    ]
 
 
 def list_messages(wanted: MessageFilter, now: Now) -> Op[Page[MessageRecord]]:
@@ -276,9 +291,9 @@ def agent_record(row: Row) -> AgentRecord:
 def _message(row: Row) -> MessageRecord:
     """Return the record of a message. A damaged payload becomes its error: it must not hide the others of a page."""
     message = stored_message(row)
-    *_, kind, name, owner = row
+    *_, seen, kind, name, owner = row
     values = {field: getattr(message, field) for field in common_fields(MessageRecord) if field not in MESSAGE_JSON}
-    values.update(message_id=message.public_id, recipient=recipient(kind, name, owner), payload=None)
+    values.update(message_id=message.public_id, recipient=recipient(kind, name, owner), payload=None, seen=seen)
     try:
         values.update(message.contents())
     except DamagedPayload as damage:

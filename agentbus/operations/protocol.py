@@ -279,6 +279,16 @@ def reply_channel(mailbox: int, correlation: str) -> str:
     return f"mailbox/{mailbox}#{correlation}"
 
 
+def reach_channel(mailbox: int, epoch: int) -> str:
+    """Return the channel that a process listens to while messages of this incarnation wake it. No call rings it: the
+    listener itself is the declaration, and ends with its process."""
+    return f"reach/{mailbox}/{epoch}"
+
+
+SEEN = "seen"
+"""The channel that is rung when messages are marked as seen."""
+
+
 class CannotBatch(Exception):
     """These requests cannot run together; the driver runs each by itself."""
 

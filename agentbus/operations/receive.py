@@ -660,6 +660,7 @@ def purge(request: PurgeRequest, now: Now) -> Op[Outcome[list[int]]]:
     statuses = [request.status] if request.status else ["acked", "expired"]
     rows = yield Query("message_purge", (statuses, request.before, request.limit, request.after))
     if rows:
+        yield Query("receipt_delete", ([id for (id,) in rows],))
         facts = {"count": len(rows), "status": request.status, "before": request.before}
         yield from record([event(now.wall, "messages_purged", ("bus", "messages"), request.by, **facts)])
     return [id for (id,) in rows]

@@ -307,8 +307,8 @@ AGENT_JSON: dict[str, Any] = {"capabilities": list[str], "metadata": dict[str, A
 """The types of the columns of an agent that are JSON."""
 AGENT_DURATIONS = ("estimate", "patience")
 """Columns in milliseconds that a record has in seconds."""
-ADDED = frozenset({"due", "headers", "leased_at", "reply_to"})
-"""Nullable columns of messages and agents that older archives lack."""
+ADDED = frozenset({"due", "headers", "leased_at", "receipts", "reply_to"})
+"""Nullable fields of messages and agents that older archives lack."""
 
 _TABLES = {
     "vocabulary": "kind name builtin description schema created",
@@ -321,6 +321,7 @@ _TABLES = {
     "mailboxes": "id kind name owner epoch created",
     "pool_members": "pool agent joined",
     "subscriptions": "topic agent mailbox since",
+    "receipts": "message agent epoch client channel at",
     "tasks": (
         "number id workflow name session parent status phase auto halting progress note generation holder lease "
         "lease_until due waits restarts backoff restarted error created started updated ended notes context "

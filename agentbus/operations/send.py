@@ -14,6 +14,7 @@ from agentbus.errors import (
     AgentBusError,
     AgentEnded,
     MessageIdConflict,
+    NotAnOperator,
     ReceivesNothing,
     TaskEnded,
     UnknownOperator,
@@ -21,6 +22,7 @@ from agentbus.errors import (
     UnknownTask,
     UnknownType,
 )
+from agentbus.operations.common import LIVE as ALIVE
 from agentbus.operations.common import AgentStatus, agent_status_query, agent_statuses_from, fenced
 from agentbus.operations.protocol import (
     LIVE,
@@ -60,6 +62,33 @@ class Receipt(msgspec.Struct, frozen=True):
     message_id: str | None
     delivered: int = 1
     duplicate: bool = False
+
+
+STEER = "steer"
+"""The type of the messages by which a person directs a running agent. Agents cannot send it."""
+ACTIVE = 120_000
+"""Milliseconds after its last call during which an agent counts as at work."""
+_BEST = ("now", "next_tool", "next_turn", "unknown", "when_started")
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """The moment at which a recipient gets to see a message that is sent now.
+
+    ``reach`` is ``now`` (a process waits for its messages), ``next_tool`` (after its next tool call), ``next_turn``
+    (with its next prompt), ``when_started`` (it is not running) or ``unknown`` (it is running, and no adapter declared
+    how it can be woken). ``agent`` is the agent that this holds for: of a pool or a topic the member that is reached
+    first. ``last_call`` and ``busy_until`` are wall milliseconds.
+
+    >>> Reach("unknown").agent is None
+    True
+    """
+
+    reach: str
+    agent: str | None = None
+    epoch: int | None = None
+    status: str | None = None
+    last_call: int | None = None
+    busy_until: int | None = None
 
 
 class SendRequest(msgspec.Struct, frozen=True):
@@ -246,6 +275,8 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, item=index)
+        if draft.type == STEER and not is_operator(request.actor.agent):
+            return NotAnOperator(by=request.actor.agent, action="steer agents", item=index)
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
@@ -375,3 +406,34 @@ def _channel(draft: Draft, box: int) -> str:
     if isinstance(draft.to, int) and draft.correlation is not None:
         return reply_channel(box, draft.correlation)
     return mailbox_channel(box)
+
+
+def reach(to: Address, now: Now) -> Op[Reach]:
+    """Return when a recipient gets to see a message that is sent now. Of several agents the one that is reached first
+    counts; a pool or topic without any is reached when one is started. A person or a task declares nothing."""
+    if to.kind == "task" or _is_person(to):
+        return Reach("unknown")
+    rows = yield Query("agent_reach", (to.kind, to.name))
+    found = [_reach(row, now) for row in rows]
+    return min(found, key=lambda one: _BEST.index(one.reach), default=Reach("when_started"))
+
+
+def _reach(row: Row, now: Now) -> Reach:
+    agent, epoch, status, last_call, busy_until, waits, wakes = row
+    live = status in ALIVE
+    busy = live and busy_until is not None and busy_until > now.awake
+    # A time after now belongs to an earlier boot.
+    called = live and last_call is not None and last_call <= now.awake
+    if not live:
+        reach = "when_started"
+    elif waits:
+        reach = "now"
+    elif wakes == "tool" and (busy or (called and now.awake - last_call < ACTIVE)):
+        reach = "next_tool"
+    else:
+        reach = "unknown" if wakes is None else "next_turn"
+    return Reach(
+        reach, agent, epoch, status,
+        now.wall - (now.awake - last_call) if called else None,
+        now.wall + busy_until - now.awake if busy else None,
+    )  # fmt: skip

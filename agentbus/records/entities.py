@@ -50,9 +50,42 @@ class AgentRecord(msgspec.Struct, frozen=True):
     evidence: dict[str, Any] | None = None
 
 
+class SeenRecord(msgspec.Struct, frozen=True):
+    """A receipt: a message was delivered into the context of an agent. ``client`` is the session of the agent's client,
+    if it is known; ``channel`` is what delivered it (receive, hook, mcp, http), ``at`` the wall time.
+
+    >>> [(one.agent, one.channel) for one in await bus.messages.receipts("m-7")]      # doctest: +SKIP
+    [('executor-1', 'hook')]
+    """
+
+    message_id: str
+    agent: str
+    epoch: int
+    client: str | None
+    channel: str
+    at: int
+
+
+class SeenReport(msgspec.Struct, frozen=True):
+    """The receipts of a message and its copies. ``seen``: every copy was seen, or acknowledged without a receipt, as
+    programs do. ``final``: waiting longer changes nothing.
+
+    >>> (await bus.messages.wait_seen("m-7", timeout=60)).seen                        # doctest: +SKIP
+    True
+    """
+
+    seen: bool
+    final: bool
+    copies: int
+    seen_copies: int
+    acked_copies: int
+    receipts: list[SeenRecord]
+
+
 class MessageRecord(msgspec.Struct, frozen=True):
     """A message of any status. ``headers`` is empty if the sender gave none; ``leased_at`` is the wall time of its last
-    delivery, None if it has none on record.
+    delivery, None if it has none on record; ``seen`` is the wall time at which it was first delivered into a context,
+    None if that is not known. ``bus.messages.get`` fills ``receipts``, of all copies of the message; lists do not.
 
     >>> record = await bus.messages.get("m-7")                                        # doctest: +SKIP
     >>> record.status, record.attempts                                                # doctest: +SKIP
@@ -79,6 +112,8 @@ class MessageRecord(msgspec.Struct, frozen=True):
     finished: int | None
     headers: dict[str, str] = {}
     leased_at: int | None = None
+    seen: int | None = None
+    receipts: list[SeenRecord] = []
 
 
 class MessageChange(msgspec.Struct, frozen=True):

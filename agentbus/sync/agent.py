@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agentbus.core.addresses import Address
     from agentbus.engine.interface import Engine
     from agentbus.operations.documents import Saved
+    from agentbus.operations.receipts import Wakes
     from agentbus.operations.rows import Delivery, Held
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint
@@ -125,6 +126,33 @@ class BlockingAgent:
         from agentbus.sync.receiving import peek
 
         return peek(self, check_range(most, "most", 1, MAX_BATCH))
+
+    def peek_unseen(self, most: int = 1, *, client: str | None = None, priority: int = 0) -> list[Delivery]:
+        """Return messages that ``receive`` would return now and that were not seen in this context: this incarnation,
+        and the session ``client`` of its client. Only those of at least this ``priority``, most urgent first."""
+        from agentbus.sync.receiving import peek_unseen
+
+        return peek_unseen(
+            self, check_range(most, "most", 1, MAX_BATCH), client, check_range(priority, "priority", 0, 9)
+        )
+
+    def seen(self, *messages: str, channel: str, client: str | None = None) -> None:
+        """Record that messages (``m-7``, or ``m-7#2`` with its lease) were delivered into the context of this agent, by
+        what (``hook``, ``mcp`` …), and into which session of its client. The first time in a context counts. Call it
+        after the delivery: it must not claim what did not happen."""
+        from agentbus.api.deliveries import seen_request
+        from agentbus.operations.receipts import mark_seen
+
+        if messages:
+            self.call(mark_seen, seen_request(self._actor, messages, channel, client))
+
+    def declare_reach(self, wakes: Wakes | None, *, channel: str) -> None:
+        """Declare that an adapter delivers messages to this incarnation after every ``tool`` call, or with every
+        ``turn``; None withdraws it. A process that waits for messages need not declare that."""
+        from agentbus.api.deliveries import reach_request
+        from agentbus.operations.receipts import declare_reach
+
+        self.call(declare_reach, reach_request(self._actor, wakes, channel))
 
     def in_hand(self, most: int = MAX_BATCH) -> list[Delivery]:
         """Return the messages that it has received and not settled, with their leases."""
@@ -320,7 +348,7 @@ class BlockingAgent:
     def _mailboxes(self) -> Mailboxes:
         from agentbus.api.receiving import Mailboxes
 
-        return Mailboxes.of(self.registration)
+        return Mailboxes.of(self.registration).declaring(self.epoch)
 
     @property
     def _listening(self) -> BlockingWaiters:

@@ -10,7 +10,7 @@ import msgspec
 
 from agentbus.api.deliveries import delivery
 from agentbus.api.receiving import receive
-from agentbus.core.validation import check_seconds
+from agentbus.core.validation import MAX_BATCH, check_seconds
 from agentbus.errors import AgentBusError, DamagedPayload
 from agentbus.operations.receive import RejectRequest, ReleaseRequest, horizon, ready_rows, reject, release
 from agentbus.operations.rows import Delivery, MessageRow
@@ -51,6 +51,20 @@ def peek(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
     agent.heartbeat()
     rows = agent.bus.read(ready_rows, (agent._mailboxes.all, max_messages))
     return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
+
+
+def peek_unseen(agent: BlockingAgent, max_messages: int, client: str | None, priority: int) -> list[Delivery]:
+    """Return messages that wait and that were not seen in a context, most urgent first."""
+    from agentbus.operations.receipts import ContextQuery, unseen
+
+    agent.heartbeat()
+    rows = agent.bus.read(ready_rows, (agent._mailboxes.all, MAX_BATCH))
+    rows = [row for row in rows if row.priority >= priority]
+    if not rows:
+        return []
+    new = agent.bus.read(unseen, ContextQuery(tuple(row.id for row in rows), agent.id, agent.epoch, client or ""))
+    found = [row for row in rows if row.id in new][:max_messages]
+    return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in found]
 
 
 def wait(agent: BlockingAgent, timeout: float | None) -> bool:

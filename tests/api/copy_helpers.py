@@ -101,6 +101,8 @@ def fill(places: Places) -> None:
         assert (held.payload, dead.payload, done.payload) == ("held", "dead", "done")
         visitor.reject(dead.message_id, error="no")
         visitor.ack(done.message_id)
+        visitor.seen(done.message_id, held.message_id, channel="hook", client="ä")
+        visitor.seen(held.message_id, channel="mcp")
         bus.do(visitor.state.set("here", {"deep": [1, None, "x"]}, ttl=3600))
         bus.do(visitor.state.set("gone", 1))
         bus.do(visitor.state.delete("gone"))
@@ -114,7 +116,8 @@ def views(places: Places, url: str) -> dict[str, Any]:
         plan = bus.do(bus.sessions.open("m")).document("plan")
         return {
             "agents": bus.do(bus.agents.list(limit=1000)).items,
-            "messages": bus.do(bus.messages.list(limit=1000)).items,
+            "messages": (messages := bus.do(bus.messages.list(limit=1000)).items),
+            "receipts": [bus.do(bus.messages.receipts(one.message_id)) for one in messages],
             "sessions": bus.do(bus.sessions.list(limit=1000)).items,
             "types": bus.types(),
             "checkpoints": [bus.do(bus.checkpoints.get(one.id)) for one in checkpoints],

@@ -42,6 +42,7 @@ async def filled(bus: Bus) -> None:
     async with bus.session("planning", id="s1", milestone="ms-1", metadata={"a": [1]}) as session:
         async with session.agent("a", type="log-watcher", capabilities=["python"]) as a:
             await a.send("a", "plan", {"text": "grüße"}, message_id="mine", correlation="c-1")
+            await a.seen("mine", channel="receive", client="s-1")
             await (await take(a)).ack()
             await a.send("a", "note", "dead")
             await (await take(a)).reject("bad")
@@ -89,7 +90,7 @@ async def contents(bus: Bus) -> dict[str, Any]:
         "documents": documents,
         "state": state,
         "checkpoints": [await bus.checkpoints.get(item.id) for item in (await bus.checkpoints.list()).items],
-        "messages": (await bus.messages.list()).items,
+        "messages": [await bus.messages.get(one.message_id) for one in (await bus.messages.list()).items],
         "events": [event async for event in bus.events()],
         "types": {(type.kind, type.name, str(type.schema)) for type in await bus.types()},
     }

@@ -10,7 +10,7 @@ from agentbus.core.codec import decode
 from agentbus.errors import AgentFenced
 from agentbus.operations.agent_status import end
 from agentbus.operations.agents import EndRequest, finish
-from agentbus.operations.protocol import BUS, Actor, CannotBatch, mailbox_channel
+from agentbus.operations.protocol import BUS, Actor, CannotBatch, mailbox_channel, reach_channel
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, standing
 
 HOLDS_NOTHING: Answer = ("message_held_by", [])
@@ -102,8 +102,9 @@ def test_two_endings_of_one_incarnation_run_individually() -> None:
 def test_a_waiting_receiver_is_woken_when_its_agent_ends() -> None:
     played = finished(EndRequest(A, "stopped"), answers=(HOLDS_NOTHING, GIVES_UP))
     assert mailbox_channel(10) in played.woken
-    # And no process listens to its mailboxes any more.
-    assert played.written("listener_remove") == [([mailbox_channel(10), mailbox_channel(11)],)]
+    # And no process listens to its mailboxes any more, or is woken for it.
+    own = [mailbox_channel(10), mailbox_channel(11), reach_channel(10, 1)]
+    assert played.written("listener_remove") == [(own,)]
 
 
 def test_many_agents_end_together_with_one_question_each() -> None:

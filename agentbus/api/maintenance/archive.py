@@ -35,12 +35,11 @@ from agentbus.errors import (
 from agentbus.operations.archive_rows import (
     FORMAT,
     JSON_FIELDS,
-    ArchivedApproval,
     ArchivedCheckpoint,
     ArchivedDocument,
     ArchivedMessage,
+    ArchivedPart,
     ArchivedParticipant,
-    ArchivedSignal,
     ArchivedState,
     ArchivedStep,
     ArchivedTask,
@@ -408,6 +407,8 @@ def _verify(line: Line, limits: Limits) -> None:
         _verify_task(line, limits)
     elif isinstance(line, ArchivedMessage):
         check(line.payload, line.checksum, f"message {line.id}")
+        for receipt in line.receipts or ():
+            _verify_texts(receipt, limits)
     elif isinstance(line, ArchivedState) and line.value is not None and line.checksum is not None:
         check(line.value, line.checksum, f"state {line.key!r} of {line.scope}")
     elif isinstance(line, ArchivedParticipant) and line.result is not None and line.checksum is not None:
@@ -419,7 +420,7 @@ def _verify(line: Line, limits: Limits) -> None:
         _verify_hash(line.value, line.checksum, what)
 
 
-def _verify_texts(line: Line | ArchivedStep | ArchivedApproval | ArchivedSignal, limits: Limits) -> None:
+def _verify_texts(line: Line | ArchivedPart, limits: Limits) -> None:
     for name in line.__struct_fields__:
         text = getattr(line, name)
         if not isinstance(text, str):
@@ -450,9 +451,7 @@ def _verify_task(line: ArchivedTask, limits: Limits) -> None:
         check(signal.value, signal.checksum, f"signal {signal.name} of task {line.id}")
 
 
-def _verify_size(
-    line: Line | ArchivedStep | ArchivedApproval | ArchivedSignal, name: str, size: int, limits: Limits
-) -> None:
+def _verify_size(line: Line | ArchivedPart, name: str, size: int, limits: Limits) -> None:
     if name == "snapshot" or (name == "value" and isinstance(line, ArchivedDocument)):
         if size > limits.snapshot:
             raise SnapshotTooLarge(size=size, limit=limits.snapshot)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentbus.api import checkpoints
     from agentbus.api.sending import Outgoing, SendOptions
     from agentbus.core.addresses import Address
+    from agentbus.operations.receipts import Wakes
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint, CheckpointSummary
     from agentbus.sync.client.items import Items
@@ -173,6 +174,22 @@ class Agent(Wrapper[api.Agent], wraps=api.Agent):
         >>> agent.ack(batch)                                                    # doctest: +SKIP
         """
         self._call(self._inner.ack, unwrap_all(messages))
+
+    def seen(self, *messages: str, channel: str, client: str | None = None) -> None:
+        """Record that messages (``m-7``, or ``m-7#2`` with its lease) were delivered into the context of this agent, by
+        what (``http``, ``hook`` …), and into which session of its client. The first time in a context counts.
+
+        >>> agent.seen("m-7#1", channel="http")                                 # doctest: +SKIP
+        """
+        self._call(self._inner.seen, *messages, channel=channel, client=client)
+
+    def declare_reach(self, wakes: Wakes | None, *, channel: str) -> None:
+        """Declare that an adapter delivers messages to this incarnation after every ``tool`` call, or with every
+        ``turn``; None withdraws it. A call that waits for messages need not declare that.
+
+        >>> agent.declare_reach("tool", channel="hook")                         # doctest: +SKIP
+        """
+        self._call(self._inner.declare_reach, wakes, channel=channel)
 
     def unit(self) -> Unit:
         """Return a block whose sends, acknowledgements, state, checkpoints, documents and progress are one commit.

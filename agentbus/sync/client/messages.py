@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.api import messages as api
+from agentbus.api.messages import STEER_TIMEOUT
 from agentbus.core.validation import PAGE_SIZE
 from agentbus.sync.client.base import Wrapper
 
@@ -21,8 +22,18 @@ if TYPE_CHECKING:
     from agentbus.api.messages import Finished, QuotaChanges
     from agentbus.api.sending import SendOptions
     from agentbus.core.addresses import Address
-    from agentbus.operations.send import Receipt
-    from agentbus.records import MessageRecord, MessageSpan, Page, QueueDepth, QueueRecord, QuotaPolicy
+    from agentbus.operations.receipts import Steered
+    from agentbus.operations.send import Reach, Receipt
+    from agentbus.records import (
+        MessageRecord,
+        MessageSpan,
+        Page,
+        QueueDepth,
+        QueueRecord,
+        QuotaPolicy,
+        SeenRecord,
+        SeenReport,
+    )
 
 
 class Messages(Wrapper[api.Messages], wraps=api.Messages):
@@ -52,6 +63,45 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
         >>> bus.messages.send("executor-1", "note", {"text": "use the new API"}, by="ada")   # doctest: +SKIP
         """
         return self._call(self._inner.send, to, type, payload, by=by, **options)
+
+    def steer(
+        self, agent: str, text: str, *, by: str, stop_after: bool = False, timeout: float = STEER_TIMEOUT
+    ) -> Steered:
+        """Direct a running agent as a person: a message of priority 9, which its adapter delivers at its next tool
+        call. Wait up to ``timeout`` seconds until it is in the context of the agent. ``stop_after``: the agent is asked
+        to stop after its current step, and its adapter lets it. Raises NotAnOperator if ``by`` is an agent.
+
+        >>> steered = bus.messages.steer("executor-1", "use the new API", by="ada")   # doctest: +SKIP
+        >>> steered.seen, steered.reach.reach                                         # doctest: +SKIP
+        (True, 'next_tool')
+        """
+        return self._call(self._inner.steer, agent, text, by=by, stop_after=stop_after, timeout=timeout)
+
+    def reach(self, to: str | Address) -> Reach:
+        """Return when a recipient gets to see a message that is sent now, from what its adapters declared, its status
+        and its last call. Of a pool or a topic, the member that is reached first.
+
+        >>> bus.messages.reach("executor-1").reach                            # doctest: +SKIP
+        'next_tool'
+        """
+        return self._call(self._inner.reach, to)
+
+    def receipts(self, message_id: str) -> Sequence[SeenRecord]:
+        """Return when a message, or a copy of it, was delivered into which context, oldest first.
+
+        >>> [(one.agent, one.channel) for one in bus.messages.receipts("m-7")]  # doctest: +SKIP
+        [('executor-1', 'hook')]
+        """
+        return self._call(self._inner.receipts, message_id)
+
+    def wait_seen(self, *message_ids: str, timeout: float | None = None) -> SeenReport:
+        """Wait until messages and all their copies were seen, or ``timeout`` seconds; return how far they were. It ends
+        early if that cannot happen any more: a message is a dead letter, or expired.
+
+        >>> bus.messages.wait_seen("m-7", timeout=60).seen                    # doctest: +SKIP
+        True
+        """
+        return self._call(self._inner.wait_seen, *message_ids, timeout=timeout)
 
     def get(self, message_id: str) -> MessageRecord | None:
         """Return a message by its message_id, or None. Of a published message, the newest copy.

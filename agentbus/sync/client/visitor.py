@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentbus.core.addresses import Address
     from agentbus.operations.agent_identity import Registration
     from agentbus.operations.documents import Saved
+    from agentbus.operations.receipts import Wakes
     from agentbus.operations.rows import Delivery
     from agentbus.operations.send import Receipt
     from agentbus.records import Checkpoint
@@ -97,6 +98,22 @@ class Visitor(Wrapper[api.Visitor], wraps=api.Visitor):
         >>> visitor.peek(10)                                                    # doctest: +SKIP
         """
         return self._call(self._inner.peek, most)
+
+    def seen(self, *messages: str, channel: str, client: str | None = None) -> None:
+        """Record that messages (``m-7``, or ``m-7#2`` with its lease) were delivered into the context of this agent, by
+        what (``http``, ``hook`` …), and into which session of its client. The first time in a context counts.
+
+        >>> visitor.seen("m-7#1", channel="http")                               # doctest: +SKIP
+        """
+        self._call(self._inner.seen, *messages, channel=channel, client=client)
+
+    def declare_reach(self, wakes: Wakes | None, *, channel: str) -> None:
+        """Declare that an adapter delivers messages to this incarnation after every ``tool`` call, or with every
+        ``turn``; None withdraws it. A call that waits for messages need not declare that.
+
+        >>> visitor.declare_reach("tool", channel="hook")                       # doctest: +SKIP
+        """
+        self._call(self._inner.declare_reach, wakes, channel=channel)
 
     def in_hand(self, most: int = MAX_BATCH) -> list[Delivery]:
         """Return the messages that it has received and not settled, with their leases.

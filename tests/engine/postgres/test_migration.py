@@ -19,6 +19,7 @@ from tests.conftest import PostgresStore
 from tests.support.clock import FakeClock
 from tests.support.guarded import run
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
+from tests.support.old_receipts import OWN_TYPE, check_receipts
 from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
 from tests.support.postgres import Schemas, at_schema, server_url
 from tests.support.widening import POSTGRES, widen
@@ -207,6 +208,7 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(schemas: 
         "INSERT INTO mailboxes (kind, name, created) VALUES ('pool', 'old', 0)",
         "INSERT INTO messages (id, mailbox, sender, type, checksum, priority, status, max_attempts, created, payload)"
         " SELECT nextval('message_ids'), id, 'b', 'note', 2212294583, 5, 'queued', 5, 1, '1' FROM mailboxes",
+        OWN_TYPE,
     ):  # fmt: skip
         await connection.execute(script)
     await connection.close()
@@ -217,6 +219,7 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(schemas: 
         assert [(message.payload, message.headers) for message in messages] == [(1, {}), (2, {"k": "v"})]
         # Version 9 records deliveries.
         assert all(one.leased_at is not None for one in (await bus.messages.list()).items)
+        await check_receipts(bus, messages[0].message_id)
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
     assert await asyncio.to_thread(steps, url) == []
 

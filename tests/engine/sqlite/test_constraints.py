@@ -75,6 +75,8 @@ ROWS: dict[str, dict[str, Any]] = {
         "checksum": 0, "value": "1",
     },
     "workflows": {"workflow": "w", "agent": "a", "signature": "[]"},
+    "receipts": {"message": 900, "agent": "a", "epoch": 1, "client": "s", "channel": "hook", "at": 0},
+    "reach": {"agent": "a", "channel": "hook", "epoch": 1, "wakes": "tool", "declared": 0},
     "tokens": {"id": "t-1", "hash": "0" * 64, "role": "agent:a", "operator": "ada", "created": 0, "expires": 0},
 }  # fmt: skip
 
@@ -196,6 +198,14 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "position": [0, "x"], "created": [*NO_TIME, None], "checksum": ["x", None], "value": [*NO_JSON, None],
     },
     "workflows": {"workflow": NO_NAME, "agent": [None], "signature": NO_LIST},
+    "receipts": {
+        "message": [0, "x", None], "agent": ["", "x" * 129, None], "epoch": [-1, "x", None],
+        "client": ["x" * 201, None], "channel": ["", "Hook", "a b", "x" * 33, None], "at": [*NO_TIME, None],
+    },
+    "reach": {
+        "agent": [None], "channel": ["", "Hook", "x" * 33, None], "epoch": [-1, "x", None],
+        "wakes": ["now", "", None], "declared": [*NO_TIME, None],
+    },
     "tokens": {
         "id": ["", "T", "x" * 33, None], "hash": ["", "0" * 63, "G" * 64, None], "role": ["", "admin", "agent:", None],
         "operator": ["", "x" * 201, None], "created": [*NO_TIME, None], "expires": NO_TIME,

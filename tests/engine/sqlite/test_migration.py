@@ -15,6 +15,7 @@ from agentbus.engine.sqlite import connection, migration, schema_check
 from agentbus.engine.sqlite.paths import Home
 from tests.api.task_workers import work_off
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
+from tests.support.old_receipts import OWN_TYPE, check_receipts
 from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
 
 
@@ -136,11 +137,12 @@ async def test_a_bus_with_tasks_of_the_fifth_version_takes_waits(tmp_path: Path)
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-async def test_a_bus_with_messages_of_the_eighth_version_records_deliveries(tmp_path: Path) -> None:
+async def test_a_bus_with_messages_of_the_eighth_version_records_deliveries_and_receipts(tmp_path: Path) -> None:
     steps = connection.migrations()
     path = old_bus(tmp_path / "bus", steps[1])
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         migration.run(database, Home(tmp_path / "bus"), 1, {number: steps[number] for number in range(1, 9)})
+        database.execute(OWN_TYPE)
     async with agentbus.connect(tmp_path / "bus") as bus:
         (before,) = (await bus.messages.list()).items
         assert before.leased_at is None
@@ -151,6 +153,7 @@ async def test_a_bus_with_messages_of_the_eighth_version_records_deliveries(tmp_
         assert after is not None
         assert after.leased_at is not None
         assert (await bus.tokens.create("read", operator="ada")).token in list(await bus.tokens.list())
+        await check_receipts(bus, before.message_id)
     with closing(sqlite3.connect(path)) as database:
         assert schema_check.schema_differences(database) == []
 

@@ -26,6 +26,26 @@ WHERE agents.id = $1;
 -- The epoch of an agent, its mailboxes and its session.
 SELECT epoch, mailbox, replies, session FROM agents WHERE id = $1;
 
+-- name: agent_reach
+-- How an agent, the members of a pool or the subscribers of a topic can be woken ($1 is the kind, $2 the name): whether a
+-- process waits for the messages of each, and what the adapters of its incarnation declared, the earliest first.
+SELECT agents.id, agents.epoch, agents.status, agents.last_call, agents.busy_until,
+    CASE WHEN EXISTS (
+        SELECT 1 FROM listeners JOIN processes ON processes.id = listeners.process
+        WHERE listeners.channel = 'reach/' || agents.mailbox || '/' || agents.epoch AND processes.status = 'live'
+    ) THEN 1 ELSE 0 END,
+    (SELECT min(reach.wakes) FROM reach WHERE reach.agent = agents.id AND reach.epoch = agents.epoch)
+FROM agents
+WHERE agents.id IN (
+    SELECT CAST($2 AS text) WHERE CAST($1 AS text) = 'agent'
+    UNION ALL
+    SELECT pool_members.agent FROM mailboxes JOIN pool_members ON pool_members.pool = mailboxes.id
+    WHERE CAST($1 AS text) = 'pool' AND mailboxes.kind = 'pool' AND mailboxes.name = $2 AND mailboxes.owner = ''
+    UNION ALL
+    SELECT subscriptions.agent FROM mailboxes JOIN subscriptions ON subscriptions.topic = mailboxes.id
+    WHERE CAST($1 AS text) = 'topic' AND mailboxes.kind = 'topic' AND mailboxes.name = $2 AND mailboxes.owner = ''
+);
+
 -- name: agent_mailboxes
 -- The pools and subscriptions that an agent reads.
 SELECT mailboxes.kind, mailboxes.name, mailboxes.id

@@ -13,6 +13,7 @@ UNION ALL SELECT 'agents', count(*) FROM agents
 UNION ALL SELECT 'pool_members', count(*) FROM pool_members
 UNION ALL SELECT 'subscriptions', count(*) FROM subscriptions
 UNION ALL SELECT 'messages', count(*) FROM messages
+UNION ALL SELECT 'receipts', count(*) FROM receipts
 UNION ALL SELECT 'tasks', count(*) FROM tasks
 UNION ALL SELECT 'dependencies', count(*) FROM dependencies
 UNION ALL SELECT 'steps', count(*) FROM steps
@@ -164,6 +165,16 @@ FROM messages WHERE id > $1 ORDER BY id LIMIT $2;
 -- Insert copied messages.
 INSERT INTO messages (/* columns: stored_message */)
 VALUES (/* values: stored_message */);
+
+-- name: copy_read_receipts
+-- The next receipts of messages.
+SELECT /* columns: receipts */
+FROM receipts WHERE (message, agent, epoch, client) > ($1, $2, $3, $4) ORDER BY message, agent, epoch, client LIMIT $5;
+
+-- name: copy_write_receipts
+-- Insert copied receipts.
+INSERT INTO receipts (/* columns: receipts */)
+VALUES (/* values: receipts */);
 
 -- name: copy_sizes_tasks
 -- The length of the next tasks.

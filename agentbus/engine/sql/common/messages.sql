@@ -87,7 +87,8 @@ FROM messages WHERE mailbox = $1 AND correlation = $2 AND status = 'acked' ORDER
 
 -- name: message_get
 -- One message by its row id, or by the message_id that its sender gave it.
-SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
+SELECT /* columns: stored_message messages */,
+    (SELECT min(at) FROM receipts WHERE receipts.message = messages.id), mailboxes.kind, mailboxes.name, mailboxes.owner
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id IN (
     SELECT id FROM messages WHERE id = $1
@@ -99,7 +100,8 @@ LIMIT 1;
 -- name: message_list
 -- Messages before the cursor, newest first; a NULL filter matches all. $2 is a list of statuses between commas, $7 and
 -- $8 are the kind and name of the recipient, $10 is the holder.
-SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
+SELECT /* columns: stored_message messages */,
+    (SELECT min(at) FROM receipts WHERE receipts.message = messages.id), mailboxes.kind, mailboxes.name, mailboxes.owner
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id < $1
     AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || messages.status || ',%')
@@ -165,7 +167,8 @@ LIMIT $4;
 
 -- name: message_list_dead
 -- Dead letters before the cursor, newest first. They are few among many, and have an index of their own.
-SELECT /* columns: stored_message messages */, mailboxes.kind, mailboxes.name, mailboxes.owner
+SELECT /* columns: stored_message messages */,
+    (SELECT min(at) FROM receipts WHERE receipts.message = messages.id), mailboxes.kind, mailboxes.name, mailboxes.owner
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.status = 'dead' AND messages.id < $1
 ORDER BY messages.id DESC
