@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reject": ("messages", "dead-letter messages"),
     "reply": ("messages", "reply to a message and acknowledge it"),
     "request": ("messages", "send a message and wait for its reply"),
+    "steer": ("delivery", "direct a running agent, as a person"),
+    "watch": ("delivery", "print messages of an agent as they arrive, without receiving them"),
     "wait": ("messages", "wait until there are messages, or for an agent"),
     "declare": ("messages", "create pools and topics"),
     "messages": ("messages", "list, show, requeue and purge messages"),
@@ -78,7 +80,7 @@ SYNONYMS = {
     "take": "task take", "claim": "task take", "close": "task finish", "todo": "task ready",
     "workflow": "task list", "workflows": "task stats", "work": "worker",
     "install": "setup", "uninstall": "setup --remove", "integrate": "setup",
-    "check": "doctor", "watch": "monitor", "exec": "run", "spawn": "run",
+    "check": "doctor", "follow": "watch", "exec": "run", "spawn": "run",
     "web": "serve", "dashboard": "serve", "ui": "serve", "http": "serve", "api": "serve",
     "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip

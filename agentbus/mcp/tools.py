@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -68,7 +68,16 @@ class ToolCall:
         """Receive messages; they return to their mailboxes if the result does not arrive."""
         messages = self._stack.enter_context(self.me.received(most, timeout=wait))
         self.holds = bool(messages)
+        if messages:
+            self._stack.push(partial(self._seen, [message.message_id for message in messages]))
         return messages
+
+    def _seen(self, messages: list[str], kind: object, error: object, trace: object) -> None:
+        """Record that the client has got messages, once the result has arrived."""
+        if kind is None:
+            # A receipt that is not written makes a message seem unseen, and nothing else.
+            with suppress(AgentBusError):
+                self.me.seen(*messages, channel="mcp", client=getattr(self.identity, "session", None))
 
     def unless_delivered(self, release: Callable[[], object]) -> None:
         """Release something that the call took if its result does not arrive."""
@@ -176,6 +185,8 @@ def join(call: ToolCall, given: Join) -> Any:
     me = call.identity.join(call.bus, given.name, given.type, given.pools, given.session)
     call.__dict__["me"] = me
     bus = call.bus
+    # Without a hook, the model reads its messages when it takes a turn.
+    me.declare_reach("turn", channel="mcp")
     others = bus.do(bus.agents.list(status="incomplete", limit=_MAX_SHOWN)).items
     return {
         "agent": me.id,
@@ -224,6 +235,9 @@ class Send(Arguments, frozen=True):
 
 def send(call: ToolCall, given: Send) -> Any:
     """Send a message, a reply, or a request."""
+    from agentbus.core.addresses import parse_address
+    from agentbus.operations.send import reach
+
     if (given.to is None) == (given.reply_to is None):
         raise InvalidArguments(tool="send", reason="give either to or reply_to")
     if given.reply_to is not None:
@@ -243,7 +257,8 @@ def send(call: ToolCall, given: Send) -> Any:
     else:
         receipt = call.me.send(to, given.type, given.payload, **options)
     duplicate = {"duplicate": True} if receipt.duplicate else {}
-    return {"message_id": receipt.message_id, "delivered": receipt.delivered, **duplicate}
+    found = call.bus.read(reach, parse_address(to))
+    return {"message_id": receipt.message_id, "delivered": receipt.delivered, "reach": found.reach, **duplicate}
 
 
 class Receive(Arguments, frozen=True):

@@ -42,6 +42,8 @@ from agentbus.operations.send import post
 FINISHED = ("acked", "dead", "expired")
 _NAMED = 100
 """Messages that one event names."""
+_ARRIVALS = 10_000
+"""Waiting messages that a watcher looks at."""
 _FEW = 32
 """Up to this limit, mailboxes share one query."""
 
@@ -519,6 +521,18 @@ def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRo
     ids = [id for _, id in sorted(ready)[:limit]]
     rows = {row[0]: MessageRow(*row) for row in (yield Query("message_rows", (ids,)))}
     return [rows[id] for id in ids]
+
+
+def arrived_ids(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
+    """Return the messages that wait in these mailboxes, due ones included, oldest first and up to a limit."""
+    rows = yield Query("mailbox_arrivals", (list(mailboxes), now.wall, _ARRIVALS))
+    return [id for (id,) in rows]
+
+
+def rows_of(ids: Sequence[int], now: Now) -> Op[list[MessageRow]]:
+    """Return messages by row id, in this order."""
+    rows = {row[0]: MessageRow(*row) for row in (yield Query("message_rows", (list(ids),)))} if ids else {}
+    return [rows[id] for id in ids if id in rows]
 
 
 def waiting_ids(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[int]]:

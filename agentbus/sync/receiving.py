@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,26 @@ import msgspec
 from agentbus.api.deliveries import delivery
 from agentbus.api.receiving import receive
 from agentbus.core.validation import MAX_BATCH, check_seconds
-from agentbus.errors import AgentBusError, DamagedPayload
-from agentbus.operations.receive import RejectRequest, ReleaseRequest, horizon, ready_rows, reject, release
+from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload
+from agentbus.operations.receive import (
+    RejectRequest,
+    ReleaseRequest,
+    arrived_ids,
+    horizon,
+    ready_rows,
+    reject,
+    release,
+    rows_of,
+)
 from agentbus.operations.rows import Delivery, MessageRow
 from agentbus.sync.bus import run
 
 if TYPE_CHECKING:
     from agentbus.sync.agent import BlockingAgent
+    from agentbus.sync.bus import BlockingBus
+
+_MAX_TOLD = 100_000
+"""Arrivals that are remembered, so that a message that is released is not told again."""
 
 
 @contextmanager
@@ -65,6 +78,43 @@ def peek_unseen(agent: BlockingAgent, max_messages: int, client: str | None, pri
     new = agent.bus.read(unseen, ContextQuery(tuple(row.id for row in rows), agent.id, agent.epoch, client or ""))
     found = [row for row in rows if row.id in new][:max_messages]
     return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in found]
+
+
+def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> Iterator[Delivery]:
+    """Yield the messages that wait for an agent, then each that arrives, once; claim none. Meanwhile messages wake this
+    agent at once, and its heartbeat is sent. End when ``is_over``, which is asked every few seconds.
+
+    An identity without an epoch follows the agent into its next incarnation.
+    """
+    agent = bus.agent(identity)
+    agent.heartbeat()
+    waiter = agent._listening.listen(agent._mailboxes.channels)
+    told: set[int] = set()
+    try:
+        while not is_over():
+            waiting = bus.read(arrived_ids, agent._mailboxes.all)
+            for row in bus.read(rows_of, [id for id in waiting if id not in told]):
+                told.add(row.id)
+                with suppress(DamagedPayload, msgspec.DecodeError):
+                    yield delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False)
+            if len(told) > _MAX_TOLD:
+                told.intersection_update(waiting)
+            next_wall, _ = bus.read(horizon, agent._mailboxes.all)
+            due = None if next_wall is None else max(0.001, (next_wall - bus.store.clock.now().wall) / 1000)
+            try:
+                run(waiter.wait(due))
+            except AgentFenced:
+                if bus.agent(identity).epoch == agent.epoch:
+                    raise
+            # It may have joined a pool, or a new incarnation may have started.
+            current = bus.agent(identity)
+            if current._mailboxes.channels != waiter.channels:
+                waiter.close()
+                agent = current
+                agent.heartbeat()
+                waiter = agent._listening.listen(agent._mailboxes.channels)
+    finally:
+        waiter.close()
 
 
 def wait(agent: BlockingAgent, timeout: float | None) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
+from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
@@ -253,7 +254,10 @@ class Application:
             key = (route, path, request.scope.get("query_string", b""))
             return _read_answer(request, await self.shared.read(key, read))
         result = await self._run(route, call, arguments)
-        return self._answer(request, route, result)
+        response = self._answer(request, route, result)
+        if call.when_delivered is not None:
+            response.background = BackgroundTask(call.when_delivered)
+        return response
 
     async def _run(self, route: Route, call: Call, arguments: dict[str, Any]) -> Any:
         """Run a handler. One that may wait is cancelled if its client leaves."""

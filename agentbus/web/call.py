@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -64,6 +64,8 @@ class Call:
         self._caller = caller
         self.when_abandoned: Callable[[], object] | None = None
         """Called if the client has gone before it received the response."""
+        self.when_delivered: Callable[[], Awaitable[object]] | None = None
+        """Called once the response was sent."""
 
     @property
     def bus(self) -> Bus:

@@ -179,6 +179,10 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/agents/{agent}/reject", AGENT, agents.reject),
     Route("POST", "/agents/{agent}/extend", AGENT, agents.extend),
     Route("POST", "/agents/{agent}/reply", AGENT, agents.reply),
+    Route("POST", "/agents/{agent}/seen", AGENT, agents.seen),
+    Route("GET", "/agents/{agent}/reach", READ, agents.get_reach),
+    Route("POST", "/agents/{agent}/reach", AGENT, agents.declare_reach),
+    Route("POST", "/agents/{agent}/steer", DECIDE, agents.steer, waits=True),
     Route("GET", "/agents/{agent}/state/{key}", READ, agents.get_own_state),
     Route("PUT", "/agents/{agent}/state/{key}", AGENT, agents.set_own_state),
     Route("DELETE", "/agents/{agent}/state/{key}", AGENT, agents.delete_own_state),
@@ -195,6 +199,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/messages/requeue", OPERATE, messages.requeue),
     Route("POST", "/messages/purge", OPERATE, messages.purge),
     Route("GET", "/messages/{message_id}", READ, messages.get_message),
+    Route("GET", "/messages/{message_id}/receipts", READ, messages.wait_seen, waits=True),
     Route("GET", "/dead-letters", READ, messages.dead_letters, shared=True),
     # State
     Route("GET", "/state", READ, state.list_scopes),

@@ -3,16 +3,20 @@ pools and topics."""
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from agentbus.cli.arguments import JSON_HELP, ask_reason, by_option, paging, payload, seconds, text_option
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import NOTHING, Usage, echoed, missing
 from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows, counted
-from agentbus.errors import UnknownMessage
+from agentbus.core.addresses import parse_address
+from agentbus.errors import AgentBusError, UnknownMessage
+from agentbus.operations.send import Reach, reach
 
 RECEIVED = ("lease", "priority", "type", "sender", "payload:json")
 _RECEIVED_HELP = "plain output: lease, priority, type, sender, payload (JSON)"
@@ -23,7 +27,60 @@ def send(call: Call) -> Result:
     content = payload(call)
     to = _recipient(given)
     receipt = call.correspondent.send(to, given.type, content, **_options(given))
-    return _receipt(receipt, f"to {to}")
+    if given.wait_seen is not None:
+        return _seen(call, to, receipt)
+    found = call.bus.read(reach, parse_address(to))
+    where = f"to {to}" if not receipt.delivered else f"to {to}; {REACHED[found.reach]}"
+    return _receipt(receipt, where, reach=found.reach)
+
+
+REACHED = {
+    "now": "a process waits for its messages",
+    "next_tool": "it gets them after its next tool call",
+    "next_turn": "it gets them with its next turn",
+    "when_started": "it gets them when it is started",
+    "unknown": "no adapter declared how it can be woken",
+}
+"""How a recipient can be reached, in words."""
+
+
+def _seen(call: Call, to: str, receipt: Any) -> Result:
+    """Wait until a message was seen. Copies of a published one that has no id of its sender have names of their own."""
+    names = [receipt.message_id]
+    if receipt.delivered > 1 and call.arguments.id is None:
+        names = [f"m-{receipt.id + number}" for number in range(receipt.delivered)]
+    sent = f"sent {receipt.message_id} to {to}"
+    if not receipt.delivered:
+        data = {**_sent(receipt), "reach": "when_started", "seen": False, "receipts": []}
+        return Done(data, f"sent to {to}, which has no subscriber", receipt.message_id or "-", code=NOTHING)
+    with ending_cleanly():
+        report = call.bus.do(call.bus.messages.wait_seen(*names, timeout=call.arguments.wait_seen))
+    found = call.bus.read(reach, parse_address(to))
+    data = {
+        **_sent(receipt), "reach": found.reach, "seen": report.seen, "seen_copies": report.seen_copies,
+        "receipts": report.receipts, "recipient": found,
+    }  # fmt: skip
+    if report.seen:
+        return Done(data, f"{sent}; seen by {seen_by(report)}", receipt.message_id)
+    call.note(unseen(call, to, found))
+    return Done(data, f"{sent}; not seen yet", receipt.message_id, code=NOTHING)
+
+
+def seen_by(report: Any) -> str:
+    """Return the agents that have seen a message."""
+    agents = dict.fromkeys(f"{one.agent} ({one.channel})" for one in report.receipts)
+    return ", ".join(agents) if agents else "a program, which has acknowledged it"
+
+
+def unseen(call: Call, to: str, found: Reach) -> str:
+    """Return what is known of a recipient that has not seen a message, and how it can be reached."""
+    facts = [f"{found.agent or to} is {found.status}" if found.status else f"no agent reads {to}"]
+    now = call.bus.store.clock.now().wall
+    if found.last_call is not None:
+        facts.append(f"its last call was {max(0, now - found.last_call) // 1000} s ago")
+    if found.busy_until is not None:
+        facts.append(f"it is busy for another {max(0, found.busy_until - now) // 1000} s")
+    return f"not seen: {', '.join(facts)}; {REACHED[found.reach]}. The message stays in its mailbox"
 
 
 def _recipient(given: Any) -> str:
@@ -53,15 +110,19 @@ def _headers(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def _receipt(receipt: Any, where: str) -> Result:
-    data = {"message_id": receipt.message_id, "delivered": receipt.delivered, "duplicate": receipt.duplicate}
+def _sent(receipt: Any) -> dict[str, Any]:
+    return {"message_id": receipt.message_id, "delivered": receipt.delivered, "duplicate": receipt.duplicate}
+
+
+def _receipt(receipt: Any, where: str, **more: Any) -> Result:
+    data = {**_sent(receipt), **more}
     if receipt.duplicate:
         done = f"{receipt.message_id} was sent before"
     elif not receipt.delivered:
         done = f"sent {where}, which has no subscriber"
     else:
-        copies = f", {receipt.delivered} copies" if receipt.delivered > 1 else ""
-        done = f"sent {receipt.message_id} {where}{copies}"
+        copies = f", {receipt.delivered} copies," if receipt.delivered > 1 else ""
+        done = f"sent {receipt.message_id}{copies} {where}"
     return Done(data, done, receipt.message_id or "-")
 
 
@@ -74,6 +135,14 @@ def _send(parser: ArgumentParser) -> None:
     add("--pool", action="store_true", help="TO is a pool: one of its members receives the message")
     add("--topic", action="store_true", help="TO is a topic: every subscriber receives a copy")
     _send_options(parser)
+
+
+def _send_and_wait(parser: ArgumentParser) -> None:
+    _send(parser)
+    parser.add_argument(
+        "--wait-seen", type=seconds, metavar="S",
+        help="wait up to S seconds until the recipient has seen it; exit code 4 if it has not",
+    )  # fmt: skip
 
 
 def _send_options(parser: ArgumentParser) -> None:
@@ -105,6 +174,13 @@ def receive(call: Call) -> Result | int:
     with ending_cleanly(), me.received(max_messages, timeout=given.wait, lease=given.lease) as messages:
         result = _received(messages)
         call.emit(result)
+    if messages:
+        from agentbus.mcp.identity import client_session
+
+        # A receipt that is not written makes a message seem unseen, and nothing else.
+        with suppress(AgentBusError):
+            names = [message.message_id for message in messages]
+            me.seen(*names, channel="receive", client=client_session(os.environ))
     if given.ack and messages:
         me.ack(*(message.lease for message in messages if message.lease is not None))
     return result.code
@@ -370,8 +446,8 @@ COMMANDS = {
         send,
         "Send a message to an agent, a pool or a topic. It is on disk when the command returns.",
         "agentbus send exec-001 task_assignment '{\"phase\": \"design\"}' --priority 9",
-        _send,
-        output="plain output: message_id",
+        _send_and_wait,
+        output="plain output: message_id\nreach (JSON): now, next_tool, next_turn, when_started or unknown",
     ),
     "receive": Command(
         receive,
@@ -415,7 +491,8 @@ COMMANDS = {
     "messages list": Command(listed, "List messages, newest first.",
                              "agentbus messages list --to exec-001 --status queued", _list, output=_PLAIN,
                              columns=True),
-    "messages show": Command(show, "Show a message with its payload.", "agentbus messages show m-7", _message,
+    "messages show": Command(show, "Show a message with its payload and its receipts.",
+                             "agentbus messages show m-7", _message,
                              output="plain output: one line per field: name, value", columns=True),
     "messages dead": Command(dead, "List dead letters, newest first, each with its last error.",
                              "agentbus messages dead", paging,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 import msgspec
 
-from agentbus.core.validation import KEEP_VERSIONS, PAGE_SIZE, VISITOR_LEASE
-from agentbus.errors import UnknownAgent
+from agentbus.core.validation import KEEP_VERSIONS, PAGE_SIZE, VISITOR_LEASE, check_text
+from agentbus.errors import AgentBusError, UnknownAgent
 from agentbus.operations.documents import Saved
+from agentbus.operations.receipts import Steered
 from agentbus.operations.rows import Delivery
-from agentbus.operations.send import Receipt
+from agentbus.operations.send import Reach, Receipt
 from agentbus.records import AgentRecord, Checkpoint, Page, StateEntry
 from agentbus.web.call import Body, Call, Created, Done, Query, set_fields
 from agentbus.web.errors import InvalidRequest, NothingFound
@@ -278,11 +280,12 @@ class ReplyBody(Body, frozen=True, kw_only=True):
 
 class ReceiveBody(Body, frozen=True):
     """``timeout``: seconds to wait for a message, up to 55. ``lease``: seconds until it is delivered again, unless the
-    agent settles it or calls."""
+    agent settles it or calls. ``client``: the session of the agent's client, for the receipts."""
 
     most: int = 1
     timeout: float = 0
     lease: float | None = None
+    client: str | None = None
 
 
 class MostBody(Body, frozen=True):
@@ -323,10 +326,24 @@ class Acked(msgspec.Struct, frozen=True):
     before: list[str]
 
 
-async def send(call: Call, query: EpochQuery, body: SendBody) -> Created | Receipt:
+class Sent(Receipt, frozen=True):
+    """A message that is committed. ``reach``: when its recipient gets to see it: ``now``, ``next_tool``, ``next_turn``,
+    ``when_started`` or ``unknown``."""
+
+    reach: str = "unknown"
+
+
+async def sent(call: Call, to: str, receipt: Receipt) -> Sent:
+    """Return a receipt with the reach of the recipient."""
+    found = await call.bus.messages.reach(to)
+    return Sent(receipt.id, receipt.message_id, receipt.delivered, receipt.duplicate, found.reach)
+
+
+async def send(call: Call, query: EpochQuery, body: SendBody) -> Created | Sent:
     """Send a message as the agent, to an agent, ``pool:NAME`` or ``topic:NAME``."""
     visitor = await call.visitor(query.epoch)
-    return Created(await visitor.send(body.to, body.type, body.payload, **body.options(call)))
+    receipt = await visitor.send(body.to, body.type, body.payload, **body.options(call))
+    return Created(await sent(call, body.to, receipt))
 
 
 async def request(call: Call, query: EpochQuery, body: RequestBody) -> Delivery:
@@ -343,7 +360,69 @@ async def receive(call: Call, query: EpochQuery, body: ReceiveBody) -> Deliverie
     visitor = await call.visitor(query.epoch)
     call.when_abandoned = visitor.abandon
     timeout = poll(body.timeout, zero=True)
-    return Deliveries(await visitor.receive(body.most, timeout=timeout, lease=body.lease))
+    if body.client is not None:
+        check_text(body.client, "client", 200)
+    messages = await visitor.receive(body.most, timeout=timeout, lease=body.lease)
+
+    async def seen() -> None:
+        # A receipt that is not written makes a message seem unseen, and nothing else.
+        with suppress(AgentBusError):
+            await visitor.seen(*(one.message_id for one in messages), channel="http", client=body.client)
+
+    call.when_delivered = seen
+    return Deliveries(messages)
+
+
+class SeenBody(Body, frozen=True):
+    """Messages that were delivered into the context of the agent: by what, and into which session of its client."""
+
+    messages: list[str]
+    channel: str = "http"
+    client: str | None = None
+
+
+class ReachBody(Body, frozen=True):
+    """``wakes``: the adapter delivers messages after every ``tool`` call, or with every ``turn``; null withdraws it."""
+
+    wakes: Literal["tool", "turn"] | None
+    channel: str = "http"
+
+
+async def seen(call: Call, query: EpochQuery, body: SeenBody) -> Done:
+    """Record that messages were delivered into the context of the agent."""
+    visitor = await call.visitor(query.epoch)
+    await visitor.seen(*body.messages, channel=body.channel, client=body.client)
+    return Done()
+
+
+async def declare_reach(call: Call, query: EpochQuery, body: ReachBody) -> Done:
+    """Declare how messages wake the agent."""
+    await (await call.visitor(query.epoch)).declare_reach(body.wakes, channel=body.channel)
+    return Done()
+
+
+async def get_reach(call: Call) -> Reach:
+    """Show when the agent gets to see a message that is sent now."""
+    await _view(call, call.names["agent"])
+    return await call.bus.messages.reach(call.names["agent"])
+
+
+class SteerBody(Body, frozen=True, kw_only=True):
+    """``stop_after``: ask the agent to stop after its current step. ``timeout``: seconds to wait for the receipt."""
+
+    text: str
+    stop_after: bool = False
+    timeout: float = 30.0
+
+
+async def steer(call: Call, body: SteerBody) -> Created | Steered:
+    """Direct the agent as the operator of the token, at its next tool call, and wait until the message was seen."""
+    return Created(
+        await call.bus.messages.steer(
+            call.names["agent"], body.text, by=call.by, stop_after=body.stop_after,
+            timeout=poll(body.timeout, zero=True),
+        )
+    )  # fmt: skip
 
 
 async def peek(call: Call, query: EpochQuery, body: MostBody) -> Deliveries:

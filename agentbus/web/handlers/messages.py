@@ -6,10 +6,9 @@ from typing import Literal
 
 from agentbus.core.validation import PAGE_SIZE
 from agentbus.errors import UnknownMessage
-from agentbus.operations.send import Receipt
-from agentbus.records import MessageRecord, Page
+from agentbus.records import MessageRecord, Page, SeenReport
 from agentbus.web.call import Body, Call, Count, Created, Query
-from agentbus.web.handlers.agents import SendBody
+from agentbus.web.handlers.agents import SendBody, Sent, poll, sent
 
 
 class MessagesQuery(Query, frozen=True):
@@ -58,11 +57,21 @@ async def get_message(call: Call) -> MessageRecord:
     return found
 
 
-async def send(call: Call, body: SendBody) -> Created | Receipt:
+class SeenQuery(Query, frozen=True):
+    """``timeout``: seconds to wait until the message was seen, up to 55."""
+
+    timeout: float = 0
+
+
+async def send(call: Call, body: SendBody) -> Created | Sent:
     """Send a message as the operator of the token."""
-    return Created(
-        await call.bus.messages.send(body.to, body.type, body.payload, by=call.by, **body.options(call))
-    )  # fmt: skip
+    receipt = await call.bus.messages.send(body.to, body.type, body.payload, by=call.by, **body.options(call))
+    return Created(await sent(call, body.to, receipt))
+
+
+async def wait_seen(call: Call, query: SeenQuery) -> SeenReport:
+    """Show the receipts of a message and its copies, or wait until all of them were seen."""
+    return await call.bus.messages.wait_seen(call.names["message_id"], timeout=poll(query.timeout, zero=True))
 
 
 async def dead_letters(call: Call, query: PageQuery) -> Page[MessageRecord]:

@@ -110,6 +110,17 @@ SELECT count(*) FROM (
     LIMIT $2
 ) AS waiting;
 
+-- name: mailbox_arrivals
+-- At most $3 messages that wait in these mailboxes, oldest first: queued, or due by $2. One branch for each partial index.
+SELECT id FROM (
+    SELECT id, expires FROM messages WHERE status = 'queued' AND mailbox /* in: $1 */
+    UNION ALL
+    SELECT id, expires FROM messages WHERE status = 'scheduled' AND due <= $2 AND mailbox /* in: $1 */
+) AS waiting
+WHERE expires IS NULL OR expires > $2
+ORDER BY id
+LIMIT $3;
+
 -- name: mailbox_unattended
 -- Pools without a live member in which work waits, including work due by $1. Starts from members: there may be many
 -- live agents.
