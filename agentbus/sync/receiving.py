@@ -12,6 +12,7 @@ from agentbus.api.deliveries import delivery
 from agentbus.api.receiving import receive
 from agentbus.core.validation import MAX_BATCH, check_seconds
 from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload
+from agentbus.operations.common import fence_error
 from agentbus.operations.receive import (
     RejectRequest,
     ReleaseRequest,
@@ -101,13 +102,13 @@ def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> It
                 told.intersection_update(waiting)
             next_wall, _ = bus.read(horizon, agent._mailboxes.all)
             due = None if next_wall is None else max(0.001, (next_wall - bus.store.clock.now().wall) / 1000)
-            try:
+            with suppress(AgentFenced):
                 run(waiter.wait(due))
-            except AgentFenced:
-                if bus.agent(identity).epoch == agent.epoch:
-                    raise
-            # It may have joined a pool, or a new incarnation may have started.
+            # It may have joined a pool, a new incarnation may have started, or it has ended.
             current = bus.agent(identity)
+            fenced = bus.read(fence_error, current._actor)
+            if fenced is not None:
+                raise fenced
             if current._mailboxes.channels != waiter.channels:
                 waiter.close()
                 agent = current

@@ -30,6 +30,7 @@ from agentbus.cli.main import main
 from agentbus.sync.bus import open_bus
 from tests.conftest import copy_bus
 from tests.support import zygote
+from tests.support.postgres import Schemas, at_schema
 
 COMMAND = zygote.COMMAND
 TIMEOUT = 30.0
@@ -219,3 +220,17 @@ def until(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, nowhere: Shell) -> Iterator[str]:
+    """A fresh bus on each engine."""
+    if request.param == "sqlite":
+        place = str(nowhere.directory / ".agentbus")
+        open_bus(place, create=True).close()
+        yield place
+        return
+    schemas: Schemas = request.getfixturevalue("schemas")
+    name = schemas.take()
+    yield at_schema(schemas.url, name)
+    schemas.give_back(name)

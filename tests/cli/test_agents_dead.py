@@ -20,24 +20,9 @@ from agentbus.operations.health import live_processes
 from agentbus.sync.bus import BlockingBus, open_bus
 from tests.cli.conftest import TIMEOUT, Shell, until
 from tests.cli.run_helpers import gone
-from tests.support.postgres import Schemas, at_schema
 
 LONG = 40.0
 """Seconds that a test waits for what must come long before."""
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, nowhere: Shell) -> Iterator[str]:
-    """A fresh bus on each engine."""
-    if request.param == "sqlite":
-        place = str(nowhere.directory / ".agentbus")
-        open_bus(place, create=True).close()
-        yield place
-        return
-    schemas: Schemas = request.getfixturevalue("schemas")
-    name = schemas.take()
-    yield at_schema(schemas.url, name)
-    schemas.give_back(name)
 
 
 @pytest.fixture

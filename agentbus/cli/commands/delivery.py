@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import by_option, seconds
@@ -94,12 +95,16 @@ def _arrival(message: Delivery) -> dict[str, Any]:
     }
 
 
-def _reader_is_gone() -> Any:
+def _reader_is_gone() -> Callable[[], bool]:
     """Return a function that tells whether the reader of standard output has closed it."""
     import select
 
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except OSError:
+        # It is no file.
+        return lambda: False
     return lambda: any(state & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, state in poll.poll(0))
 
 
