@@ -80,6 +80,7 @@ def http_status(error: AgentBusError) -> int:
     statuses: tuple[tuple[type[AgentBusError] | tuple[type[AgentBusError], ...], int], ...] = (
         ((errors.PayloadTooLarge, errors.SnapshotTooLarge), 413),
         (errors.NotAnOperator, 403),
+        (errors.NotRecipient, 403),
         (errors.InvalidInput, 422),
         (errors.NotFound, 404),
         (errors.QuotaExceeded, 429),

@@ -123,7 +123,7 @@ COMMANDS = {
         watch, "Print each message of the calling agent that waits or arrives, until Ctrl-C. Receives nothing: that is"
         " left to agentbus receive. While it runs, messages reach the agent at once.",
         "agentbus watch --agent exec-001", _watch,
-        output="plain output: message_id, sender, type, priority, excerpt in quotation marks\n"
+        output="plain output: message_id, sender, type, priority, excerpt (in quotation marks)\n"
         "with --json one envelope per line",
         columns=True,
     ),

@@ -58,6 +58,19 @@ async function stop(one, held) {
     run: async ({ reason }) => { await change("POST", path`agents/${one.id}/stop`, { reason: reason || null }, ["agents", `agent:${one.id}`]); toast(`Stopped ${one.id}`); } });
 }
 
+const REACHED = { now: "now: a process waits for its messages", next_tool: "after its next tool call", next_turn: "with its next turn", when_started: "when it is started", unknown: "unknown: no adapter declared how to wake it" };
+
+/** Direct a running agent, and wait until it has seen the message. */
+async function steer(one) {
+  await ask({ title: `Steer ${one.id}`, action: "Steer",
+    body: html`<p>The text is delivered to the agent at its next tool call, with the highest priority. This waits until the agent has seen it.</p>`,
+    fields: [{ name: "text", label: "What the agent is to do", type: "area", rows: 4, required: true }, { name: "stop_after", label: "Stop after the current step", type: "check" }],
+    run: async ({ text, stop_after }) => {
+      const found = await change("POST", path`agents/${one.id}/steer`, { text, stop_after, timeout: 20 }, ["messages"]);
+      toast(found.seen ? `${one.id} has seen it` : `Not seen yet. ${one.id} is ${found.reach.status}; it is reached ${REACHED[found.reach.reach]}`);
+    } });
+}
+
 async function takeOver(one) {
   await ask({ title: `Take over ${one.id}?`, action: "Take over", danger: true,
     body: html`<p>A new incarnation ${one.epoch + 1} is registered over HTTP, and the present one is fenced: its next call is refused. Use it for an agent whose process hangs.</p>`,
@@ -76,13 +89,14 @@ function Page({ id }) {
   const agent = useData(path`agents/${id}`, { topics: [topic], every: 5, slowest: 10 });
   const waiting = useData(query("messages", { to: id, status: "queued,scheduled", limit: 200 }), { topics: ["messages"], every: 10 });
   const held = useData(query("messages", { holder: id, limit: 200 }), { topics: ["messages"], every: 10 });
+  const reach = useData(path`agents/${id}/reach`, { topics: [topic], every: 15 });
   const tab = param("tab") || "overview";
   return html`<${Load} from=${agent}>${(one) => {
     const leases = held.data.value?.items ?? [];
     const boxed = waiting.data.value?.items ?? [];
     return html`<div class="page"><header class="head"><a class="up" href=${link("agents")}>Agents</a><h1><${Text} v=${one.id} /></h1><${Status} s=${one.status} /><span class="grow"></span>
       ${mayOperate.value && html`<div class="actions"><${Button} icon="send" onClick=${() => compose({ to: one.id })}>Send</${Button}>
-        ${LIVE.has(one.status) && html`<${Button} onClick=${() => takeOver(one)}>Take over …</${Button}><${Button} kind="danger-quiet" onClick=${() => stop(one, leases.length)}>Stop …</${Button}>`}
+        ${LIVE.has(one.status) && html`<${Button} onClick=${() => steer(one)}>Steer …</${Button}><${Button} onClick=${() => takeOver(one)}>Take over …</${Button}><${Button} kind="danger-quiet" onClick=${() => stop(one, leases.length)}>Stop …</${Button}>`}
         ${!["running", "suspect", "spawning"].includes(one.status) && html`<${Button} kind="danger-quiet" onClick=${() => remove(one)}>Delete …</${Button}>`}</div>`}</header>
       <${Tabs} label="Parts" items=${[["overview", "Overview"], ["messages", "Messages"], ["state", "State"], ["checkpoints", "Checkpoints"], ["events", "Events"]]} />
       ${tab === "overview" && html`
@@ -93,7 +107,7 @@ function Page({ id }) {
       ["Load", one.load], ["Estimate", one.estimate && duration(one.estimate * 1000)], ["Process", one.process], ["Incarnation", one.epoch]]} />
           ${one.prompt && html`<h3>Prompt</h3><div class="prose"><${Text} v=${one.prompt} max=${4000} /></div>`}</${Card}>
         <${Card} title="Activity"><${Facts} of=${[
-      ["Progress", html`<${Progress} value=${one.progress} />`], ["Doing", one.note && html`<${Text} v=${one.note} />`], ["Seen", html`<${Ago} at=${one.seen} />`], ["Silent until", one.busy_until_wall && html`<${Ago} at=${one.busy_until_wall} future />`], ["Patience", one.patience && duration(one.patience * 1000)],
+      ["Progress", html`<${Progress} value=${one.progress} />`], ["Doing", one.note && html`<${Text} v=${one.note} />`], ["Seen", html`<${Ago} at=${one.seen} />`], ["Messages reach it", reach.data.value && REACHED[reach.data.value.reach]], ["Silent until", one.busy_until_wall && html`<${Ago} at=${one.busy_until_wall} future />`], ["Patience", one.patience && duration(one.patience * 1000)],
       ["Started", html`<${At} at=${one.started} />`], ["Updated", html`<${At} at=${one.updated} />`], ["Ended", one.ended && html`<${At} at=${one.ended} />`]]} />
           ${Object.keys(one.metadata).length > 0 && html`<h3>Metadata</h3><${Json} value=${one.metadata} />`}</${Card}></div>
         <${Card} title="Leases" aside=${plural(leases.length, "message")}>${leases.length ? html`<ul class="rows">${leases.slice(0, 30).map((m) => html`<li key=${m.id}><${Status} s="leased" /><a class="ref" href=${link("messages", m.message_id)}><${Text} v=${m.type} /></a><span class="what">from <${Address} to=${m.sender} /> · attempt ${m.attempts} of ${m.max_attempts}</span><span class="muted end"><${Ago} at=${m.leased_at ?? m.created} /></span></li>`)}</ul>` : html`<${Empty} title="It holds no message" />`}</${Card}>

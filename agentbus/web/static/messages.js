@@ -117,10 +117,17 @@ function Page({ id }) {
     <div class="columns"><${Card} title="Payload"><${Json} value=${one.payload} depth=${3} label="payload" /></${Card}
     ><${Card} title="Delivery"><${Facts} of=${[
     ["From", html`<${Address} to=${one.sender} />`], ["To", html`<${Address} to=${one.recipient} />`], ["Held by", one.holder && html`<${Ref} kind="agent" id=${one.holder} />`], ["Priority", one.priority], ["Attempts", `${one.attempts} of ${one.max_attempts}`],
-    ["Session", one.session && html`<${Ref} kind="session" id=${one.session} />`], ["Sent", html`<${At} at=${one.created} />`], ["Due", one.due && html`<${At} at=${one.due} />`], ["Last delivered", one.leased_at && html`<${At} at=${one.leased_at} />`], ["Finished", one.finished && html`<${At} at=${one.finished} />`],
+    ["Session", one.session && html`<${Ref} kind="session" id=${one.session} />`], ["Sent", html`<${At} at=${one.created} />`], ["Due", one.due && html`<${At} at=${one.due} />`], ["Last delivered", one.leased_at && html`<${At} at=${one.leased_at} />`], ["Seen", one.seen && html`<${At} at=${one.seen} />`], ["Finished", one.finished && html`<${At} at=${one.finished} />`],
     ["Took", one.finished && one.leased_at && duration(one.finished - one.leased_at)], ["Expires", one.expires && html`<${Ago} at=${one.expires} future />`], ["Message id", html`<span class="mono"><${Text} v=${one.message_id} /></span>`], ["Correlation", one.correlation && html`<span class="mono"><${Text} v=${one.correlation} /></span>`]]} />
       ${Object.keys(one.headers ?? {}).length > 0 && html`<h3>Headers</h3><${Json} value=${one.headers} depth=${1} />`}</${Card}></div>
+    <${Card} title="Receipts" aside=${plural(one.receipts.length, "receipt")}><${Receipts} of=${one} /></${Card}>
     <${Card} title="Thread"><${Thread} of=${one} /></${Card}></div>`}</${Load}>`;
+}
+
+/** The contexts into which a message was delivered. */
+function Receipts({ of }) {
+  if (!of.receipts.length) return html`<${Empty} title=${of.status === "acked" ? "Acknowledged without a receipt, as programs do" : "Not seen by any agent yet"} />`;
+  return html`<ul class="rows">${of.receipts.map((one) => html`<li key=${`${one.message_id} ${one.agent} ${one.epoch} ${one.client}`}><${Ref} kind="agent" id=${one.agent} /><span class="what">incarnation ${one.epoch} · by <${Text} v=${one.channel} />${one.client && html` · session <span class="mono"><${Text} v=${one.client} max=${60} /></span>`}</span><span class="muted end"><${Ago} at=${one.at} /></span></li>`)}</ul>`;
 }
 
 export default function Messages({ parts }) {
