@@ -39,6 +39,7 @@ def test_two_agents_talk(joined: Callable[..., Client]) -> None:
     assert sent["delivered"] == 1
     (peeked,) = builder.call("receive", peek=True)["messages"]
     assert "lease" not in peeked
+    assert sent["reach"] == "next_turn"
     (message,) = builder.call("receive")["messages"]
     assert (message["sender"], message["payload"], message["priority"]) == ("planner", {"text": "build it"}, 7)
     assert builder.call("join", name="builder")["held"][0]["lease"] == message["lease"]
@@ -71,9 +72,13 @@ def test_messages_that_did_not_arrive_return_to_their_mailbox(joined: Callable[.
     with pytest.raises(BrokenPipeError), agent.reply("tools/call", name="receive", arguments={}) as reply:
         assert "precious" in str(reply.result)
         raise BrokenPipeError
+    with agent.server.buses.borrow() as bus:
+        assert bus.do(bus.messages.receipts("m-1")) == []
     (message,) = agent.call("receive")["messages"]
     # The attempt did not count.
     assert (message["payload"], message["attempts"]) == ("precious", 1)
+    with agent.server.buses.borrow() as bus:
+        assert [(one.agent, one.channel) for one in bus.do(bus.messages.receipts("m-1"))] == [("a", "mcp")]
 
 
 def test_a_request_returns_the_answer(joined: Callable[..., Client]) -> None:

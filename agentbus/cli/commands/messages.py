@@ -41,7 +41,7 @@ REACHED = {
     "when_started": "it gets them when it is started",
     "unknown": "no adapter declared how it can be woken",
 }
-"""How a recipient can be reached, in words."""
+"""The words for each reach of a recipient."""
 
 
 def _seen(call: Call, to: str, receipt: Any) -> Result:
