@@ -136,6 +136,7 @@ class MessageChange(msgspec.Struct, frozen=True):
     correlation: str | None
     created: int
     finished: int | None
+    seen: int | None = None
 
 
 class MessageSpan(msgspec.Struct, frozen=True):

@@ -412,3 +412,23 @@ async def test_the_past_is_replayed(real_bus: Bus, visiting: Visiting) -> None:
         await page.get_by_role("button", name="Back to live").click()
         await visit.sees("live", within=".replay")
         assert "at=" not in page.url
+
+
+@pytest.mark.one_engine
+async def test_an_agent_is_steered_and_its_receipt_is_shown(real_bus: Bus, visiting: Visiting) -> None:
+    a = await real_bus.register_visitor("a", type="worker")
+    await a.declare_reach("tool", channel="hook")
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("agents/a")
+        await visit.sees("after its next tool call")
+        await page.get_by_role("button", name="Steer").click()
+        await page.get_by_label("What the agent is to do").fill("use the new API")
+        await page.get_by_label("Stop after the current step").check()
+        await page.get_by_role("dialog").get_by_role("button", name="Steer").click()
+        (message,) = await a.receive(timeout=30)
+        assert (message.type, message.sender, message.payload["stop_after"]) == ("steer", "operator:ada", True)
+        await a.seen(message.message_id, channel="hook", client="session-5b1c")
+        await page.get_by_text("a has seen it").first.wait_for(timeout=PATIENCE)
+        await visit.go(f"messages/{message.message_id}")
+        await visit.sees("session-5b1c")
+        assert visit.errors == []

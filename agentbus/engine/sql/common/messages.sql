@@ -136,7 +136,7 @@ GROUP BY own.agent;
 -- Messages after an id, oldest first, without their payloads, for the live feed.
 SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner, messages.holder,
     messages.type, messages.status, messages.priority, messages.attempts, messages.session, messages.correlation,
-    messages.created, messages.finished
+    messages.created, messages.finished, (SELECT min(at) FROM receipts WHERE receipts.message = messages.id)
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id > $1
 ORDER BY messages.id
@@ -146,7 +146,7 @@ LIMIT $2;
 -- These messages without their payloads, for the live feed.
 SELECT messages.id, messages.message_id, messages.sender, mailboxes.kind, mailboxes.name, mailboxes.owner, messages.holder,
     messages.type, messages.status, messages.priority, messages.attempts, messages.session, messages.correlation,
-    messages.created, messages.finished
+    messages.created, messages.finished, (SELECT min(at) FROM receipts WHERE receipts.message = messages.id)
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.id /* in: $1 */
 ORDER BY messages.id;
