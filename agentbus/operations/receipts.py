@@ -30,7 +30,8 @@ from agentbus.operations.protocol import (
     operation,
     single_operation,
 )
-from agentbus.operations.receive import FINISHED
+from agentbus.operations.receive import FINISHED, rows_of
+from agentbus.operations.rows import MessageRow
 from agentbus.operations.send import Reach, Receipt, SendRequest, send
 from agentbus.records import SeenRecord, SeenReport
 
@@ -199,15 +200,22 @@ def seen_report(message_ids: Sequence[str], now: Now) -> Op[SeenReport]:
 
 
 class ContextQuery(msgspec.Struct, frozen=True):
-    """Messages by row id, and a context."""
+    """Messages that wait in mailboxes, of at least a priority, for a context."""
 
-    ids: tuple[int, ...]
+    mailboxes: tuple[int, ...]
     agent: str
     epoch: int
-    client: str = ""
+    client: str
+    priority: int
+    limit: int
 
 
-def unseen(wanted: ContextQuery, now: Now) -> Op[set[int]]:
-    """Return the messages among these that were not seen in a context."""
-    rows = yield Query("receipt_unseen", (list(wanted.ids), wanted.agent, wanted.epoch, wanted.client))
-    return {id for (id,) in rows}
+def unseen_rows(wanted: ContextQuery, now: Now) -> Op[list[MessageRow]]:
+    """Return the messages that a claim would get of these mailboxes and that were not seen in a context, most urgent
+    first, without maintaining the mailboxes."""
+    context = (wanted.agent, wanted.epoch, wanted.client)
+    found: list[tuple[int, int]] = []
+    for mailbox in wanted.mailboxes:
+        rows = yield Query("receipt_unseen", (mailbox, wanted.priority, *context, wanted.limit))
+        found += [(-priority, id) for priority, id in rows]
+    return (yield from rows_of([id for _, id in sorted(found)[: wanted.limit]], now))

@@ -10,7 +10,7 @@ import msgspec
 
 from agentbus.api.deliveries import delivery
 from agentbus.api.receiving import receive
-from agentbus.core.validation import MAX_BATCH, check_seconds
+from agentbus.core.validation import check_seconds
 from agentbus.errors import AgentBusError, AgentFenced, DamagedPayload
 from agentbus.operations.common import fence_error
 from agentbus.operations.receive import (
@@ -69,16 +69,12 @@ def peek(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
 
 def peek_unseen(agent: BlockingAgent, max_messages: int, client: str | None, priority: int) -> list[Delivery]:
     """Return messages that wait and that were not seen in a context, most urgent first."""
-    from agentbus.operations.receipts import ContextQuery, unseen
+    from agentbus.operations.receipts import ContextQuery, unseen_rows
 
     agent.heartbeat()
-    rows = agent.bus.read(ready_rows, (agent._mailboxes.all, MAX_BATCH))
-    rows = [row for row in rows if row.priority >= priority]
-    if not rows:
-        return []
-    new = agent.bus.read(unseen, ContextQuery(tuple(row.id for row in rows), agent.id, agent.epoch, client or ""))
-    found = [row for row in rows if row.id in new][:max_messages]
-    return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in found]
+    wanted = ContextQuery(agent._mailboxes.all, agent.id, agent.epoch, client or "", priority, max_messages)
+    rows = agent.bus.read(unseen_rows, wanted)
+    return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
 
 
 def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> Iterator[Delivery]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -139,6 +140,26 @@ async def test_a_wait_ends_without_a_receipt(bus: Bus, clock: FakeClock) -> None
     assert not (await bus.messages.wait_seen("dead")).seen
     with pytest.raises(UnknownMessage):
         await bus.messages.wait_seen("nothing", timeout=1)
+
+
+async def test_a_purge_leaves_no_receipt_of_a_message_that_is_gone(engine: Engine) -> None:
+    async with engine.connect() as bus, engine.connect() as other:
+        a = await bus.register_visitor("a", type="worker")
+        marking = await other.visitor("a")
+
+        async def mark(name: str) -> None:
+            with suppress(UnknownMessage):
+                await marking.seen(name, channel="hook")
+
+        for number in range(10):
+            names = [f"x{number}-{copy}" for copy in range(5)]
+            for name in names:
+                await a.send("a", "note", 1, message_id=name)
+            await a.ack(*(str(one.lease) for one in await a.receive(10)))
+            await soon(asyncio.gather(bus.messages.purge(), *(mark(name) for name in names)))
+            await bus.messages.purge()
+        assert (await bus.stats()).messages == {}
+    assert await engine.tamper("INSERT INTO meta (key, value) SELECT '', '' FROM receipts"), "no receipt is left"
 
 
 async def test_a_visitor_without_a_loop_looks_at_what_is_new_to_its_context(engine: Engine, clock: FakeClock) -> None:

@@ -86,6 +86,13 @@ def test_a_watch_whose_output_is_closed_ends(shell: Shell) -> None:
         assert watching.stdout is not None
         watching.stdout.close()
         assert watching.wait(TIMEOUT) == 0
+    with started(shell, "watch", "--agent", "a") as watching, open_bus(shell.directory / ".agentbus") as bus:
+        until(lambda: bus.do(bus.messages.reach("a")).reach == "now")
+        watching.kill()
+        watching.wait()
+        # As every opening of a bus does.
+        until(bus.mark_dead_processes)
+        assert bus.do(bus.messages.reach("a")).reach == "unknown"
     assert shell.run("watch").code == 2
     assert shell.refused("watch", "--agent", "nobody", code=1)["code"] == "unknown_agent"
 

@@ -42,12 +42,15 @@ WHERE messages.id IN (
 );
 
 -- name: receipt_unseen
--- The messages among these that were not seen in a context.
-SELECT messages.id
-FROM /* rows: messages.id $1 */ AND NOT EXISTS (
-    SELECT 1 FROM receipts
-    WHERE receipts.message = messages.id AND receipts.agent = $2 AND receipts.epoch = $3 AND receipts.client = $4
-);
+-- The most urgent queued messages of a mailbox, of at least a priority, that were not seen in a context.
+SELECT priority, id FROM messages
+WHERE mailbox = $1 AND status = 'queued' AND priority >= $2
+    AND NOT EXISTS (
+        SELECT 1 FROM receipts
+        WHERE receipts.message = messages.id AND receipts.agent = $3 AND receipts.epoch = $4 AND receipts.client = $5
+    )
+ORDER BY priority DESC, id
+LIMIT $6;
 
 -- name: receipt_delete
 -- Delete the receipts of messages that are deleted.
