@@ -386,21 +386,25 @@ def archived_agent(*row: Any) -> ArchivedAgent:
     return ArchivedAgent(**{name: getattr(agent, name) for name in ArchivedAgent.__struct_fields__})
 
 
-def loading_messages(query: str) -> Callable[[Sequence[int], Now], Op[list[Line]]]:
-    """Return a question for messages with their receipts, by their ids."""
+def with_receipts(
+    load: Callable[[Sequence[Any], Now], Op[list[Line]]],
+) -> Callable[[Sequence[Any], Now], Op[list[Line]]]:
+    """Return a question for messages with their receipts, made of one for messages alone."""
 
-    def load(ids: Sequence[int], now: Now) -> Op[list[Line]]:
-        rows = yield Query(query, (list(ids),))
+    def load_both(ids: Sequence[Any], now: Now) -> Op[list[Line]]:
+        lines = yield from load(ids, now)
         receipts: dict[int, list[ArchivedReceipt]] = {}
         for id, *receipt in (yield Query("receipt_archive", (list(ids),))):
             receipts.setdefault(id, []).append(ArchivedReceipt(*receipt))
-        lines = [archived_message(*row) for row in rows]
-        return [msgspec.structs.replace(line, receipts=receipts.get(line.id)) for line in lines]
+        return [
+            msgspec.structs.replace(line, receipts=receipts.get(line.id)) if isinstance(line, ArchivedMessage) else line
+            for line in lines
+        ]
 
-    return load
+    return load_both
 
 
-load_messages = loading_messages("message_archive")
+load_messages = with_receipts(loading("message_archive", archived_message))
 load_checkpoints = loading("checkpoint_archive", ArchivedCheckpoint)
 load_documents = loading("document_archive", ArchivedDocument)
 load_events = loading("event_archive", ArchivedEvent)

@@ -21,13 +21,14 @@ from agentbus.operations.archive_rows import (
     ArchivedType,
     Line,
     archived_agent,
+    archived_message,
     bus_name,
     load_checkpoints,
     load_documents,
     load_events,
     load_tasks,
     loading,
-    loading_messages,
+    with_receipts,
 )
 from agentbus.operations.protocol import Op, Query
 
@@ -158,7 +159,7 @@ LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "state": loading("state_export", ArchivedState),
     "document": load_documents,
     "checkpoint": load_checkpoints,
-    "message": loading_messages("message_export"),
+    "message": with_receipts(loading("message_export", archived_message)),
     "event": load_events,
 }
 """In this order, because of the references between rows."""

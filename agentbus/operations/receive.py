@@ -43,7 +43,7 @@ FINISHED = ("acked", "dead", "expired")
 _NAMED = 100
 """Messages that one event names."""
 _ARRIVALS = 10_000
-"""Waiting messages that a watcher looks at."""
+"""Waiting messages of a mailbox that a watcher looks at."""
 _FEW = 32
 """Up to this limit, mailboxes share one query."""
 
@@ -524,9 +524,11 @@ def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRo
 
 
 def arrived_ids(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
-    """Return the messages that wait in these mailboxes, due ones included, oldest first and up to a limit."""
-    rows = yield Query("mailbox_arrivals", (list(mailboxes), now.wall, _ARRIVALS))
-    return [id for (id,) in rows]
+    """Return the messages that wait in these mailboxes, due ones included, oldest first, with a limit for each."""
+    found: list[int] = []
+    for mailbox in mailboxes:
+        found += [id for (id,) in (yield Query("mailbox_arrivals", (mailbox, now.wall, _ARRIVALS)))]
+    return sorted(found)
 
 
 def rows_of(ids: Sequence[int], now: Now) -> Op[list[MessageRow]]:

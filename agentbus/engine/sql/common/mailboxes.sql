@@ -111,14 +111,11 @@ SELECT count(*) FROM (
 ) AS waiting;
 
 -- name: mailbox_arrivals
--- At most $3 messages that wait in these mailboxes, oldest first: queued, or due by $2. One branch for each partial index.
-SELECT id FROM (
-    SELECT id, expires FROM messages WHERE status = 'queued' AND mailbox /* in: $1 */
-    UNION ALL
-    SELECT id, expires FROM messages WHERE status = 'scheduled' AND due <= $2 AND mailbox /* in: $1 */
-) AS waiting
-WHERE expires IS NULL OR expires > $2
-ORDER BY id
+-- At most $3 messages that wait in a mailbox: queued, or due by $2. One branch for each partial index.
+SELECT id FROM messages WHERE mailbox = $1 AND status = 'queued' AND (expires IS NULL OR expires > $2)
+UNION ALL
+SELECT id FROM messages
+WHERE mailbox = $1 AND status = 'scheduled' AND due <= $2 AND (expires IS NULL OR expires > $2)
 LIMIT $3;
 
 -- name: mailbox_unattended
