@@ -412,7 +412,7 @@ class SteerBody(Body, frozen=True, kw_only=True):
 
     text: str
     stop_after: bool = False
-    timeout: float = 30.0
+    timeout: float = 5.0
 
 
 async def steer(call: Call, body: SteerBody) -> Created | Steered:
