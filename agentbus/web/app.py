@@ -255,8 +255,7 @@ class Application:
             return _read_answer(request, await self.shared.read(key, read))
         result = await self._run(route, call, arguments)
         response = self._answer(request, route, result)
-        if call.when_delivered is not None:
-            response.background = BackgroundTask(call.when_delivered)
+        response.background = None if call.when_delivered is None else BackgroundTask(call.when_delivered)
         return response
 
     async def _run(self, route: Route, call: Call, arguments: dict[str, Any]) -> Any:

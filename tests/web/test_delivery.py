@@ -53,7 +53,9 @@ async def test_an_adapter_declares_reach_and_marks_messages(
 
 async def test_an_operator_steers_an_agent(client: Client, bus: Bus, token: Callable[[str], Awaitable[str]]) -> None:
     a = await bus.register_visitor("a", type="worker")
-    async with running(client.post("agents/a/steer", {"text": "faster", "stop_after": True, "timeout": 30})) as steering:
+    async with running(
+        client.post("agents/a/steer", {"text": "faster", "stop_after": True, "timeout": 30})
+    ) as steering:
         (message,) = await soon(a.receive(timeout=60))
         assert (message.type, message.payload["stop_after"]) == ("steer", True)
         await a.seen(message.message_id, channel="hook")
