@@ -26,6 +26,7 @@ from agentbus.api.agents import (
 from agentbus.api.block import Block
 from agentbus.api.checkpoints import Checkpoints
 from agentbus.api.heartbeat import Heartbeat, Renewer
+from agentbus.api.holds import Holds
 from agentbus.api.live import live, parse_cursor
 from agentbus.api.maintenance.archive import Limits
 from agentbus.api.maintenance.doctor import run_checks
@@ -135,6 +136,8 @@ class Bus:
     """The policy by which old data is removed."""
     quotas: Quotas
     """The limits of queues."""
+    holds: Holds
+    """The messages that wait for a person."""
 
     _renewer: Renewer
 
@@ -172,6 +175,7 @@ class Bus:
         self.recovery = Recovery(engine, max_payload, max_snapshot)
         self.retention = Retention(engine)
         self.quotas = Quotas(engine)
+        self.holds = Holds(engine)
         self.tokens = Tokens(engine)
 
     async def __aenter__(self) -> Bus:

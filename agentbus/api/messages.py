@@ -77,6 +77,7 @@ class QuotaChanges(TypedDict, total=False):
     depth: int | None
     rate: float | None
     size: int | None
+    thread: int | None
 
 
 class Waiter(Protocol):
@@ -344,7 +345,8 @@ class Messages:
 
 
 class Quotas:
-    """``bus.quotas``: limits that keep a runaway agent from starving the others. None is set by default.
+    """``bus.quotas``: limits that keep a runaway agent from starving the others, and agents from answering each other
+    without end. By default only the bound of a thread is set.
 
     >>> await bus.quotas.change(depth=10_000, rate=50)                                # doctest: +SKIP
     """

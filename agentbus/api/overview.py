@@ -13,6 +13,7 @@ import msgspec
 
 from agentbus.core.validation import read_number
 from agentbus.errors import InvalidInput, OutOfRange
+from agentbus.operations.holds import HoldsQuery, list_holds
 from agentbus.operations.lookups import count, failed_agents, last_seen
 from agentbus.operations.processes import WriterLoad, read_writer_load
 from agentbus.operations.task_lookups import unsettled_steps
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from agentbus.api.sessions import Sessions
     from agentbus.api.tasks.client import Tasks
     from agentbus.engine.interface import Engine
-    from agentbus.records import AgentRecord, SessionRecord, TaskRecord
+    from agentbus.records import AgentRecord, HoldRecord, SessionRecord, TaskRecord
 
 MAX_NAMED = 20
 """Agents, sessions, tasks and queues that are named."""
@@ -143,8 +144,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Waiting(msgspec.Struct, frozen=True):
     """Something that waits. ``kind`` is ``approval``, ``step`` (one with an unknown outcome), ``session`` (an
-    interrupted one), ``task`` (a halted one) or ``queue`` (messages of one recipient); ``command`` is the command that
-    lets it continue, or shows the messages."""
+    interrupted one), ``task`` (a halted one), ``thread`` (messages that the loop guard holds) or ``queue`` (messages of
+    one recipient); ``command`` is the command that lets it continue, or shows the messages."""
 
     kind: str
     name: str
@@ -190,9 +191,10 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     for status in _UNFINISHED_TASKS:
         tasks += (await bus.tasks.list(status=status, limit=MAX_NAMED)).items
     asked = await open_questions(bus)
+    held = (await bus._engine.read(list_holds, HoldsQuery(limit=MAX_NAMED))).items
     return Overview(
         failed=await _failures(bus),
-        waiting=_waiting(asked, interrupted, tasks, list(zip(counts.queues, counts.since, strict=True))),
+        waiting=_waiting(asked, held, interrupted, tasks, list(zip(counts.queues, counts.since, strict=True))),
         counts=Counts(counts.agents, counts.messages),
         agents=await _unfinished_agents(bus),
         queues=list(counts.queues),
@@ -270,12 +272,18 @@ def _reason(agent: AgentRecord) -> str | None:
 
 def _waiting(
     asked: Sequence[Question],
+    held: Sequence[HoldRecord],
     interrupted: Sequence[SessionRecord],
     tasks: Sequence[TaskRecord],
     queues: Sequence[tuple[QueueDepth, int]],
 ) -> list[Waiting]:
     return [
         *(Waiting(one.kind, one.task, one.since, one.name, one.command) for one in asked[:MAX_NAMED]),
+        *(
+            Waiting("thread", one.thread, one.since, f"{one.held} held, without progress",
+                    f"agentbus holds release {one.thread}")
+            for one in held
+        ),
         *(
             Waiting("session", one.id, one.updated, one.error or one.status, f"agentbus session recover {one.id}")
             for one in interrupted

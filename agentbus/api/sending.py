@@ -57,6 +57,8 @@ MAX_RETRY = 300.0
 """Seconds between two attempts, at most."""
 _MAX_ROUNDS = 5
 """Times that payloads are checked and sent again because a schema was unknown here or has changed."""
+_GENERATED_LENGTH = 26
+"""Characters of a correlation that ``new_correlation`` returns."""
 _LARGE = 16 * 1024
 """Characters of JSON that take milliseconds to check: too long for the event loop."""
 
@@ -171,6 +173,7 @@ def draft(
         None,
         defines,
         check_headers(headers),
+        None if correlation is None else 0,
     )
 
 
@@ -267,11 +270,14 @@ async def request(
     from agentbus.operations.receive import ReplyRequest, take_reply
 
     duration = check_seconds(timeout, "timeout")
-    correlation = options.get("correlation") or new_correlation(options.get("message_id"))
+    given = options.get("correlation")
+    correlation = given or new_correlation(options.get("message_id"))
     options["correlation"] = correlation
     options.setdefault("ttl", timeout)
     replies = agent._replies
-    question = msgspec.structs.replace(draft_from(agent, to, type, payload, options), reply_to=replies)
+    question = draft_from(agent, to, type, payload, options)
+    # A new correlation is a new thread.
+    question = msgspec.structs.replace(question, reply_to=replies, follows=0 if given else None)
     waiter = agent._engine.waiters.listen((reply_channel(replies, correlation),))
     agent._waiting += 1
     try:
@@ -290,7 +296,8 @@ async def request(
             if row is not None:
                 break
             if left <= 0:
-                raise RequestTimedOut(recipient=str(to), type=question.type, timeout=timeout)
+                facts = await _find_hold(agent, receipt, replies, correlation)
+                raise RequestTimedOut(recipient=str(to), type=question.type, timeout=timeout, **facts)
             skip_wait = False
     finally:
         agent._waiting -= 1
@@ -299,6 +306,17 @@ async def request(
     if reply.sender == BUS:
         raise RequestDied(recipient=str(to), reason=reply.payload["dead"])
     return reply
+
+
+async def _find_hold(agent: Sender, receipt: Receipt, replies: int, correlation: str) -> dict[str, str]:
+    """Return what the loop guard holds of a request without a reply: the request, or the reply; nothing if neither."""
+    from agentbus.operations.holds import held_reply
+
+    if receipt.held:
+        return {"held": "request", "thread": correlation}
+    if await agent._engine.read(held_reply, (replies, correlation)):
+        return {"held": "reply", "thread": correlation}
+    return {}
 
 
 class ReplyContext(msgspec.Struct, frozen=True):
@@ -317,7 +335,18 @@ class ReplyContext(msgspec.Struct, frozen=True):
             # The requester does not wait for the reply beyond the expiry of the request.
             defaults["ttl"] = max(1, self.expires - agent._engine.clock.now().wall) / 1000
         reply = draft_from(agent, to, type, payload, {**defaults, **options})
-        return msgspec.structs.replace(reply, to=reply.to if self.reply_to is None else self.reply_to, reply=True)
+        return msgspec.structs.replace(
+            reply, to=reply.to if self.reply_to is None else self.reply_to, reply=True, follows=self._follows(options)
+        )
+
+    def _follows(self, options: SendOptions) -> int | None:
+        """Return how many messages a reply follows in its thread, at least; None for the first reply to a message or to
+        a request, which is not counted."""
+        if options.get("correlation") is not None:
+            return 0
+        if self.correlation is None or (self.reply_to is not None and _is_generated(self.correlation)):
+            return None
+        return 2
 
 
 def reply_draft(
@@ -339,6 +368,11 @@ def new_correlation(message_id: object) -> str:
     from hashlib import sha256
 
     return f"r-{sha256(str(message_id).encode()).hexdigest()[:24]}"
+
+
+def _is_generated(correlation: str) -> bool:
+    """Return True if a request generated this correlation."""
+    return len(correlation) == _GENERATED_LENGTH and correlation.startswith("r-")
 
 
 def retry_delay(attempts: int) -> float:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "wait": ("messages", "wait until there are messages, or for an agent"),
     "declare": ("messages", "create pools and topics"),
     "messages": ("messages", "list, show, requeue and purge messages"),
+    "holds": ("holds", "list, release and discard messages that wait for a person"),
     "state": ("state", "get, set, delete, list and watch entries of state"),
     "checkpoint": ("checkpoints", "create, list, show, verify, restore and prune checkpoints"),
     "document": ("documents", "save, show and export the documents of a session"),
@@ -55,13 +56,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Module and purpose by name, in the order of ``agentbus --help``."""
 
-DEFAULTS = {"token": "list", "agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create"}
+DEFAULTS = {
+    "token": "list", "agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create",
+    "holds": "list",
+}  # fmt: skip
 """The default member of a family of commands."""
 
 ALIASES = {
     "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
     "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
-    "quota": "quotas", "tokens": "token",
+    "quota": "quotas", "hold": "holds", "tokens": "token",
 }  # fmt: skip
 """Singular and plural of the families."""
 

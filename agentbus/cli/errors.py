@@ -5,6 +5,7 @@ from __future__ import annotations
 from agentbus.errors import (
     AgentBusError,
     InvalidInput,
+    NothingHeld,
     RequestTimedOut,
     UnknownApproval,
     UnknownParticipant,
@@ -76,7 +77,7 @@ class NothingThere(AgentBusError):
     fix_text = "{advice}"
 
 
-_NOTHING = (RequestTimedOut, NothingThere, UnknownTask, UnknownStep, UnknownApproval, UnknownParticipant)
+_NOTHING = (RequestTimedOut, NothingThere, NothingHeld, UnknownTask, UnknownStep, UnknownApproval, UnknownParticipant)
 """Errors whose exit code is that of a query that found nothing."""
 
 

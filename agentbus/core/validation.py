@@ -32,6 +32,8 @@ RETRY_DELAY = 1.0
 """Delay before the first retry of a step, or restart of a task or command."""
 PAGE_SIZE = 100
 MAX_ATTEMPTS = 5
+THREAD_BOUND = 100
+"""Messages of agents in one thread without progress or a person, after which further ones are held."""
 MAX_LOSSES = 5
 """Workers that a task may lose in a row before it fails."""
 MAX_PAYLOAD = 1024 * 1024

@@ -22,6 +22,7 @@
     │   ├── UnknownOperator
     │   ├── UnknownAgent
     │   ├── UnknownMessage
+    │   ├── NothingHeld               no message of the thread is held
     │   ├── UnknownSession
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
@@ -159,6 +160,7 @@ from agentbus.errors.calls import (
     NoEventLoop,
     NoSuchFile,
     NotFound,
+    NothingHeld,
     NotPicklable,
     NotRecipient,
     Outdated,
@@ -321,6 +323,7 @@ __all__ = [
     "NotPicklable",
     "NotRecipient",
     "NotWritable",
+    "NothingHeld",
     "OutOfRange",
     "OutcomeUnknown",
     "Outdated",

@@ -162,6 +162,15 @@ class NotRecipient(InvalidInput):
     fix_text = "only an agent that reads the mailbox of a message can mark it as seen"
 
 
+class NothingHeld(NotFound):
+    """No message of this thread is held."""
+
+    code = "nothing_held"
+    text = "no message of thread {thread!r} is held"
+    fix_text = "bus.holds.list() returns the threads with held messages"
+    shell_fix_text = "agentbus holds list shows the threads with held messages"
+
+
 class UnknownSession(NotFound):
     """No session has this id."""
 
@@ -406,10 +415,12 @@ class RequestFailed(AgentBusError):
 
 
 class RequestTimedOut(RequestFailed, TimeoutError):
-    """No reply arrived within the timeout. A later reply is discarded."""
+    """No reply arrived within the timeout. A later reply is discarded. ``thread``: the request or its reply is held."""
 
     code = "request_timed_out"
     text = "{recipient} did not reply to {type!r} within {timeout} s"
+    fix_text = "the loop guard holds the {held}: a person lets thread {thread} continue with bus.holds.release()"
+    shell_fix_text = "the loop guard holds the {held}: a person runs agentbus holds release {thread}"
 
 
 class RequestDied(RequestFailed):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentbus.api.sending import SendOptions
     from agentbus.mcp.buses import Buses
     from agentbus.operations.rows import Delivery
+    from agentbus.operations.send import Receipt
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
 
@@ -244,7 +245,7 @@ def send(call: ToolCall, given: Send) -> Any:
         if given.wait:
             raise InvalidArguments(tool="send", reason="reply_to and wait exclude each other")
         receipt = call.me.reply(given.reply_to, given.type, given.payload, priority=given.priority, message_id=given.id)
-        return {"message_id": receipt.message_id, "acknowledged": given.reply_to}
+        return {"message_id": receipt.message_id, "acknowledged": given.reply_to, **_hold(receipt)}
     to = given.to or ""
     if given.wait:
         answer = call.me.request(
@@ -258,7 +259,14 @@ def send(call: ToolCall, given: Send) -> Any:
         receipt = call.me.send(to, given.type, given.payload, **options)
     duplicate = {"duplicate": True} if receipt.duplicate else {}
     found = call.bus.read(reach, parse_address(to))
-    return {"message_id": receipt.message_id, "delivered": receipt.delivered, "reach": found.reach, **duplicate}
+    return {
+        "message_id": receipt.message_id, "delivered": receipt.delivered, "reach": found.reach,
+        **duplicate, **_hold(receipt),
+    }  # fmt: skip
+
+
+def _hold(receipt: Receipt) -> dict[str, Any]:
+    return {"held": True, "hold_reason": receipt.hold_reason} if receipt.held else {}
 
 
 class Receive(Arguments, frozen=True):

@@ -38,6 +38,10 @@ KINDS = {
     "message_dead": "a message became a dead letter; type, error",
     "messages_requeued": "dead letters were requeued; count, attempts (by message_id, of the first 100)",
     "messages_purged": "finished messages were deleted; count, status (null: acked and expired), before",
+    "thread_held": "a thread reached the bound of messages without progress, and further ones are held; messages (the"
+    " bound), agents (the senders)",
+    "thread_released": "the held messages of a thread were released by a person; count",
+    "thread_discarded": "the held messages of a thread were discarded by a person; count, reason",
     "mailbox_declared": "a pool or topic was declared that did not exist",
     "session_started": "a session started; operation, milestone, process",
     "session_continued": "a paused or interrupted session continues; before (its status), process (its owner, if any)",

@@ -14,7 +14,15 @@ from agentbus.core.validation import MAX_ID, MAX_PAGE, PAGE_SIZE, generated_id
 from agentbus.errors import DamagedPayload
 from agentbus.operations.common import LIVE, page
 from agentbus.operations.protocol import Op, Query, Row
-from agentbus.operations.rows import AGENT_DURATIONS, AGENT_JSON, MESSAGE_JSON, AgentRow, common_fields, stored_message
+from agentbus.operations.rows import (
+    AGENT_DURATIONS,
+    AGENT_JSON,
+    MESSAGE_JSON,
+    AgentRow,
+    common_fields,
+    hold_reason,
+    stored_message,
+)
 from agentbus.records import (
     AgentRecord,
     MessageChange,
@@ -298,6 +306,8 @@ def _message(row: Row) -> MessageRecord:
         values.update(message.contents())
     except DamagedPayload as damage:
         values["error"] = str(damage)
+    if message.status == "scheduled" and message.due is None:
+        values.update(held=True, hold_reason=hold_reason(message.correlation))
     return MessageRecord(**values)
 
 

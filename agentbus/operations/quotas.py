@@ -1,4 +1,4 @@
-"""Quotas: mailbox depth, send rate of an agent, size of the bus.
+"""Quotas: mailbox depth, send rate of an agent, size of the bus, and the bound of a thread (``operations.holds``).
 
 Without quotas a send costs one lookup more. On an engine with concurrent transactions they hold approximately: each
 transaction counts what it sees.
@@ -14,7 +14,7 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.core.codec import decode, plain
-from agentbus.core.validation import MAX_BATCH
+from agentbus.core.validation import MAX_BATCH, THREAD_BOUND
 from agentbus.errors import AgentBusError, BusFull, QueueFull, SendingTooFast, StoreError
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import Op, Outcome, Query, Rows, single_operation
@@ -86,6 +86,13 @@ def admit(loads: Sequence[Load | None], found: Rows, now: Now) -> Op[list[AgentB
     for agent, debt in sorted(gate.debts.items()):
         yield Query("counter_set", (_counter(agent), debt))
     return refused
+
+
+def thread_bound(found: Rows) -> int | None:
+    """Return the bound of messages in a thread, None for no bound. ``found``: the rows of ``bus_quotas``."""
+    if not found:
+        return THREAD_BOUND
+    return _decoded(found[0][0]).get("thread", THREAD_BOUND) or None
 
 
 def delete_send_counters(agents: Iterable[str]) -> Op[None]:

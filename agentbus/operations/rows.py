@@ -46,6 +46,8 @@ class Draft(msgspec.Struct, frozen=True):
     """The schema of the Struct that it was made of, which its first use defines."""
     headers: str | None = None
     """JSON text."""
+    follows: int | None = None
+    """The messages that it follows in its thread, at least; None if the loop guard does not count it."""
 
     @property
     def topic(self) -> str | None:
@@ -55,15 +57,19 @@ class Draft(msgspec.Struct, frozen=True):
     def size(self) -> int:
         return len(self.payload[0]) + (0 if self.headers is None else len(self.headers))
 
-    def values(self, sender: str, now: Now) -> tuple[object, ...]:
-        """Return the columns of ``NewMessage`` that all copies of the message share, from ``sender`` on."""
+    def due(self, now: Now) -> int | None:
+        return now.wall + self.delay if self.delay else None
+
+    def values(self, sender: str, now: Now, held: bool = False) -> tuple[object, ...]:
+        """Return the columns of ``NewMessage`` that all copies of the message share, from ``sender`` on. A ``held``
+        message is scheduled without a due time."""
         due = now.wall + self.delay if self.delay else None
-        # The time to live starts when the message can be received.
+        # The time to live starts when the message can be received. It does not stop while a message is held.
         expires = None if self.ttl is None else (due or now.wall) + self.ttl
         return (
             sender, self.type, *self.payload, self.priority,
-            "queued" if due is None else "scheduled", self.max_attempts, due, expires, self.correlation,
-            self.reply_to, self.session, now.wall, self.headers,
+            "queued" if due is None and not held else "scheduled", self.max_attempts, None if held else due, expires,
+            self.correlation, self.reply_to, self.session, now.wall, self.headers,
         )  # fmt: skip
 
 
@@ -154,6 +160,14 @@ class StoredMessage(MessageRow, frozen=True, gc=False):
 def stored_message(row: Sequence[Any]) -> StoredMessage:
     """Return the message of a row that may have more columns after its own."""
     return StoredMessage(*row[: len(StoredMessage.__struct_fields__)])
+
+
+def hold_reason(thread: str | None) -> str:
+    """Return why the messages of a thread are held, and how they are released."""
+    return (
+        f"thread {thread} has reached the bound of messages without progress; a person lets it continue:"
+        f" agentbus holds release {thread}"
+    )
 
 
 @cache
@@ -342,6 +356,8 @@ _TABLES = {
     "checkpoints": "id owner_kind owner name session created checksum size file_count notes files snapshot",
     "documents": "id session name version checksum author created value",
     "document_floors": "session name version",
+    "threads": "thread opened messages held since updated agents",
+    "holds": "message thread due created",
     "events": "id at kind subject_kind subject actor facts",
 }
 """The columns of the other tables, as a copy reads and writes them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -28,6 +28,7 @@ from agentbus.operations.protocol import (
     LIVE,
     Actor,
     CannotBatch,
+    ExecuteMany,
     InsertNumbered,
     Op,
     Outcome,
@@ -41,7 +42,7 @@ from agentbus.operations.protocol import (
     reply_channel,
 )
 from agentbus.operations.quotas import Load, admit
-from agentbus.operations.rows import Draft
+from agentbus.operations.rows import Draft, hold_reason
 from agentbus.operations.types import Unchecked
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """The result of a send, once the message is committed.
 
     ``delivered`` counts the mailboxes it went to (a topic may have no subscriber). ``duplicate``: this message_id was
-    sent before, and this is the first receipt again.
+    sent before, and this is the first receipt again. ``held``: its thread has reached the bound of messages without
+    progress, and it waits for a person (``bus.holds``); ``hold_reason`` says so in words.
 
     >>> Receipt(id=7, message_id="m-7").delivered
     1
@@ -62,6 +64,8 @@ class Receipt(msgspec.Struct, frozen=True):
     message_id: str | None
     delivered: int = 1
     duplicate: bool = False
+    held: bool = False
+    hold_reason: str | None = None
 
 
 STEER = "steer"
@@ -106,8 +110,11 @@ class SendRequest(msgspec.Struct, frozen=True):
         return sum(draft.size for draft in self.drafts)
 
 
-_Plan: TypeAlias = "Outcome[list[list[int] | Receipt]]"
+Plan: TypeAlias = "Outcome[list[list[int] | Receipt]]"
 """For each draft its mailboxes, or the receipt that it already has; or the error of the request."""
+Positions: TypeAlias = Set[tuple[int, int]]
+"""Drafts of a batch: the position of the request, and that of the draft in it."""
+_NONE: Positions = frozenset()
 
 
 class _Sent(msgspec.Struct, frozen=True):
@@ -120,6 +127,7 @@ class _Sent(msgspec.Struct, frozen=True):
     payload: str
     correlation: str | None
     topic: str | None
+    held: int = 0
 
 
 class _Directory(msgspec.Struct):
@@ -137,26 +145,37 @@ class _Directory(msgspec.Struct):
     sent: dict[str, list[_Sent]] = {}
     new: dict[str, SendRequest] = {}
     """The requests of this batch by the ids that they use for the first time."""
+    threads: bool = False
+    """True if a message is counted in its thread, or a person writes in one."""
 
 
 @operation(durable=True, concurrent=True, stores_data=True, single_insert=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
     """Put every draft into its mailboxes; an error names the draft of a request that cannot be sent."""
     directory = yield from _look_up(requests, now)
-    plans: list[_Plan] = []
+    plans: list[Plan] = []
     for request in requests:
         error = fenced(request.actor, directory.agents.get(request.actor.agent))
         plans.append(error or _plan(request, directory))
     plans = yield from _apply_quotas(requests, plans, directory.quotas, now)
+    held = (yield from _hold_back(requests, plans, directory.quotas, now)) if directory.threads else _NONE
 
     rows: list[Row] = []
+    holds: list[Row] = []
     channels: list[str] = []
     tasks: dict[str, TaskBox] = {}
-    for request, plan in zip(requests, plans, strict=True):
+    for index, (request, plan) in enumerate(zip(requests, plans, strict=True)):
         if isinstance(plan, AgentBusError):
             continue
-        for draft, boxes in zip(request.drafts, plan, strict=True):
+        for position, (draft, boxes) in enumerate(zip(request.drafts, plan, strict=True)):
             if not isinstance(boxes, Receipt) and boxes:
+                if held and (index, position) in held:
+                    # Its receivers are not woken: it waits for a person.
+                    hold = (draft.correlation, draft.due(now), now.wall)
+                    holds += [(len(rows) + copy, *hold) for copy in range(len(boxes))]
+                    values = draft.values(request.actor.agent, now, held=True)
+                    rows += [(draft.message_id, box, *values) for box in boxes]
+                    continue
                 values = draft.values(request.actor.agent, now)
                 for box in boxes:
                     rows.append((draft.message_id, box, *values))
@@ -173,28 +192,44 @@ def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Rece
         yield Wake([*channels, LIVE])
         # Ids are never reused, not even after a purge.
         ((id,),) = yield InsertNumbered("message_insert", "message", rows)
+        if holds:
+            yield ExecuteMany("hold_insert", [(id + offset, *rest) for offset, *rest in holds])
     elif any(not isinstance(plan, AgentBusError) for plan in plans):
         # Only duplicates. The first sender may have died before its fsync; writing a row makes this commit a real one,
         # which makes the first durable too.
         yield Query("counter_take", ("message", 0))
-    return _receipts(requests, plans, id)
+    return _receipts(requests, plans, id, held)
 
 
-def _receipts(requests: Sequence[SendRequest], plans: Sequence[_Plan], id: int) -> list[Outcome[list[Receipt]]]:
+def _hold_back(requests: Sequence[SendRequest], plans: Sequence[Plan], quotas: Rows, now: Now) -> Op[Positions]:
+    # Imported only here: most messages are in no thread.
+    from agentbus.operations.holds import hold_back
+
+    return (yield from hold_back(requests, plans, quotas, now))
+
+
+def _receipts(
+    requests: Sequence[SendRequest], plans: Sequence[Plan], id: int, held: Positions
+) -> list[Outcome[list[Receipt]]]:
     """Return the outcomes; new messages are numbered from ``id`` on."""
     outcomes: list[Outcome[list[Receipt]]] = []
-    for request, plan in zip(requests, plans, strict=True):
+    for index, (request, plan) in enumerate(zip(requests, plans, strict=True)):
         if isinstance(plan, AgentBusError):
             outcomes.append(plan)
             continue
         receipts: list[Receipt] = []
-        for draft, boxes in zip(request.drafts, plan, strict=True):
+        for position, (draft, boxes) in enumerate(zip(request.drafts, plan, strict=True)):
             if isinstance(boxes, Receipt):
                 receipts.append(boxes)
             elif not boxes:
                 receipts.append(Receipt(None, draft.message_id, 0))
             else:
-                receipts.append(Receipt(id, draft.message_id or f"m-{id}", len(boxes)))
+                message_id = draft.message_id or f"m-{id}"
+                if held and (index, position) in held:
+                    reason = hold_reason(draft.correlation)
+                    receipts.append(Receipt(id, message_id, len(boxes), held=True, hold_reason=reason))
+                else:
+                    receipts.append(Receipt(id, message_id, len(boxes)))
                 id += len(boxes)
         outcomes.append(receipts)
     return outcomes
@@ -269,7 +304,7 @@ def _task_boxes(ids: Iterable[str], now: Now) -> Op[dict[str, TaskBox]]:
     return (yield from open_mailboxes(list(ids), now))
 
 
-def _plan(request: SendRequest, directory: _Directory) -> _Plan:
+def _plan(request: SendRequest, directory: _Directory) -> Plan:
     """Return for each draft its mailboxes, or the receipt that it already has; or the first error."""
     plan: list[list[int] | Receipt] = []
     for index, draft in enumerate(request.drafts):
@@ -297,6 +332,8 @@ def _plan(request: SendRequest, directory: _Directory) -> _Plan:
             return Unchecked(type=draft.type, item=index, schemas=_schemas(request, directory))
         if draft.message_id is not None:
             directory.new[draft.message_id] = request
+        if draft.correlation is not None and (draft.follows is not None or is_operator(request.actor.agent)):
+            directory.threads = True
         plan.append(boxes)
     return plan
 
@@ -325,7 +362,7 @@ def _ended(draft: Draft, to: Address, directory: _Directory, index: int) -> Agen
     return None
 
 
-def _apply_quotas(requests: Sequence[SendRequest], plans: list[_Plan], quotas: Rows, now: Now) -> Op[list[_Plan]]:
+def _apply_quotas(requests: Sequence[SendRequest], plans: list[Plan], quotas: Rows, now: Now) -> Op[list[Plan]]:
     """Return the plans, with an error in place of those over a quota."""
     if not quotas:
         return plans
@@ -334,7 +371,7 @@ def _apply_quotas(requests: Sequence[SendRequest], plans: list[_Plan], quotas: R
     return [error or plan for error, plan in zip(refused, plans, strict=True)]
 
 
-def _load(request: SendRequest, plan: _Plan) -> Load | None:
+def _load(request: SendRequest, plan: Plan) -> Load | None:
     if isinstance(plan, AgentBusError):
         return None
     messages = 0
@@ -365,7 +402,9 @@ def _sent_before(
     if sent is not None:
         differs = _difference(draft, boxes, sent[0])
         if differs is None:
-            return Receipt(sent[0].id, draft.message_id, len(sent), duplicate=True)
+            held = any(copy.held for copy in sent)
+            reason = hold_reason(draft.correlation) if held else None
+            return Receipt(sent[0].id, draft.message_id, len(sent), duplicate=True, held=held, hold_reason=reason)
         return MessageIdConflict(message_id=draft.message_id, differs=differs, item=index)
     if draft.message_id in directory.new:
         return MessageIdConflict(message_id=draft.message_id, differs="position in the same list", item=index)

@@ -85,7 +85,8 @@ class SeenReport(msgspec.Struct, frozen=True):
 class MessageRecord(msgspec.Struct, frozen=True):
     """A message of any status. ``headers`` is empty if the sender gave none; ``leased_at`` is the wall time of its last
     delivery, None if it has none on record; ``seen`` is the wall time at which it was first delivered into a context,
-    None if that is not known. ``bus.messages.get`` fills ``receipts``, of all copies of the message; lists do not.
+    None if that is not known. ``bus.messages.get`` fills ``receipts``, of all copies of the message; lists do not. A
+    ``held`` message is scheduled without a due time and waits for a person; ``hold_reason`` says why.
 
     >>> record = await bus.messages.get("m-7")                                        # doctest: +SKIP
     >>> record.status, record.attempts                                                # doctest: +SKIP
@@ -114,6 +115,26 @@ class MessageRecord(msgspec.Struct, frozen=True):
     leased_at: int | None = None
     seen: int | None = None
     receipts: list[SeenRecord] = []
+    held: bool = False
+    hold_reason: str | None = None
+
+
+class HoldRecord(msgspec.Struct, frozen=True):
+    """A thread whose messages wait for a person: it has reached the bound of messages without progress. ``sent`` counts
+    its messages since a person wrote or an agent made progress, ``held`` those that wait; ``since`` is when the first
+    was held.
+
+    >>> [(one.thread, one.held) for one in (await bus.holds.list()).items]            # doctest: +SKIP
+    [('m-7', 3)]
+    """
+
+    thread: str
+    held: int
+    sent: int
+    agents: list[str]
+    first: str
+    last: str
+    since: int
 
 
 class MessageChange(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from agentbus.core.validation import MAX_SECONDS, check_range, check_seconds
+from agentbus.core.validation import MAX_SECONDS, THREAD_BOUND, check_range, check_seconds
 from agentbus.errors import OutOfRange
 
 DAY = 24 * 3600.0
@@ -67,7 +67,7 @@ _SECONDS = (
 
 class QuotaPolicy(msgspec.Struct, frozen=True):
     """Quotas of the bus; None is unlimited. A message over a quota is refused with a named error; sending it again
-    later under the same message_id sends it once.
+    later under the same message_id sends it once. One over the bound of its thread is accepted and held.
 
     >>> QuotaPolicy(rate=50).depth is None
     True
@@ -80,12 +80,17 @@ class QuotaPolicy(msgspec.Struct, frozen=True):
     """Messages per second that one agent may send, with a burst of ten seconds' worth."""
     size: int | None = None
     """Bytes at which the bus accepts no more messages. Everything else continues, so that it can be cleaned up."""
+    thread: int | None = THREAD_BOUND
+    """Messages of agents in one thread without progress or a person; further ones are held until a person releases them
+    (``bus.holds``). 0 or None: no bound."""
 
     def __post_init__(self) -> None:
         if self.depth is not None:
             check_range(self.depth, "depth", 1, _MAX_COUNT)
         if self.size is not None:
             check_range(self.size, "size", 1, 2**62)
+        if self.thread is not None:
+            check_range(self.thread, "thread", 0, _MAX_COUNT)
         if self.rate is not None and (type(self.rate) not in {int, float} or not 0.001 <= self.rate <= 1e6):
             raise OutOfRange(what="rate", value=self.rate, allowed="messages a second from 0.001 to 1000000")
 

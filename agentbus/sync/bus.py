@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from agentbus.api.agents import AgentOptions, Agents
     from agentbus.api.bus import Bus
     from agentbus.api.checkpoints import Checkpoints
+    from agentbus.api.holds import Holds
     from agentbus.api.messages import Messages
     from agentbus.api.recovery import Recovery
     from agentbus.api.sending import PayloadChecker
@@ -314,6 +315,12 @@ class BlockingBus:
         from agentbus.api.messages import Messages
 
         return Messages(self)
+
+    @cached_property
+    def holds(self) -> Holds:
+        from agentbus.api.holds import Holds
+
+        return Holds(self._engine)
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:

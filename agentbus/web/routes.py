@@ -201,6 +201,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/messages/{message_id}", READ, messages.get_message),
     Route("GET", "/messages/{message_id}/receipts", READ, messages.wait_seen, waits=True),
     Route("GET", "/dead-letters", READ, messages.dead_letters, shared=True),
+    Route("GET", "/holds", READ, messages.holds),
+    Route("POST", "/holds/{thread}/release", DECIDE, messages.release),
+    Route("POST", "/holds/{thread}/discard", DECIDE, messages.discard),
     # State
     Route("GET", "/state", READ, state.list_scopes),
     Route("GET", "/state/{scope}/entries", READ, state.list_entries),

@@ -80,6 +80,7 @@ def fill(places: Places) -> None:
         places.clock.advance(1)
         await bus.retention.apply(policy=agentbus.RetentionPolicy(tombstones=0))
         await bus.retention.change(messages=3600)
+        await bus.quotas.change(thread=1)
         async with bus.session("meeting", id="m") as session:
             await (await session.participants(["x", "y"])).finish("x", {"done": True})
             await session.document("plan").save({"v": 1})
@@ -103,6 +104,7 @@ def fill(places: Places) -> None:
         visitor.ack(done.message_id)
         visitor.seen(done.message_id, held.message_id, channel="hook", client="ä")
         visitor.seen(held.message_id, channel="mcp")
+        assert [visitor.send("visitor", "note", n, correlation="loop").held for n in range(3)] == [False, True, True]
         bus.do(visitor.state.set("here", {"deep": [1, None, "x"]}, ttl=3600))
         bus.do(visitor.state.set("gone", 1))
         bus.do(visitor.state.delete("gone"))
@@ -127,6 +129,7 @@ def views(places: Places, url: str) -> dict[str, Any]:
             "events": [event for event in bus.events() if event.kind != "bus_copied"],
             "tasks": bus.do(bus.tasks.list(limit=1000)).items,
             "policy": bus.read(read_policy, None),
+            "holds": bus.do(bus.holds.list()).items,
         }
 
 

@@ -35,7 +35,7 @@ async def test_one_pass_reads_the_whole_audit_log(bus: Bus) -> None:
     by_monitor = {"process_dead", "process_back", "agent_suspected", "agent_recovered"}
     kept = {"session_deleted", "retention_applied", "retention_changed", "archive_imported"}
     replaced = {"bus_restored", "bus_copied"}
-    set_apart = {"quotas_changed", "agent_renamed"}
+    set_apart = {"quotas_changed", "agent_renamed", "thread_held", "thread_released", "thread_discarded"}
     by_visitors = {"agent_joined", "agent_busy", "token_created", "token_revoked"}
     # Tasks have a story of their own.
     by_tasks = {kind for kind in KINDS if kind.startswith(("task_", "step_", "approval_"))}

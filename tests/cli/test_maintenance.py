@@ -145,9 +145,11 @@ def test_agents_are_deleted_only_if_all_are_there(shell: Shell) -> None:
 
 def test_quotas_are_shown_and_set_and_hold_for_commands(shell: Shell) -> None:
     shell.register("a")
-    assert shell.say("quotas") == "depth\tnone\nrate\tnone\nsize\tnone"
-    assert shell.json("quotas", "--depth", "1", "--rate", "2.5") == {"depth": 1, "rate": 2.5, "size": None}
-    assert shell.say("quotas", "--rate", "none") == "depth\t1\nrate\tnone\nsize\tnone"
+    assert shell.say("quotas") == "depth\tnone\nrate\tnone\nsize\tnone\nthread\t100"
+    assert shell.json("quotas", "--depth", "1", "--rate", "2.5", "--thread", "7") == {
+        "depth": 1, "rate": 2.5, "size": None, "thread": 7,
+    }  # fmt: skip
+    assert shell.say("quotas", "--rate", "none") == "depth\t1\nrate\tnone\nsize\tnone\nthread\t7"
     shell.say("send", "a", "note", "1", agent="a")
     full = shell.refused("send", "a", "note", "2", agent="a", code=3)
     assert (full["code"], "agentbus quotas --depth N" in full["fix"]) == ("queue_full", True)

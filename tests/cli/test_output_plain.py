@@ -23,7 +23,7 @@ ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 PRINTED = (
     ("agents", "list"), ("agents", "show", "a"), ("agents", "find", "python"), ("agents", "delete", "old"),
     ("agents", "clear"), ("receive", "--peek"), ("watch", "--max", "1"), ("messages", "list"),
-    ("messages", "show", "m-1"), ("messages", "dead"),
+    ("messages", "show", "m-1"), ("messages", "dead"), ("holds", "list"),
     ("state", "list"), ("state", "watch", "--max", "1"), ("checkpoint", "list"), ("checkpoint", "show", "1"),
     ("checkpoint", "verify", "1"), ("document", "list", "--session", "s"),
     ("document", "history", "plan", "--session", "s"), ("session", "status", "s"), ("session", "list"),

@@ -113,7 +113,7 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("backup list", ("backup", "list"), 0),
     ("doctor", ("doctor",), 0),
     ("cleanup", ("cleanup", "--stale", "0"), 0),
-    ("quotas", ("quotas", "--depth", "1000"), 0),
+    ("quotas", ("quotas", "--depth", "1000", "--by", "ada"), 0),
     ("prime", ("prime",), 0),
     ("import a session", ("import", "old"), 0),
     ("session recover with a meeting", ("session", "recover", "session-20240115"), 0),

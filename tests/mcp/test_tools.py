@@ -14,6 +14,7 @@ from agentbus.mcp.identity import SCOPE, FixedIdentity, SessionIdentity, find_cl
 from agentbus.mcp.protocol import Request
 from agentbus.mcp.server import MCPServer
 from agentbus.operations.agent_identity import processes_of_host
+from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas
 from agentbus.sync.bus import Interrupted
 from tests.mcp.conftest import Client, with_meta
 from tests.support.clock import FakeClock
@@ -79,6 +80,18 @@ def test_messages_that_did_not_arrive_return_to_their_mailbox(joined: Callable[.
     assert (message["payload"], message["attempts"]) == ("precious", 1)
     with agent.server.buses.borrow() as bus:
         assert [(one.agent, one.channel) for one in bus.do(bus.messages.receipts("m-1"))] == [("a", "mcp")]
+
+
+def test_a_model_is_told_that_its_message_is_held(server: MCPServer, joined: Callable[..., Client]) -> None:
+    planner, builder = joined("planner"), joined("builder")
+    with server.buses.borrow() as bus:
+        bus.write(change_quotas, ChangeQuotasRequest({"thread": 2}))
+    planner.call("send", to="builder", payload=1)
+    for one, held in ((builder, False), (planner, True)):
+        (message,) = one.call("receive")["messages"]
+        answer = one.call("send", reply_to=message["lease"], payload=2)
+        assert answer.get("held", False) is held
+    assert "a person" in answer["hold_reason"]
 
 
 def test_a_request_returns_the_answer(joined: Callable[..., Client]) -> None:

@@ -15,6 +15,7 @@ from agentbus.core.clock import Now
 from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError, UnsafeFile, UntrustedHome
 from agentbus.operations import health
 from agentbus.operations.health import SkippedCheck
+from agentbus.operations.holds import count_holds
 from agentbus.operations.processes import read_copy_position, read_writer_load
 from agentbus.operations.protocol import Op
 from agentbus.operations.task_lookups import blocked_tasks
@@ -65,6 +66,7 @@ async def run_checks(store: Checkable, limits: CapacityLimits) -> list[Check]:
             found.append(await _check(f"payloads of {kind}", _payloads(store, kind)))
         found.append(await _check("processes", _processes(store)))
         found.append(await _check("leases", _leases(store)))
+        found.append(await _check("holds", _holds(store)))
         found.append(await _check("clock", _clock(store)))
         found.append(await _check("expected documents", _expected(store)))
         found.append(await _check("dependencies", _dependencies(store)))
@@ -171,6 +173,16 @@ async def _leases(store: Checkable) -> tuple[str, str, str | None]:
         text = f"{stuck} {leases} expired more than a minute ago, with the messages not yet redelivered"
         return "warning", text, "run a monitor, or let an agent receive from those mailboxes"
     return "ok", "none is overdue", None
+
+
+async def _holds(store: Checkable) -> tuple[str, str, str | None]:
+    messages, threads = await store.read_isolated(count_holds, None)
+    if messages:
+        wait = "message waits" if messages == 1 else "messages wait"
+        of = "thread" if threads == 1 else "threads"
+        text = f"{messages} {wait} for a person in {threads} {of} without progress"
+        return "warning", text, "agentbus holds list shows them; agentbus holds release THREAD delivers them"
+    return "ok", "no message waits for a person", None
 
 
 async def _clock(store: Checkable) -> tuple[str, str, str | None]:

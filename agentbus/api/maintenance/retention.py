@@ -20,6 +20,7 @@ from agentbus.errors import DiskFull, InvalidInput
 from agentbus.operations import archive_rows
 from agentbus.operations.agent_deletion import Rest
 from agentbus.operations.archive_rows import Line, bus_name, load_tasks
+from agentbus.operations.holds import clean_holds
 from agentbus.operations.removal import RemoveRequest, remove
 from agentbus.operations.retention import (
     TIERS,
@@ -140,6 +141,8 @@ async def _apply(
     try:
         for find in TIERS:
             await run.tier(find)
+        if not dry_run:
+            await engine.write(clean_holds, None)
     finally:
         await run_to_completion(run.archive.close)
     report = run.report()

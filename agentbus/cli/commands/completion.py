@@ -22,7 +22,8 @@ _OPEN = "grep '^approval.*open'"
 _ASKED = f'"$(agentbus task show "$third" 2>/dev/null | {_OPEN} | cut -f2)"'
 _SIGNALS = """"$(agentbus task show "$third" 2>/dev/null | grep '^step.*signal.*waiting' | cut -f2 | cut -d'#' -f1)\""""
 _VALUES = '"$(agentbus task query "$third" 2>/dev/null | cut -f1)"'
-_MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS}
+_HOLDS = '"$(agentbus holds list --limit 1000 2>/dev/null | cut -f1)"'
+_MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS, "holds": _HOLDS}
 """Families whose members take an id first."""
 _FURTHER = {
     "task start": ("", _WORKFLOWS),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from agentbus.cli.arguments import amount, days, hours, minutes, size
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import DONE, FAILED
+from agentbus.cli.operators import AgentsCannotDecide, caller
 from agentbus.cli.output import PLAIN, Done, One, PlainFormat, Result, Rows, plain
 from agentbus.cli.views import Fields, Part, Sections, progress_bar
 from agentbus.core.validation import check_seconds
@@ -30,7 +31,11 @@ def quotas(call: Call) -> Result:
 
     given = {name: getattr(call.arguments, name) for name in _QUOTAS}
     changes = {name: None if value == "none" else value for name, value in given.items() if value is not None}
-    found = on_bus(call, lambda bus: bus.quotas.change(**changes) if changes else bus.quotas.policy())
+    agent = call.settings.text("agent")
+    if changes and agent is not None:
+        raise AgentsCannotDecide(agent=agent.partition("#")[0], action="change quotas")
+    by = caller(call) if changes else None
+    found = on_bus(call, lambda bus: bus.quotas.change(by=by, **changes) if changes else bus.quotas.policy())
     shown = {name: "none" if (quota := getattr(found, name)) is None else f"{quota:.15g}" for name in _QUOTAS}
     return One(found, shown=shown)
 
@@ -120,9 +125,14 @@ def _quotas(parser: ArgumentParser) -> None:
     add("--depth", type=amount, metavar="N", help="maximum number of messages in one mailbox, or none")
     add("--rate", type=amount, metavar="N", help="maximum number of messages per second from one agent, or none")
     add("--size", type=size, metavar="BYTES", help="size at which the bus rejects new messages (2GiB), or none")
+    add(
+        "--thread", type=amount, metavar="N",
+        help="maximum number of messages of agents in one thread without progress, or none (default 100)",
+    )  # fmt: skip
+    add("--by", metavar="NAME", help="person who changes them (default: AGENTBUS_OPERATOR, or you)")
 
 
-_QUOTAS = ("depth", "rate", "size")
+_QUOTAS = ("depth", "rate", "size", "thread")
 
 
 def _create(parser: ArgumentParser) -> None:
@@ -344,9 +354,10 @@ COMMANDS = {
         columns=True,
     ),
     "quotas": Command(
-        quotas, "Show or set quotas, which keep a runaway agent from starving the others. None is set by default.",
+        quotas, "Show or set quotas, which keep a runaway agent from starving the others. By default only --thread is"
+        " set. Agents cannot change them.",
         "agentbus quotas --depth 10000 --rate 50", _quotas,
-        output="plain output: name (depth, rate, size), value (or none)", columns=True,
+        output="plain output: name (depth, rate, size, thread), value (or none)", columns=True,
     ),
     "backup create": Command(
         create, "Make a verified copy of the bus while it is in use.", "agentbus backup", _create,

@@ -111,7 +111,8 @@ def _headers(texts: list[str]) -> dict[str, str]:
 
 
 def _sent(receipt: Any) -> dict[str, Any]:
-    return {"message_id": receipt.message_id, "delivered": receipt.delivered, "duplicate": receipt.duplicate}
+    data = {"message_id": receipt.message_id, "delivered": receipt.delivered, "duplicate": receipt.duplicate}
+    return {**data, "held": True, "hold_reason": receipt.hold_reason} if receipt.held else data
 
 
 def _receipt(receipt: Any, where: str, **more: Any) -> Result:
@@ -123,6 +124,8 @@ def _receipt(receipt: Any, where: str, **more: Any) -> Result:
     else:
         copies = f", {receipt.delivered} copies," if receipt.delivered > 1 else ""
         done = f"sent {receipt.message_id}{copies} {where}"
+    if receipt.held:
+        done += f"; it is held: {receipt.hold_reason}"
     return Done(data, done, receipt.message_id or "-")
 
 

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from agentbus.sync.client.agent import Agent
     from agentbus.sync.client.agents import Agents
     from agentbus.sync.client.checkpoints import Checkpoints
+    from agentbus.sync.client.holds import Holds
     from agentbus.sync.client.messages import Messages, Quotas
     from agentbus.sync.client.monitor import Monitor
     from agentbus.sync.client.recovery import Recovery
@@ -122,6 +123,11 @@ class Bus(BusBase, wraps=api.Bus):
     def quotas(self) -> Quotas:
         """The limits of queues."""
         return cast("Quotas", self._wrap(self._inner.quotas))
+
+    @property
+    def holds(self) -> Holds:
+        """The messages that wait for a person."""
+        return cast("Holds", self._wrap(self._inner.holds))
 
     def session(
         self,

@@ -192,7 +192,8 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
 
 
 class Quotas(Wrapper[api.Quotas], wraps=api.Quotas):
-    """``bus.quotas``: limits that keep a runaway agent from starving the others. None is set by default.
+    """``bus.quotas``: limits that keep a runaway agent from starving the others, and agents from answering each other
+    without end. By default only the bound of a thread is set.
 
     >>> bus.quotas.change(depth=10_000, rate=50)                                # doctest: +SKIP
     """

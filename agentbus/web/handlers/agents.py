@@ -336,7 +336,7 @@ class Sent(Receipt, frozen=True):
 async def sent(call: Call, to: str, receipt: Receipt) -> Sent:
     """Return a receipt with the reach of the recipient."""
     found = await call.bus.messages.reach(to)
-    return Sent(receipt.id, receipt.message_id, receipt.delivered, receipt.duplicate, found.reach)
+    return Sent(**msgspec.structs.asdict(receipt), reach=found.reach)
 
 
 async def send(call: Call, query: EpochQuery, body: SendBody) -> Created | Sent:

@@ -44,6 +44,7 @@ class QuotasBody(Body, frozen=True):
     depth: int | msgspec.UnsetType | None = msgspec.UNSET
     rate: float | msgspec.UnsetType | None = msgspec.UNSET
     size: int | msgspec.UnsetType | None = msgspec.UNSET
+    thread: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class RetentionBody(Body, frozen=True):

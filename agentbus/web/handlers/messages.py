@@ -6,7 +6,7 @@ from typing import Literal
 
 from agentbus.core.validation import PAGE_SIZE
 from agentbus.errors import UnknownMessage
-from agentbus.records import MessageRecord, Page, SeenReport
+from agentbus.records import HoldRecord, MessageRecord, Page, SeenReport
 from agentbus.web.call import Body, Call, Count, Created, Query
 from agentbus.web.handlers.agents import SendBody, Sent, poll, sent
 
@@ -38,6 +38,10 @@ class PurgeBody(Body, frozen=True):
     status: Literal["acked", "dead", "expired"] | None = None
     older_than: float = 0
     dry_run: bool = False
+
+
+class DiscardBody(Body, frozen=True):
+    reason: str | None = None
 
 
 async def list_messages(call: Call, query: MessagesQuery) -> Page[MessageRecord]:
@@ -90,3 +94,18 @@ async def purge(call: Call, body: PurgeBody) -> Count:
         status=body.status, older_than=body.older_than, dry_run=body.dry_run, by=call.by
     )
     return Count(number, body.dry_run)
+
+
+async def holds(call: Call, query: PageQuery) -> Page[HoldRecord]:
+    """List the threads whose messages the loop guard holds for a person."""
+    return await call.bus.holds.list(cursor=query.cursor, limit=query.limit)
+
+
+async def release(call: Call) -> Count:
+    """Deliver the held messages of a thread, which may then have as many messages again."""
+    return Count(await call.bus.holds.release(call.names["thread"], by=call.by))
+
+
+async def discard(call: Call, body: DiscardBody) -> Count:
+    """Expire the held messages of a thread; its next message waits for a person again."""
+    return Count(await call.bus.holds.discard(call.names["thread"], by=call.by, reason=body.reason))

@@ -113,6 +113,7 @@ function Page({ id }) {
   const message = useData(path`messages/${id}`, { topics: ["messages"], every: 10 });
   return html`<${Load} from=${message}>${(one) => html`<div class="page"><header class="head"><a class="up" href=${link("messages")}>Messages</a><h1><${Text} v=${one.type} /></h1><${Status} s=${one.status} /><span class="grow"></span>
       ${mayOperate.value && html`<div class="actions">${one.status === "dead" && html`<${Button} icon="redo" onClick=${() => requeue([one])}>Requeue …</${Button}>`}<${Button} icon="send" onClick=${() => compose({ to: /^(pool|topic|operator):/.test(one.sender) ? "" : one.sender, correlation: one.correlation ?? one.message_id })}>Answer</${Button}></div>`}</header>
+    ${one.held && html`<div class="callout warn"><b><${Text} v=${one.hold_reason} max=${2000} /></b></div>`}
     ${one.error && html`<div class="callout bad"><b><${Text} v=${one.error} max=${2000} /></b></div>`}
     <div class="columns"><${Card} title="Payload"><${Json} value=${one.payload} depth=${3} label="payload" /></${Card}
     ><${Card} title="Delivery"><${Facts} of=${[

@@ -5,8 +5,10 @@ import { Ago, ask, asking, Button, bytes, Card, Chart, duration, Empty, html, Js
 
 const ASKED = "approvals?limit=200";
 const CUT = "recovery/interrupted";
+const HELD = "holds?limit=200";
 const asked = resource(ASKED, { topics: ["tasks"], every: 30 });
 const cut = resource(CUT, { topics: ["sessions", "agents"], every: 30 });
+const held = resource(HELD, { topics: ["messages"], every: 30 });
 const overview = resource("overview", { topics: ["any", "messages"], every: 15, slowest: 120 });
 
 /** Everything that waits for a decision, oldest first. */
@@ -15,7 +17,8 @@ export const inbox = computed(() => {
   const steps = (overview.data.value?.asked ?? []).filter((one) => one.kind === "step")
     .map((one) => ({ kind: "step", key: `step:${one.task}:${one.name}`, since: one.since, one }));
   const sessions = (cut.data.value?.sessions ?? []).map((one) => ({ kind: "session", key: `session:${one.session}`, since: tick.peek() - one.inactive, one }));
-  return [...approvals, ...steps, ...sessions].sort((a, b) => a.since - b.since);
+  const threads = (held.data.value?.items ?? []).map((one) => ({ kind: "thread", key: `thread:${one.thread}`, since: one.since, one }));
+  return [...approvals, ...steps, ...sessions, ...threads].sort((a, b) => a.since - b.since);
 });
 export const inboxSize = computed(() => inbox.value.length);
 
@@ -23,6 +26,7 @@ export const inboxSize = computed(() => inbox.value.length);
 export function useInbox(last) {
   useData(ASKED, { last });
   useData(CUT, { last });
+  useData(HELD, { last });
   useData("overview", { last: 2 });
 }
 
@@ -46,6 +50,21 @@ export function settle(task, step) {
   });
 }
 
+export const release = (one) => change("POST", path`holds/${one.thread}/release`, undefined, ["messages"]);
+export const discard = (one) => ask({
+  title: `Discard ${plural(one.held, "message")}?`, action: `Discard ${number(one.held)}`, danger: true, fields: [REASON],
+  body: html`<p>The held messages of thread <b><${Text} v=${one.thread} /></b> are not delivered. Its next message waits for a person again.</p>`,
+  run: ({ reason }) => change("POST", path`holds/${one.thread}/discard`, { reason: reason || null }, ["messages"]),
+});
+
+function Held({ one, on, item, may }) {
+  return html`<article class=${on ? "item on" : "item"} data-item=${item.key} aria-label=${`Thread ${one.thread}`}>
+    <div class="item-head"><${Tag} tone="warn">held thread</${Tag}><h3><a class="ref" href=${`${link("messages")}?correlation=${encodeURIComponent(one.thread)}`}><${Text} v=${one.thread} /></a></h3><span class="grow"></span><span class="muted"><${Ago} at=${one.since} /></span></div>
+    <p class="muted">${one.agents.length > 0 && html`<${Text} v=${one.agents.join(", ")} max=${160} /> sent ${plural(one.sent, "message")} without progress. `}${plural(one.held, "message")} ${one.held === 1 ? "waits" : "wait"} for your decision.</p>
+    ${may && html`<div class="actions"><${Button} kind="primary" icon="check" onClick=${async () => { await release(one); toast(`Released ${one.thread}`); }}>Release <kbd>a</kbd></${Button}>
+      <${Button} icon="cross" onClick=${async () => { await discard(one); toast(`Discarded ${one.thread}`); }}>Discard <kbd>r</kbd></${Button}></div>`}</article>`;
+}
+
 function Item({ item, on }) {
   const one = item.one;
   const may = mayOperate.value;
@@ -63,6 +82,7 @@ function Item({ item, on }) {
       <p class="muted">It must run only once, and its worker was lost while it ran: only you can tell whether it happened.</p>
       ${may && html`<div class="actions"><${Button} kind="primary" onClick=${() => settle(one.task, one.name)}>Settle …</${Button}></div>`}</article>`;
   }
+  if (item.kind === "thread") return html`<${Held} one=${one} on=${on} item=${item} may=${may} />`;
   return html`<${CutOff} one=${one} on=${on} item=${item} may=${may} />`;
 }
 
@@ -173,8 +193,10 @@ export function Now() {
       try {
         if (event.key === "a" && item.kind === "approval") { await approve(item.one); toast(`Approved ${item.one.key} of ${item.one.task}`); }
         else if (event.key === "a" && item.kind === "step") await settle(item.one.task, item.one.name);
+        else if (event.key === "a" && item.kind === "thread") { await release(item.one); toast(`Released ${item.one.thread}`); }
+        else if (event.key === "r" && item.kind === "thread") { event.preventDefault(); await discard(item.one); toast(`Discarded ${item.one.thread}`); }
         else if (event.key === "r" && item.kind === "approval") { event.preventDefault(); await reject(item.one); toast(`Rejected ${item.one.key} of ${item.one.task}`); }
-        else if (event.key === "Enter" && !event.target.closest("a, button")) location.hash = item.kind === "session" ? link("sessions", item.one.session) : link("tasks", item.one.task);
+        else if (event.key === "Enter" && !event.target.closest("a, button")) location.hash = item.kind === "session" ? link("sessions", item.one.session) : item.kind === "thread" ? `${link("messages")}?correlation=${encodeURIComponent(item.one.thread)}` : link("tasks", item.one.task);
       } catch (error) { report(error); }
     };
     document.addEventListener("keydown", key);
@@ -182,7 +204,7 @@ export function Now() {
   }, [items]);
   return html`<div class="page"><header class="head"><h1>Now</h1><span class="muted">${items.length ? `${plural(items.length, "decision")} waiting for a person` : "no decision is waiting"}</span></header>
     <section class="inbox" aria-label="Waiting for a person"><h2 class="hidden">Waiting for a person</h2>
-      ${asked.data.value === undefined ? html`<${Load} from=${asked}>${() => null}</${Load}>` : items.length === 0 ? html`<${Card}><${Empty} title="Nothing waits for you">Approvals, steps to settle and interrupted sessions appear here.</${Empty}></${Card}>`
+      ${asked.data.value === undefined ? html`<${Load} from=${asked}>${() => null}</${Load}>` : items.length === 0 ? html`<${Card}><${Empty} title="Nothing waits for you">Approvals, steps to settle, interrupted sessions and held messages appear here.</${Empty}></${Card}>`
     : items.slice(0, 60).map((item) => html`<${Item} key=${item.key} item=${item} on=${item.key === selected} />`)}
       ${items.length > 60 && html`<p class="muted">and ${number(items.length - 60)} more</p>`}</section>
     <${Broken} />

@@ -297,6 +297,9 @@ async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(sch
         task = await bus.tasks.start("any", session="s-1")
         assert (task.status, task.session) == ("pending", "s-1")
         assert await bus.state("a").get("k") == 1
+        await bus.quotas.change(thread=1)
+        agent = await bus.register("a", type="worker")
+        assert [(await agent.send("a", "note", correlation="t")).held for _ in range(2)] == [False, True]
     ((newest,),) = (await asyncio.to_thread(run, server_url(), "SELECT max(version) FROM upgraded.migrations"))[0]
     assert newest == max(migrations())
 

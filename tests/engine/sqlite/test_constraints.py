@@ -77,6 +77,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "workflows": {"workflow": "w", "agent": "a", "signature": "[]"},
     "receipts": {"message": 900, "agent": "a", "epoch": 1, "client": "s", "channel": "hook", "at": 0},
     "reach": {"agent": "a", "channel": "hook", "epoch": 1, "wakes": "tool", "declared": 0},
+    "threads": {"thread": "t", "opened": 2, "messages": 1, "held": 1, "since": 0, "updated": 0, "agents": ",a"},
+    "holds": {"message": 900, "thread": "t", "due": 0, "created": 0},
     "tokens": {"id": "t-1", "hash": "0" * 64, "role": "agent:a", "operator": "ada", "created": 0, "expires": 0},
 }  # fmt: skip
 
@@ -131,7 +133,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
     "messages": {
         "message_id": NO_LABEL, "mailbox": ["x", None], "sender": [*NO_LABEL, None],
         "type": ["nothing", "worker", "", None], "checksum": ["x", None], "priority": [-1, 10, 5.5, "high", None],
-        "status": ["done", "", None, "Queued", "leased", "scheduled", "acked", "dead", "expired"],
+        "status": ["done", "", None, "Queued", "leased", "acked", "dead", "expired"],
         "attempts": [-1, "x", None], "max_attempts": [0, 1001, "x", None], "lease": [-1, "x", None],
         "correlation": NO_LABEL, "session": NO_LABEL, "payload": [*NO_JSON, None, b"{}"], "finished": [5, "x"],
         "created": ["x", None], "due": ["x"], "expires": ["x"], "lease_until": ["x"],
@@ -206,6 +208,11 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "agent": [None], "channel": ["", "Hook", "x" * 33, None], "epoch": [-1, "x", None],
         "wakes": ["now", "", None], "declared": [*NO_TIME, None],
     },
+    "threads": {
+        "thread": [*NO_LABEL, None], "opened": [-1, "x", None], "messages": [-1, "x", None], "held": [-1, 2, "x", None],
+        "since": [*NO_TIME, None], "updated": [*NO_TIME, None], "agents": [None],
+    },
+    "holds": {"message": ["x"], "thread": [*NO_LABEL, None], "due": NO_TIME, "created": [*NO_TIME, None]},
     "tokens": {
         "id": ["", "T", "x" * 33, None], "hash": ["", "0" * 63, "G" * 64, None], "role": ["", "admin", "agent:", None],
         "operator": ["", "x" * 201, None], "created": [*NO_TIME, None], "expires": NO_TIME,
@@ -359,6 +366,12 @@ def test_a_visiting_agent_has_a_timeout(filled: sqlite3.Connection) -> None:
 
 def test_a_type_that_was_added_to_the_vocabulary_is_accepted(filled: sqlite3.Connection) -> None:
     filled.execute("UPDATE messages SET type = 'own' WHERE id = 900")
+
+
+def test_only_a_message_in_a_thread_is_held(filled: sqlite3.Connection) -> None:
+    filled.execute("UPDATE messages SET status = 'scheduled', due = NULL")
+    with pytest.raises(sqlite3.IntegrityError):
+        filled.execute("UPDATE messages SET correlation = NULL")
 
 
 def test_a_message_id_is_used_once_in_a_mailbox(filled: sqlite3.Connection) -> None:

@@ -287,6 +287,27 @@ async def test_destructive_actions_name_the_count_and_the_operator(real_bus: Bus
 
 
 @pytest.mark.one_engine
+async def test_a_thread_that_the_loop_guard_holds_is_released_or_discarded(real_bus: Bus, visiting: Visiting) -> None:
+    await real_bus.quotas.change(thread=1)
+    agent = await real_bus.register("w", type="worker")
+    for thread in ("good", "bad"):
+        assert [(await agent.send("w", "note", thread, correlation=thread)).held for _ in range(2)] == [False, True]
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = visit.page
+        await expect(page).to_have_title("(2) Now · agentbus", timeout=PATIENCE)
+        await visit.sees("w sent 2 messages without progress. 1 message waits for your decision.")
+        await page.locator('[data-item="thread:good"]').get_by_role("button", name="Release").click()
+        await visit.misses('[data-item="thread:good"]')
+        await page.locator('[data-item="thread:bad"]').get_by_role("button", name="Discard").click()
+        await page.get_by_label("Reason").fill("they repeat themselves")
+        await page.get_by_role("button", name="Discard 1", exact=True).click()
+        await visit.sees("Nothing waits for you")
+    events = [event async for event in real_bus.events() if event.kind in {"thread_released", "thread_discarded"}]
+    assert [(event.subject, event.actor) for event in events] == [("good", "ada"), ("bad", "ada")]
+    assert [message.payload for message in await agent.receive_many(9, timeout=0)] == ["good", "good", "bad"]
+
+
+@pytest.mark.one_engine
 async def test_a_hidden_tab_closes_its_stream_and_resumes(real_bus: Bus, visiting: Visiting) -> None:
     async with serving(real_bus, max_streams=1) as client, visiting(client) as visit:
         page = await visit.go("agents")

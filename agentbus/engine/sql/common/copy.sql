@@ -24,6 +24,8 @@ UNION ALL SELECT 'state_floors', count(*) FROM state_floors
 UNION ALL SELECT 'checkpoints', count(*) FROM checkpoints
 UNION ALL SELECT 'documents', count(*) FROM documents
 UNION ALL SELECT 'document_floors', count(*) FROM document_floors
+UNION ALL SELECT 'threads', count(*) FROM threads
+UNION ALL SELECT 'holds', count(*) FROM holds
 UNION ALL SELECT 'events', count(*) FROM events
 UNION ALL SELECT 'meta', count(*) FROM meta;
 
@@ -311,6 +313,26 @@ FROM document_floors WHERE (session, name) > ($1, $2) ORDER BY session, name LIM
 -- Insert copied versions of removed documents.
 INSERT INTO document_floors (/* columns: document_floors */)
 VALUES (/* values: document_floors */);
+
+-- name: copy_read_threads
+-- The next threads.
+SELECT /* columns: threads */
+FROM threads WHERE thread > $1 ORDER BY thread LIMIT $2;
+
+-- name: copy_write_threads
+-- Insert copied threads.
+INSERT INTO threads (/* columns: threads */)
+VALUES (/* values: threads */);
+
+-- name: copy_read_holds
+-- The next holds.
+SELECT /* columns: holds */
+FROM holds WHERE message > $1 ORDER BY message LIMIT $2;
+
+-- name: copy_write_holds
+-- Insert copied holds.
+INSERT INTO holds (/* columns: holds */)
+VALUES (/* values: holds */);
 
 -- name: copy_sizes_events
 -- The length of the next events.

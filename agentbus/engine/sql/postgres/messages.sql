@@ -4,7 +4,8 @@
 SELECT pg_advisory_xact_lock(hashtextextended('agentbus message ' || current_schema() || place, 0))
 FROM (SELECT DISTINCT hashtextextended(id, 0) & 255 AS place FROM unnest($1::text[]) AS id ORDER BY place) AS places;
 SELECT messages.message_id, messages.id, messages.mailbox, messages.type, messages.payload, messages.correlation,
-    CASE WHEN mailboxes.kind = 'subscription' THEN mailboxes.name END
+    CASE WHEN mailboxes.kind = 'subscription' THEN mailboxes.name END,
+    CASE WHEN messages.status = 'scheduled' AND messages.due IS NULL THEN 1 ELSE 0 END
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.message_id = ANY ($1)
 ORDER BY messages.id;

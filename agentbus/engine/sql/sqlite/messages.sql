@@ -1,7 +1,8 @@
 -- name: message_by_message_id
 -- Messages sent before under these ids. Differs: one writer at a time needs no lock.
 SELECT messages.message_id, messages.id, messages.mailbox, messages.type, messages.payload, messages.correlation,
-    CASE WHEN mailboxes.kind = 'subscription' THEN mailboxes.name END
+    CASE WHEN mailboxes.kind = 'subscription' THEN mailboxes.name END,
+    CASE WHEN messages.status = 'scheduled' AND messages.due IS NULL THEN 1 ELSE 0 END
 FROM messages JOIN mailboxes ON mailboxes.id = messages.mailbox
 WHERE messages.message_id IN (SELECT value FROM json_each($1))
 ORDER BY messages.id;
