@@ -328,6 +328,7 @@ class ClaimRequest(Settlement, frozen=True):
 
     Only this agent reads ``own``; other agents read ``pools`` too. ``leases`` are acknowledged in the same commit.
     ``counted``: the messages are delivered at once, so that the attempt counts; otherwise they are only reserved.
+    ``minimum`` is the lowest priority that is claimed.
     """
 
     own: tuple[int, ...]
@@ -335,6 +336,7 @@ class ClaimRequest(Settlement, frozen=True):
     limit: int
     duration: int
     counted: bool = True
+    minimum: int = 0
 
     @property
     def row_estimate(self) -> int:
@@ -469,6 +471,8 @@ def _most_urgent(request: ClaimRequest, ready: dict[int, Queue]) -> list[Ready]:
     share: list[Ready] = []
     while queues and len(share) < request.limit:
         queue = queues[0] if len(queues) == 1 else min(queues, key=_head)
+        if -queue[0][0] < request.minimum:
+            break
         share.append(queue.popleft())
         if not queue:
             queues.remove(queue)
