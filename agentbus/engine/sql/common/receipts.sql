@@ -69,6 +69,10 @@ ON CONFLICT (agent, channel) DO UPDATE
 SET epoch = excluded.epoch, wakes = excluded.wakes, declared = excluded.declared
 WHERE reach.epoch <> excluded.epoch OR reach.wakes <> excluded.wakes;
 
+-- name: reach_declared
+-- What an adapter of an agent declared, and for which incarnation.
+SELECT epoch, wakes FROM reach WHERE agent = $1 AND channel = $2;
+
 -- name: reach_withdraw
 -- Remove what an adapter declared.
 DELETE FROM reach WHERE agent = $1 AND channel = $2 AND epoch = $3;
