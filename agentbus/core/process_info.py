@@ -37,6 +37,17 @@ def start_time(pid: int) -> str:
     return fields[19].decode() if fields else ""
 
 
+def name_and_parent(pid: int) -> tuple[str, int]:
+    """Return the name of a process's program, and its parent; an empty name if they are unknown."""
+    try:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
+            name = file.read().strip()
+    except OSError:
+        return "", 0
+    fields = _status(pid)
+    return (name, int(fields[1])) if fields else ("", 0)
+
+
 def is_gone(pid: int, started: str, bell: str | None) -> bool:
     """Return whether a process of this host has certainly ended.
 

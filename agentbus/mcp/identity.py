@@ -8,32 +8,40 @@ back after a restart, as a new incarnation.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from agentbus.errors import AgentBusError, AgentFenced, UnknownAgent
+from agentbus.errors import AgentFenced, UnknownAgent
 from agentbus.mcp.errors import NoAgentIdentity, NotJoined
+from agentbus.operations.hook_ledger import SCOPE
+from agentbus.sync.clients import (
+    LIVE,
+    client_process,
+    client_row,
+    client_session,
+    find_client,
+    open_session,
+    register,
+    remember_client,
+    rename_client,
+    renew,
+)
 
 if TYPE_CHECKING:
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
 
-SCOPE = "agentbus/clients"
-"""The scope of the rows that map clients to agents."""
-SESSION_VARIABLES = (
-    "AGENTBUS_CLIENT_SESSION",
-    "CLAUDE_CODE_SESSION_ID",
-    "CODEX_THREAD_ID",
-    "CODEX_SESSION_ID",
-    "GEMINI_SESSION_ID",
-    "COPILOT_AGENT_SESSION_ID",
-)
-"""Variables in which clients pass their session to the processes that they start. The first one set counts."""
-_TTL = 90 * 24 * 3600.0
-"""Seconds for which a client is remembered."""
-_LIVE = frozenset({"running", "suspect"})
-_MAX_KEY = 200
+__all__ = [
+    "SCOPE",
+    "FixedIdentity",
+    "Identity",
+    "SessionIdentity",
+    "client_process",
+    "client_session",
+    "find_client",
+    "remember_client",
+]
 
 
 class Identity(Protocol):
@@ -50,64 +58,6 @@ class Identity(Protocol):
 
     def ended(self) -> None:
         """Forget the incarnation: it has ended on its own request."""
-
-
-def client_session(environment: Mapping[str, str]) -> str | None:
-    """Return the session of the client that has started this process, if it says.
-
-    >>> client_session({"CLAUDE_CODE_SESSION_ID": "5b1c"})
-    '5b1c'
-    """
-    return next((found for name in SESSION_VARIABLES if (found := environment.get(name))), None)
-
-
-def client_process(pid: int) -> str | None:
-    """Return the name of a client's process, which no other process ever has; None if it is unknown."""
-    from agentbus.core import process_info
-
-    started = process_info.start_time(pid)
-    return f"{process_info.host_key()} {pid} {started}" if started else None
-
-
-def remember_client(bus: BlockingBus, agent: str, *, session: str | None, process: str | None) -> None:
-    """Map a session and a process of a client to an agent."""
-    for key in _keys(session, process):
-        bus.do(bus.state(SCOPE).set(key, {"agent": agent}, ttl=_TTL, type="system_data"))
-
-
-def find_client(bus: BlockingBus, *, session: str | None, process: str | None = None) -> str | None:
-    """Return the agent of a client, by its session, or by its process if it has started another session since.
-
-    That session is remembered too: a hook that reports it maps it for the next start of the server.
-    """
-    for key in _keys(session, process):
-        found = bus.do(bus.state(SCOPE).get(key))
-        agent = found.get("agent") if isinstance(found, dict) else None
-        if isinstance(agent, str):
-            if session is not None and key != _key("session", session):
-                remember_client(bus, agent, session=session, process=None)
-            return agent
-    return None
-
-
-def _keys(session: str | None, process: str | None) -> list[str]:
-    named = (("session", session), ("process", process))
-    return [_key(kind, name) for kind, name in named if name is not None]
-
-
-def _key(kind: str, name: str) -> str:
-    """Return the key of a row: the name itself where that is possible."""
-    from agentbus.core.validation import check_key
-    from agentbus.errors import InvalidName
-
-    try:
-        if len(name) <= _MAX_KEY:
-            return check_key(f"{kind}/{name}")
-    except InvalidName:
-        pass
-    from hashlib import sha256
-
-    return f"{kind}/{sha256(name.encode(errors='surrogateescape')).hexdigest()}"
 
 
 class FixedIdentity:
@@ -131,7 +81,7 @@ class FixedIdentity:
             raise NoAgentIdentity
         id, _, epoch = self._agent.partition("#")
         record = bus.do(bus.agents.get(id))
-        if record is not None and (epoch or record.status in _LIVE):
+        if record is not None and (epoch or record.status in LIVE):
             return renew(bus.agent(self._agent), pools, session)
         return register(bus, id, type, pools, session, pid=self._pid)
 
@@ -148,11 +98,16 @@ class SessionIdentity:
         self.session = session
         self.process = process
         self.current: str | None = None
-        """The incarnation that this process has registered, ``id#epoch``."""
+        """The incarnation that this process acts as, ``id#epoch``."""
+        self._registered = False
+        """True if this process has registered it; otherwise a hook of the client has, and it outlives this process."""
 
     def agent(self, bus: BlockingBus) -> BlockingAgent:
         if self.current is not None:
             return bus.agent(self.current)
+        shared = self._join_hooks(bus, (), None)
+        if shared is not None:
+            return shared
         agent = find_client(bus, session=self.session)
         if agent is None:
             raise NotJoined
@@ -166,10 +121,42 @@ class SessionIdentity:
                 # Taken for dead meanwhile: it continues as a new incarnation.
                 known: str | None = self.current.partition("#")[0]
         else:
+            shared = self._join_hooks(bus, pools, session, name, type)
+            if shared is not None:
+                return shared
             known = find_client(bus, session=self.session)
         if known is not None:
             return self._resume(bus, known, type, pools, session)
         return self._joined(bus, register(bus, name, type, pools, session, pid=os.getpid()))
+
+    def _join_hooks(
+        self,
+        bus: BlockingBus,
+        pools: Sequence[str],
+        session: str | None,
+        name: str | None = None,
+        type: str = "worker",
+    ) -> BlockingAgent | None:
+        """Act as the incarnation that a hook of the same client has registered, while it is live: taking it over would
+        release the messages that the hook has shown."""
+        row = client_row(bus, session=self.session)
+        if row is None and self.process is not None:
+            # Only what hooks report: a process may also have started servers for several sessions.
+            row = client_row(bus, session=None, process=self.process)
+        if row is None or row.hook is None:
+            return None
+        try:
+            agent = renew(bus.agent(f"{row.agent}#{row.hook}"), pools, session)
+        except (AgentFenced, UnknownAgent):
+            return None
+        if name not in {None, row.agent} and not row.named:
+            pid = None if self.process is None else int(self.process.split()[-2])
+            renamed = rename_client(bus, row, str(name), type, pools=pools, session=session, pid=pid)
+            if renamed is not None:
+                agent = renamed
+                remember_client(bus, agent.id, session=self.session, process=self.process, hook=agent.epoch)
+        self.current, self._registered = agent.identity, False
+        return agent
 
     def _resume(
         self, bus: BlockingBus, agent: str, type: str | None, pools: Sequence[str], session: str | None
@@ -189,7 +176,7 @@ class SessionIdentity:
                 agent,
                 record.type,
                 list(dict.fromkeys([*before.pools, *pools])),
-                session or _open_session(bus, before.session),
+                session or open_session(bus, before.session),
                 topics=list(before.subscriptions),
                 takeover=True,
                 pid=os.getpid(),
@@ -197,7 +184,7 @@ class SessionIdentity:
         )
 
     def _joined(self, bus: BlockingBus, agent: BlockingAgent) -> BlockingAgent:
-        self.current = agent.identity
+        self.current, self._registered = agent.identity, True
         remember_client(bus, agent.id, session=self.session, process=self.process)
         return agent
 
@@ -205,41 +192,10 @@ class SessionIdentity:
         self.current = None
 
     def leave(self, bus: BlockingBus) -> None:
-        """Fail the agent: its leases return at once, and its mailbox still accepts messages for the next start."""
-        if self.current is not None:
+        """Fail the agent: its leases return at once, and its mailbox still accepts messages for the next start. One
+        that a hook has registered continues until its client ends."""
+        if self.current is not None and self._registered:
             current, self.current = self.current, None
             # Fenced: it has ended, or another server of this client has taken over.
             with suppress(AgentFenced):
                 bus.agent(current).fail("its MCP client disconnected")
-
-
-def register(
-    bus: BlockingBus, name: str, type: str, pools: Sequence[str], session: str | None, **options: Any
-) -> BlockingAgent:
-    """Register an agent that calls now and then."""
-    return bus.register(name, type=type, pools=tuple(pools), session=session, **options)
-
-
-def renew(agent: BlockingAgent, pools: Sequence[str], session: str | None) -> BlockingAgent:
-    """Record a call of an agent; it joins further pools, and another session."""
-    from agentbus.core.addresses import address_names
-    from agentbus.operations.agents import MembershipRequest, change_membership
-
-    agent.heartbeat()
-    more = [pool for pool in address_names(pools, "pool") if pool not in agent.registration.pools]
-    if more:
-        agent.call(change_membership, MembershipRequest(agent._actor, None, tuple(more)))
-    if session is not None and session != agent.session:
-        agent.join(session)
-    return agent.bus.agent(agent.identity)
-
-
-def _open_session(bus: BlockingBus, session: str | None) -> str | None:
-    """Return a session if it still takes agents."""
-    if session is None:
-        return None
-    try:
-        record = bus.do(bus.sessions.get(session))
-    except AgentBusError:
-        return None
-    return session if record is not None and record.status in {"active", "paused", "interrupted"} else None

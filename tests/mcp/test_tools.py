@@ -16,6 +16,7 @@ from agentbus.mcp.server import MCPServer
 from agentbus.operations.agent_identity import processes_of_host
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas
 from agentbus.sync.bus import Interrupted
+from agentbus.sync.clients import join_client
 from tests.mcp.conftest import Client, with_meta
 from tests.support.clock import FakeClock
 
@@ -196,6 +197,51 @@ def test_a_session_that_the_client_has_cleared_keeps_its_agent(server: MCPServer
         assert find_client(bus, session="after", process=process) == "a"
         assert find_client(bus, session="foreign", process="host 99 1") is None
     assert Client(server, SessionIdentity("after")).call("join", name="new")["agent"] == "a"
+
+
+def test_hooks_and_server_of_one_client_act_as_one_agent(server: MCPServer) -> None:
+    """The server joins the incarnation that a hook has registered, by session or process: what the hook has shown stays
+    leased, and is settled by the server. It continues when the server ends."""
+    for number, identity in enumerate((SessionIdentity("s-1"), SessionIdentity(None, "host 41 1"))):
+        with server.buses.borrow() as bus:
+            hooked = join_client(bus, "claude-1", session="s-1", process="host 41 1", pid=None)
+            hooked.send("claude-1", "note", number)
+            (shown,) = hooked.receive_many(1)
+        client = Client(server, identity)
+        assert client.call("receive")["messages"] == []
+        client.call("settle", lease=shown.lease, outcome="done")
+        found = client.call("join", name="another", pools=[f"pool-{number}"])
+        assert (found["agent"], found["epoch"]) == ("claude-1", 1)
+        with server.buses.borrow() as bus:
+            identity.leave(bus)
+            record = bus.do(bus.agents.get("claude-1"))
+            assert record is not None
+            assert record.status == "running"
+            assert sorted(bus.agent("claude-1").registration.pools) == [f"pool-{i}" for i in range(number + 1)]
+
+
+def test_a_client_may_name_the_agent_that_its_hooks_have_registered(server: MCPServer) -> None:
+    """By ``join``, as long as no message was sent to the first name. Its hooks follow."""
+    process = "host 41 1"
+    with server.buses.borrow() as bus:
+        join_client(bus, "claude-1", session="s-1", process=process, pid=None)
+    client = Client(server, SessionIdentity("s-1"))
+    assert client.call("join", name="planner", type="planner")["agent"] == "planner"
+    with server.buses.borrow() as bus:
+        assert find_client(bus, session="s-1") == "planner"
+        assert join_client(bus, "claude-1", session="s-1", process=process, pid=None).identity == "planner#1"
+        record = bus.do(bus.agents.get("claude-1"))
+        assert record is not None
+        assert record.status == "stopped"
+        # Once: another name, or one after a message was sent, does not matter.
+        bus.agent("planner").send("planner", "note", 1)
+        join_client(bus, "codex-1", session="s-2", process=None, pid=None)
+        bus.agent("planner").send("codex-1", "note", 2)
+    assert Client(server, SessionIdentity("s-1")).call("join", name="other")["agent"] == "planner"
+    other = Client(server, SessionIdentity("s-2"))
+    assert other.call("join", name="builder")["agent"] == "codex-1"
+    (message,) = other.call("receive")["messages"]
+    assert message["payload"] == 2
 
 
 def test_any_text_can_be_a_session(server: MCPServer) -> None:
