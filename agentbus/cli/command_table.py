@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "setup": ("setup", "install agentbus into a coding agent, or remove it"),
     "prime": ("prime", "print instructions for an LLM agent"),
     "mcp": ("mcp", "serve the bus to an MCP client"),
+    "hook": ("hook", "show a coding agent its messages; its hooks call it"),
     "run": ("run", "run a command as a resident agent"),
     "demo": ("demo", "run a 20-second demo"),
     "completion": ("completion", "print the completion script for a shell"),

@@ -38,6 +38,22 @@ _SIMILARITY = 0.65
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    code = _main(words)
+    return errors.DONE if code and _is_hook(words, code) else code
+
+
+def _is_hook(words: list[str], code: int) -> bool:
+    """Return True for an error of a hook, which must not block what its client is about to do. The exception is an
+    interruption: its output must not count."""
+    if "hook" not in words or "--debug" in words or code == errors.INTERRUPTED:
+        return False
+    try:
+        return _split(_split_at_dashes(words)[0])[0] == "hook"
+    except Usage:
+        return False
+
+
+def _main(words: list[str]) -> int:
     _open_streams()
     options, _ = _split_at_dashes(words)
     json, debug = "--json" in options, "--debug" in options

@@ -34,8 +34,8 @@ from tests.support.postgres import Schemas, at_schema
 
 COMMAND = zygote.COMMAND
 TIMEOUT = 30.0
-_OWN_PROCESS = frozenset({"run", "worker", "monitor", "demo"})
-"""Commands that start processes, load code of the user, or set up logging for the whole process."""
+_OWN_PROCESS = frozenset({"run", "worker", "monitor", "demo", "hook"})
+"""Commands that start processes, load code of the user, set up logging for the whole process, or end it in time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,6 +38,7 @@ print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
         ("state", "set", "k", "1"),
         ("state", "get", "k"),
         ("heartbeat",),
+        ("hook", "after-tool"),
         ("ack", "m-1"),
         ("progress", "10"),
         ("agents", "list"),
@@ -57,15 +58,38 @@ def test_a_data_command_imports_nothing_heavy(shell: Shell, words: tuple[str, ..
         capture_output=True,
         timeout=TIMEOUT,
         check=True,
+        stdin=subprocess.DEVNULL,
     )
     code, modules = json.loads(done.stderr.splitlines()[-1])
     assert code in {0, 1, 4}
     assert not HEAVY & set(modules)
-    if words[0] in {"send", "state", "heartbeat"}:
+    if words[0] in {"send", "state", "heartbeat", "hook"}:
         assert not LATE & set(modules)
     if words[0] == "send":
         own = [module for module in modules if module.partition(".")[0] == "agentbus"]
         assert len(own) <= MAX_MODULES, f"agentbus send loads {len(own)} modules:\n" + "\n".join(own)
+
+
+def test_a_hook_imports_little_more_than_a_heartbeat(shell: Shell) -> None:
+    """It runs with every tool of a coding agent. Without a message it loads what a heartbeat does, and its own part."""
+    shell.register("a")
+    # The first hook of an agent declares how messages reach it.
+    shell.run("hook", "after-tool", agent="a", input=b"{}")
+    loaded: dict[str, set[str]] = {}
+    for words in (("heartbeat", "--quiet"), ("hook", "after-tool", "--client-pid", "0")):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *words, "--agent", "a"],
+            cwd=shell.directory,
+            env=shell.environment,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
+        loaded[words[0]] = set(json.loads(done.stderr.splitlines()[-1])[1])
+    assert loaded["hook"] - loaded["heartbeat"] == {
+        "agentbus.cli.clients", "agentbus.cli.commands.hook", "agentbus.operations.hook_ledger",
+    }  # fmt: skip
 
 
 def test_msgspec_works_the_same_without_typing_extensions() -> None:
