@@ -85,9 +85,8 @@ def frame(messages: Sequence[Shown], agent: str, option: str, *, more: bool) -> 
 
 def _line(shown: Shown, limit: int) -> str:
     row = shown.row
-    name = {"message_id": row.public_id} if shown.is_steering else {"lease": shown.name}
     about: dict[str, Any] = {
-        **name, "from": row.sender, "type": row.type, "priority": row.priority,
+        "lease": shown.name, "from": row.sender, "type": row.type, "priority": row.priority,
         "wants_reply": row.reply_to is not None,
     }  # fmt: skip
     if shown.again:

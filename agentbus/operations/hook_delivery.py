@@ -30,8 +30,8 @@ from agentbus.operations.hook_ledger import (
     read_ledger,
 )
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, run_one, single_operation
-from agentbus.operations.receive import ClaimRequest, claim
-from agentbus.operations.rows import MessageRow
+from agentbus.operations.receive import AckRequest, ClaimRequest, ack, claim
+from agentbus.operations.rows import Held, MessageRow
 from agentbus.operations.send import STEER
 from agentbus.operations.state import ChangeRequest, change_state
 
@@ -89,7 +89,13 @@ def take(request: HookRequest, now: Now) -> Op[Outcome[Taken]]:
     agent = request.actor.agent
     yield from run_one(visit, VisitRequest(request.actor, request.duration), now)
     ledger, version = yield from read_ledger(agent, now)
-    held = {(row[0], row[1]) for row in (yield Query("message_held_by", ([agent],)))}
+    messages = [Held(*row) for row in (yield Query("message_held_by", ([agent],)))]
+    held = {(one.id, one.lease) for one in messages}
+    if request.max_stops is not None and ledger.halted:
+        # It does what a person has told it.
+        steered = {(one.id, one.lease) for one in messages if one.type == STEER} & set(ledger.shown)
+        yield from run_one(ack, AckRequest(request.actor, tuple(sorted(steered))), now)
+        held -= steered
     show: list[Shown] = []
     more = False
     minimum = request.minimum

@@ -111,6 +111,8 @@ def _is_needed(request: HookRequest, ledger: Ledger, now: Now) -> Op[bool]:
     """Return whether there may be something to show, or the ledger changes."""
     if request.prompted and (ledger.stops or ledger.halted or ledger.reminded):
         return True
+    if request.max_stops is not None and ledger.halted and ledger.shown:
+        return True
     if request.minimum is None or not request.may_show(ledger):
         return False
     if request.again or ledger.pending or (request.remind and set(ledger.shown) - set(ledger.reminded)):

@@ -189,13 +189,14 @@ def test_a_person_steers_an_agent_and_may_stop_it(hooks: Client) -> None:
     send(shell, "worker-1", "not now")
     context = hooks("after-tool")
     (shown,) = messages(context)
-    assert shown["message_id"] == steered.message_id
+    assert shown["lease"] == f"{steered.message_id}#1"
     assert shown["payload"]["text"].startswith("use the new API")
     assert "operator:ada, a person who operates the bus" in context
     found = shell.told("messages", "show", steered.message_id)
-    assert (found["status"], len(found["receipts"])) == ("acked", 1)
-    # It may stop, though a message waits, until a person writes again.
+    assert (found["status"], len(found["receipts"])) == ("leased", 1)
+    # It may stop, though a message waits, until a person writes again. To stop acknowledges what it was told.
     assert hooks("stop") == ""
+    assert shell.told("messages", "show", steered.message_id)["status"] == "acked"
     assert texts(hooks("prompt")) == ["not now"]
 
 

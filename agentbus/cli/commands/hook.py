@@ -329,24 +329,20 @@ def _show(hook: Hook, agent: BlockingAgent, taken: Taken | None, introduced: boo
 
 
 def _confirmation(hook: Hook, agent: BlockingAgent, messages: Sequence[Shown]) -> UnitRequest:
-    """Return the request that records that messages are in the context. What a person directs is acknowledged: nothing
-    is left to do with it."""
+    """Return the request that records that messages are in the context."""
     from agentbus.api.deliveries import seen_request
     from agentbus.operations.hook_delivery import ConfirmRequest, confirm
     from agentbus.operations.hook_ledger import CHANNEL
     from agentbus.operations.protocol import Part, UnitRequest
     from agentbus.operations.receipts import mark_seen
-    from agentbus.operations.receive import AckRequest, ack
 
     leases = tuple((one.row.id, one.lease) for one in messages)
-    steering = tuple((one.row.id, one.lease) for one in messages if one.is_steering)
     given = hook.given.session
     session = given[:_MAX_SESSION] if given is not None and given.isprintable() else None
     confirmation = ConfirmRequest(agent.id, _this_process(), leases, halted=any(one.halts for one in messages))
     parts = (
         Part(confirm, confirmation),
         Part(mark_seen, seen_request(agent._actor, [one.row.public_id for one in messages], CHANNEL, session)),
-        *([Part(ack, AckRequest(agent._actor, steering))] if steering else []),
     )
     return UnitRequest(parts)
 
