@@ -38,8 +38,10 @@ LIVE = frozenset({"running", "suspect"})
 _TTL = 90 * 24 * 3600.0
 """Seconds for which a client is remembered."""
 _MAX_KEY = 200
-_STARTERS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "timeout", "uv", "uvx", "pipx"})
-"""Programs that a client starts a hook through."""
+_STARTERS = frozenset(
+    {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "timeout", "uv", "uvx", "pipx", "agentbus"}
+)
+"""Programs that a client starts a hook through. A script named agentbus may wrap the command."""
 _MAX_STARTERS = 8
 _PATIENCE = 24 * 3600.0
 """Seconds of silence before an agent with a live process is suspect: it waits for its user."""

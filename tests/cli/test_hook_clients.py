@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +18,17 @@ MID_TURN = ("claude", "codex", "gemini", "opencode", "cursor")
 
 @pytest.fixture
 def project(shell: Shell) -> Shell:
-    """A project with a bus, a home directory of its own, and ``agentbus`` on the path."""
+    """A project with a bus, a home directory of its own, and ``agentbus`` on the path: a script that runs it as a
+    child, and is not the client."""
     (shell.directory / ".git").mkdir()
     home = shell.directory / "home"
     home.mkdir()
+    wrapper = home / "agentbus"
+    wrapper.write_text(f'#!/bin/sh\n"{COMMAND}" "$@"\nexit $?\n')
+    wrapper.chmod(0o755)
     shell.environment |= {
         "HOME": str(home),
-        "PATH": f"{Path(COMMAND).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{home}{os.pathsep}{os.environ['PATH']}",
     }
     for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "XDG_CONFIG_HOME", "KIMI_CODE_HOME", "GEMINI_CLI_HOME"):
         shell.environment.pop(name, None)
