@@ -297,6 +297,10 @@ class JSONServer(_JSONPart):
         before = None if original is None else self.means(original)
         return _prune(json_text.remove(text, (*path, NAME)), path, before)
 
+    def is_blank(self, text: str) -> bool:
+        # OpenCode adds $schema to each file that it reads.
+        return bool(self.means(text).keys() <= {"$schema"})
+
     def is_installed(self, text: str) -> bool:
         path = self._path(self.means(text))
         return is_our_server(self._object(text, *path)[1].get(NAME))

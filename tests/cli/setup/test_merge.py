@@ -243,6 +243,14 @@ def test_opencode_uses_the_file_and_the_form_that_are_there(box: Box) -> None:
     assert path.read_text() == text
 
 
+def test_a_file_to_which_opencode_has_added_its_schema_is_deleted(box: Box) -> None:
+    box.told("setup", "opencode")
+    path = box.project / "opencode.json"
+    path.write_text(path.read_text().replace("{", '{\n  "$schema": "https://opencode.ai/config.json",', 1))
+    box.told("setup", "opencode", "--remove")
+    assert not path.exists()
+
+
 def test_files_of_the_user_with_our_names_are_put_back(box: Box) -> None:
     skill = place(box, "work/.claude/skills/agentbus/SKILL.md", "---\nname: agentbus\n---\nmine\n")
     report = box.told("setup", "claude")
