@@ -23,6 +23,9 @@ from agentbus.cli.clients import (
 )
 
 _HERE = Path(__file__).parent
+SAMPLES: dict[str, dict[str, dict[str, Any]]] = json.loads((_HERE / "hook_samples.json").read_text())
+"""What the clients send: Claude Code 2.1.197, Codex CLI 0.169.0, Gemini CLI 0.61.0 and Kimi Code CLI 2.1.0, recorded
+without session and directory. Cursor is written from its documentation."""
 NODE = shutil.which("node")
 
 
@@ -57,7 +60,9 @@ class CodingAgent:
         place: dict[str, Any] = {"session_id": self.session, "cwd": str(self.project)}
         if self.client == "cursor":
             place = {"conversation_id": self.session, "workspace_roots": [str(self.project)]}
-        asked = {"event": NATIVE_EVENTS[self.client][event][0], "input": {**place, **fields}, "kill": kill}
+        native = NATIVE_EVENTS[self.client][event][0]
+        sample = SAMPLES.get(self.client, {}).get(native, {})
+        asked = {"event": native, "input": {**sample, **place, **fields}, "kill": kill}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
@@ -72,16 +77,26 @@ class CodingAgent:
         return _text(self.fire(SESSION_START, source=source)["context"])
 
     def prompt(self, text: str = "continue") -> str:
-        return _text(self.fire(PROMPT, prompt=text)["context"])
+        prompt = [{"type": "text", "text": text}] if self.client == "kimi" else text
+        return _text(self.fire(PROMPT, prompt=prompt)["context"])
 
     def tool(self, *, during: Any = None, kill: float | None = None, size: int = 10) -> str:
         """Call a tool; ``during`` is called while it runs. Return what is in the context after it."""
-        self.fire(BEFORE_TOOL, tool_name="Bash", tool_input={"command": "make"})
+        tool: dict[str, Any] = (
+            {} if self.client in SAMPLES else {"tool_name": "Bash", "tool_input": {"command": "make"}}
+        )
+        self.fire(BEFORE_TOOL, **tool)
         if during is not None:
             during()
-        response = {"stdout": "x" * size, "stderr": ""}
-        after = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_response": response}
-        return _text(self.fire(AFTER_TOOL, kill=kill, **after)["context"])
+        return _text(self.fire(AFTER_TOOL, kill=kill, **tool, **self._output("x" * size))["context"])
+
+    def _output(self, text: str) -> dict[str, Any]:
+        """Return the output of a tool, as the client sends it."""
+        if self.client == "kimi":
+            return {"tool_output": text}
+        if self.client == "gemini":
+            return {"tool_response": {"llmContent": text, "returnDisplay": text}}
+        return {"tool_response": text if self.client == "codex" else {"stdout": text, "stderr": ""}}
 
     def stop(self, *, continued: bool = False) -> str | None:
         """Stop; return the reason why it may not."""
