@@ -154,7 +154,9 @@ class SessionIdentity:
             renamed = rename_client(bus, row, str(name), type, pools=pools, session=session, pid=pid)
             if renamed is not None:
                 agent = renamed
-                remember_client(bus, agent.id, session=self.session, process=self.process, hook=agent.epoch)
+                remember_client(
+                    bus, agent.id, session=self.session, process=self.process, hook=agent.epoch, row=row.session
+                )
         self.current, self._registered = agent.identity, False
         return agent
 

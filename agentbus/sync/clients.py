@@ -49,11 +49,13 @@ _PATIENCE = 24 * 3600.0
 
 class Client(msgspec.Struct, frozen=True):
     """The row of a client: its agent, the epoch of the incarnation that belongs to the client's process, and whether
-    the agent was named by the client and not by a hook."""
+    the agent was named by the client and not by a hook. ``session`` is the key of the row of its session, which the
+    client does not tell its MCP server."""
 
     agent: str
     hook: int | None = None
     named: bool = True
+    session: str | None = None
 
 
 def client_session(environment: Mapping[str, str]) -> str | None:
@@ -95,12 +97,21 @@ def remember_client(
     process: str | None,
     hook: int | None = None,
     named: bool = True,
+    row: str | None = None,
 ) -> None:
-    """Map a session and a process of a client to an agent; the rest as in ``Client``."""
+    """Map a session and a process of a client to an agent; the rest as in ``Client``. ``row`` is the key of the row of
+    a session whose name is unknown."""
     value: dict[str, Any] = {"agent": agent}
     if hook is not None:
         value |= {"hook": hook, "named": named}
-    for key in _keys(session, process):
+    keys = _keys(session, process)
+    if session is not None:
+        row = keys[0]
+    elif row is not None:
+        keys.append(row)
+    if row is not None:
+        value["session"] = row
+    for key in keys:
         bus.do(bus.state(SCOPE).set(key, value, ttl=_TTL, type="system_data"))
 
 
@@ -119,7 +130,7 @@ def client_row(bus: BlockingBus, *, session: str | None, process: str | None = N
         found = bus.read(_client, key)
         if found is not None:
             if session is not None and key != _key("session", session):
-                remember_client(bus, found.agent, session=session, process=None, hook=found.hook, named=found.named)
+                remember_client(bus, found.agent, session=session, process=process, hook=found.hook, named=found.named)
             return found
     return None
 

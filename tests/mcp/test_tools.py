@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -16,7 +17,7 @@ from agentbus.mcp.server import MCPServer
 from agentbus.operations.agent_identity import processes_of_host
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas
 from agentbus.sync.bus import Interrupted
-from agentbus.sync.clients import join_client
+from agentbus.sync.clients import client_process, join_client
 from tests.mcp.conftest import Client, with_meta
 from tests.support.clock import FakeClock
 
@@ -242,6 +243,18 @@ def test_a_client_may_name_the_agent_that_its_hooks_have_registered(server: MCPS
     assert other.call("join", name="builder")["agent"] == "codex-1"
     (message,) = other.call("receive")["messages"]
     assert message["payload"] == 2
+
+
+def test_hooks_follow_a_name_though_the_server_does_not_know_the_session(server: MCPServer) -> None:
+    """Codex and Gemini tell it to hooks only. The process is what both know, also after ``/clear``."""
+    process = client_process(os.getpid())
+    with server.buses.borrow() as bus:
+        join_client(bus, "codex-1", session="before", process=process, pid=os.getpid())
+        assert find_client(bus, session="after", process=process) == "codex-1"
+    assert Client(server, SessionIdentity(None, process)).call("join", name="builder")["agent"] == "builder"
+    with server.buses.borrow() as bus:
+        assert find_client(bus, session="after") == "builder"
+        assert join_client(bus, "codex-1", session="after", process=process, pid=os.getpid()).identity == "builder#1"
 
 
 def test_any_text_can_be_a_session(server: MCPServer) -> None:
