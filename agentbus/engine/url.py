@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from agentbus.errors import NoDriver
 
 _SERVERS = ("postgresql:", "postgres:")
-_DRIVER = "asyncpg>=0.32,<0.33"
+DRIVER = "asyncpg>=0.32,<0.33"
 """As in pyproject.toml. Not named as an extra: ``agentbus`` on the package index is another project."""
 
 
@@ -31,4 +31,4 @@ def require_driver() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name != "asyncpg":
             raise
-        raise NoDriver(url="postgresql://…", package="asyncpg", requirement=_DRIVER) from None
+        raise NoDriver(url="postgresql://…", package="asyncpg", requirement=DRIVER) from None

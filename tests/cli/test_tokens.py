@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tomllib
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
+from agentbus.cli.commands.serve import PACKAGES
+from agentbus.engine.url import DRIVER
 from tests.cli.conftest import Shell, until
 
 
@@ -22,6 +25,14 @@ def test_a_token_is_created_listed_and_revoked(shell: Shell) -> None:
     assert shell.refused("token", "create", "admin", code=2)["code"] == "out_of_range"
     shell.say("token", "revoke", token["id"])
     assert shell.refused("token", "revoke", token["id"], code=1)["code"] == "unknown_token"
+
+
+def test_the_fix_for_missing_packages_installs_the_extra() -> None:
+    """Not by the name of this package, which is another one in the index of packages."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert [*PACKAGES] == extras["web"]
+    assert extras["postgres"] == [DRIVER]
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from agentbus.errors import InvalidInput
 if TYPE_CHECKING:
     from agentbus import Bus
 
-_EXTRA = "agentbus[web]"
+PACKAGES = ("starlette>=1.10,<2", "uvicorn>=0.54,<0.55")
+"""The extra web of pyproject.toml."""
 
 
 class NoExtra(InvalidInput):
@@ -21,7 +22,7 @@ class NoExtra(InvalidInput):
 
     code = "no_extra"
     text = "agentbus {command} requires {package}, which is not installed"
-    fix_text = "python -m pip install '{requirement}'"
+    fix_text = "python -m pip install {requirements}"
 
 
 def serve(call: Call) -> int:
@@ -74,7 +75,8 @@ def _server_module() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "agentbus":
             raise
-        raise NoExtra(command="serve", package=error.name, requirement=_EXTRA) from None
+        requirements = " ".join(f"'{package}'" for package in PACKAGES)
+        raise NoExtra(command="serve", package=error.name, requirements=requirements) from None
 
 
 def _operator() -> str:
