@@ -39,7 +39,7 @@ _TTL = 90 * 24 * 3600.0
 """Seconds for which a client is remembered."""
 _MAX_KEY = 200
 _STARTERS = frozenset(
-    {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "timeout", "uv", "uvx", "pipx", "agentbus"}
+    {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "timeout", "agentbus", "uv", "uvx", "pipx"}
 )
 """Programs that a client starts a hook through. A script named agentbus may wrap the command."""
 _MAX_STARTERS = 8

@@ -26,6 +26,8 @@ MESSAGES = [
     "task_assignment", "progress_update", "coordination_request", "coordination_response", "validation_result",
     "error_report", "completion_notification", "approval_request", "approval_decision", "control", "note",
 ]  # fmt: skip
+OF_PEOPLE = ["steer"]
+"""Agents cannot send them."""
 
 
 async def test_every_built_in_type_is_known(bus: Bus) -> None:
@@ -161,9 +163,9 @@ async def test_the_vocabulary_can_be_read(bus: Bus, clock: FakeClock) -> None:
     types = await bus.types()
     assert [(type.kind, type.name) for type in types] == [
         *(("agent", name) for name in sorted([*AGENTS, "deployer"])),
-        *(("message", name) for name in sorted([*MESSAGES, "deploy_request"])),
+        *(("message", name) for name in sorted([*MESSAGES, *OF_PEOPLE, "deploy_request"])),
     ]
-    assert {type.name for type in types if type.builtin} == {*AGENTS, *MESSAGES}
+    assert {type.name for type in types if type.builtin} == {*AGENTS, *MESSAGES, *OF_PEOPLE}
     assert all(type.description and type.schema is None for type in types if type.builtin)
     assert await named(bus, "deploy_request") == TypeRecord(
         "message", "deploy_request", False, "please deploy", {"required": ["url"]}, clock.now().wall

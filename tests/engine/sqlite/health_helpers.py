@@ -9,7 +9,7 @@ NAMES = [
     "lock", "payloads of messages", "payloads of state", "payloads of documents", "payloads of participants",
     "payloads of checkpoints", "payloads of tasks", "payloads of steps", "payloads of approvals",
     "payloads of signals", "processes",
-    "leases", "clock", "expected documents", "dependencies", "room",
+    "leases", "holds", "clock", "expected documents", "dependencies", "room",
 ]  # fmt: skip
 
 
