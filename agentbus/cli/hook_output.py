@@ -17,7 +17,7 @@ from agentbus.cli.clients import NATIVE_EVENTS, STOP
 from agentbus.errors import DamagedPayload
 
 if TYPE_CHECKING:
-    from agentbus.operations.hook_delivery import Shown
+    from agentbus.operations.hooks import Shown
 
 MAX_LINE = 2_000
 """Bytes of one message, with its sender and type."""

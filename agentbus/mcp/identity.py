@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from agentbus.errors import AgentFenced, UnknownAgent
 from agentbus.mcp.errors import NoAgentIdentity, NotJoined
-from agentbus.operations.hook_ledger import SCOPE
-from agentbus.sync.clients import (
-    LIVE,
-    client_process,
+from agentbus.operations.common import LIVE
+from agentbus.sync.identity import (
     client_row,
-    client_session,
     find_client,
     open_session,
     register,
@@ -31,17 +28,6 @@ from agentbus.sync.clients import (
 if TYPE_CHECKING:
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
-
-__all__ = [
-    "SCOPE",
-    "FixedIdentity",
-    "Identity",
-    "SessionIdentity",
-    "client_process",
-    "client_session",
-    "find_client",
-    "remember_client",
-]
 
 
 class Identity(Protocol):

@@ -16,7 +16,8 @@ import msgspec
 from agentbus.errors import AgentBusError
 from agentbus.mcp.dispatcher import Context, Reply, error_content
 from agentbus.mcp.errors import InvalidArguments, ReservedScope, describe
-from agentbus.mcp.identity import SCOPE, Identity
+from agentbus.mcp.identity import Identity
+from agentbus.operations.hook_ledger import SCOPE
 
 if TYPE_CHECKING:
     from agentbus.api.sending import SendOptions

@@ -1,6 +1,6 @@
 """The record of what the hooks of a client have shown to its agent: a ledger, one entry of state per agent.
 
-This part is read with every call of a hook, and imports little; ``hook_delivery`` changes it.
+This part is read with every call of a hook, and imports little; ``operations.hooks`` changes it.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from agentbus.core import process_info
-from agentbus.mcp.identity import SCOPE, FixedIdentity, SessionIdentity, find_client, remember_client
+from agentbus.mcp.identity import FixedIdentity, SessionIdentity
 from agentbus.mcp.protocol import Request
 from agentbus.mcp.server import MCPServer
 from agentbus.operations.agent_identity import processes_of_host
+from agentbus.operations.hook_ledger import SCOPE
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas
 from agentbus.sync.bus import Interrupted
-from agentbus.sync.clients import client_process, join_client
+from agentbus.sync.identity import client_process, find_client, join_client, remember_client
 from tests.mcp.conftest import Client, with_meta
 from tests.support.clock import FakeClock
 

@@ -33,8 +33,8 @@ from agentbus.core.validation import Priority
 from agentbus.errors import AgentBusError, AgentFenced, UnknownAgent, VersionConflict
 
 if TYPE_CHECKING:
-    from agentbus.operations.hook_delivery import Shown, Taken
     from agentbus.operations.hook_ledger import HookRequest, Process
+    from agentbus.operations.hooks import Shown, Taken
     from agentbus.operations.protocol import UnitRequest
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
@@ -170,7 +170,7 @@ class Hook:
     @property
     def pid(self) -> int | None:
         """The process of the client."""
-        from agentbus.sync.clients import client_pid
+        from agentbus.sync.identity import client_pid
 
         given: int | None = self.call.arguments.client_pid
         return client_pid() if given is None else given or None
@@ -182,11 +182,11 @@ class Hook:
                 return self.call.me
             except UnknownAgent:
                 return self.join() if self.joins else None
-        from agentbus.sync.clients import find_client
+        from agentbus.sync.identity import find_client
 
         found = find_client(self.bus, session=self.given.session)
         if found is None and self.client not in _SHARED_PROCESS:
-            from agentbus.sync.clients import client_process
+            from agentbus.sync.identity import client_process
 
             found = find_client(self.bus, session=self.given.session, process=client_process(self.pid))
         if found is None:
@@ -195,7 +195,7 @@ class Hook:
 
     def join(self) -> BlockingAgent | None:
         """Register the agent of the client, or its next incarnation."""
-        from agentbus.sync.clients import client_process, join_client
+        from agentbus.sync.identity import client_process, join_client
 
         pid = self.pid
         if self.fixed is not None:
@@ -240,7 +240,7 @@ def _handle(hook: Hook) -> None:
 def _end(hook: Hook, agent: BlockingAgent) -> None:
     """Fail an agent that a hook has registered: its leases return, and its mailbox still accepts messages. After
     ``/clear`` it continues in the next session."""
-    from agentbus.sync.clients import client_row
+    from agentbus.sync.identity import client_row
 
     row = client_row(hook.bus, session=hook.given.session)
     if hook.given.reason == "clear":
@@ -288,7 +288,7 @@ def _deliver(hook: Hook, agent: BlockingAgent) -> None:
 
 
 def _take(hook: Hook, request: HookRequest, pending: Sequence[Process]) -> Taken:
-    from agentbus.operations.hook_delivery import take
+    from agentbus.operations.hooks import take
 
     gone = tuple(process for process in pending if process_info.is_gone(*process, None))
     request = msgspec.structs.replace(request, process=_this_process(), gone=gone)
@@ -331,8 +331,8 @@ def _show(hook: Hook, agent: BlockingAgent, taken: Taken | None, introduced: boo
 def _confirmation(hook: Hook, agent: BlockingAgent, messages: Sequence[Shown]) -> UnitRequest:
     """Return the request that records that messages are in the context."""
     from agentbus.api.deliveries import seen_request
-    from agentbus.operations.hook_delivery import ConfirmRequest, confirm
     from agentbus.operations.hook_ledger import CHANNEL
+    from agentbus.operations.hooks import ConfirmRequest, confirm
     from agentbus.operations.protocol import Part, UnitRequest
     from agentbus.operations.receipts import mark_seen
 

@@ -12,10 +12,11 @@ from agentbus.errors import AgentBusError
 
 
 def serve(call: Call) -> int:
-    from agentbus.mcp.identity import FixedIdentity, SessionIdentity, client_process, client_session
+    from agentbus.mcp.identity import FixedIdentity, SessionIdentity
     from agentbus.mcp.server import MCPServer
     from agentbus.mcp.stdio import StdioServer
     from agentbus.mcp.tools import TOOLS
+    from agentbus.sync.identity import client_process, client_session
 
     given = call.arguments
     names = TOOLS if given.tools is None else given.tools.split(",")

@@ -178,7 +178,7 @@ def receive(call: Call) -> Result | int:
         result = _received(messages)
         call.emit(result)
     if messages:
-        from agentbus.mcp.identity import client_session
+        from agentbus.sync.identity import client_session
 
         # A receipt that is not written makes a message seem unseen, and nothing else.
         with suppress(AgentBusError):

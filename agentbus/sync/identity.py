@@ -16,6 +16,7 @@ from agentbus.core import process_info
 from agentbus.core.validation import check_key
 from agentbus.errors import AgentBusError, AgentExists, InvalidName
 from agentbus.operations.agent_identity import current_registration
+from agentbus.operations.common import LIVE, SESSION_ENDED
 from agentbus.operations.hook_ledger import SCOPE
 from agentbus.operations.protocol import Op, Query
 
@@ -33,8 +34,6 @@ SESSION_VARIABLES = (
     "COPILOT_AGENT_SESSION_ID",
 )
 """Variables in which clients pass their session to the processes that they start. The first one set counts."""
-LIVE = frozenset({"running", "suspect"})
-"""The statuses of an incarnation that has not ended."""
 _TTL = 90 * 24 * 3600.0
 """Seconds for which a client is remembered."""
 _MAX_KEY = 200
@@ -246,4 +245,4 @@ def open_session(bus: BlockingBus, session: str | None) -> str | None:
         record = bus.do(bus.sessions.get(session))
     except AgentBusError:
         return None
-    return session if record is not None and record.status in {"active", "paused", "interrupted"} else None
+    return session if record is not None and record.status not in SESSION_ENDED else None
