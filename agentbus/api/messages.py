@@ -64,7 +64,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 _PURGE_STEP = 5000
 _RECHECK = 5.0
-"""Seconds after which a wait for a receipt looks whether the message was acknowledged without one."""
+"""Seconds after which a wait for a receipt checks whether the message was acknowledged without one."""
 STEER_TIMEOUT = 60.0
 """Seconds that steering waits for a receipt by default."""
 

@@ -55,7 +55,7 @@ def _stopping(client: str, text: str) -> dict[str, Any]:
 
 
 def introduction(agent: str, option: str) -> str:
-    """Return what an agent is told when its session starts."""
+    """Return what an agent reads when its session starts."""
     return (
         f"[agentbus] You are the agent {agent} on a bus that you share with other agents. Their messages appear here as"
         f" you work. See who is there: agentbus agents list. Send a message: agentbus send AGENT note"

@@ -47,7 +47,7 @@ class Identity(Protocol):
 
 
 class FixedIdentity:
-    """A client that is told which agent it is. ``None``: it is none, and acts as an ``operator`` or may only look."""
+    """A client whose agent is given. ``None``: it is none, and acts as an ``operator`` or may only read."""
 
     def __init__(self, agent: str | None, *, pid: int | None = None, operator: str | None = None) -> None:
         self.operator = operator

@@ -47,7 +47,7 @@ class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
     stops: int = 0
     """The number of times in a row that the agent was kept from stopping."""
     halted: bool = False
-    """True once a person has told it to stop: messages do not keep it from that, until a person writes again."""
+    """True once a person has directed it to stop: messages do not keep it from that, until a person writes again."""
 
 
 class HookRequest(msgspec.Struct, frozen=True):
@@ -89,22 +89,22 @@ class HookRequest(msgspec.Struct, frozen=True):
         return "tool" if self.max_stops is not None and shows and self.wakes is not None else self.wakes
 
 
-class Found(msgspec.Struct, frozen=True):
-    """The result of a look at mailboxes and ledger. ``pending`` are the hooks that have not confirmed; ``declare``: how
-    messages reach the agent has changed."""
+class Work(msgspec.Struct, frozen=True):
+    """The work of a call besides recording its time. ``needed``: there may be something to show, or the ledger changes;
+    ``declare``: how messages reach the agent has changed; ``pending`` are the hooks that have not confirmed."""
 
     needed: bool
     declare: bool = False
     pending: tuple[Process, ...] = ()
 
 
-def look(request: HookRequest, now: Now) -> Op[Found]:
-    """Find out what a call has to do besides recording its time. Most calls of hooks find nothing."""
+def find_work(request: HookRequest, now: Now) -> Op[Work]:
+    """Return what a call has to do besides recording its time. Most calls of hooks have nothing to do."""
     ledger, _ = yield from read_ledger(request.actor.agent, now)
     rows = yield Query("reach_declared", (request.actor.agent, CHANNEL))
     declare = list(rows) != ([] if request.wakes is None else [(request.actor.epoch, request.wakes)])
     pending = tuple({one.process for one in ledger.pending})
-    return Found((yield from _is_needed(request, ledger, now)), declare, pending)
+    return Work((yield from _is_needed(request, ledger, now)), declare, pending)
 
 
 def _is_needed(request: HookRequest, ledger: Ledger, now: Now) -> Op[bool]:

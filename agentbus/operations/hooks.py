@@ -73,7 +73,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class ConfirmRequest(msgspec.Struct, frozen=True):
-    """Messages that a hook has shown. ``halted``: a person has told the agent to stop by one of them."""
+    """Messages that a hook has shown. ``halted``: a person directs the agent to stop by one of them."""
 
     row_estimate: ClassVar[int] = 1
     agent: str
@@ -92,7 +92,7 @@ def take(request: HookRequest, now: Now) -> Op[Outcome[Taken]]:
     messages = [Held(*row) for row in (yield Query("message_held_by", ([agent],)))]
     held = {(one.id, one.lease) for one in messages}
     if request.max_stops is not None and ledger.halted:
-        # It does what a person has told it.
+        # It does what a person has directed.
         steered = {(one.id, one.lease) for one in messages if one.type == STEER} & set(ledger.shown)
         yield from run_one(ack, AckRequest(request.actor, tuple(sorted(steered))), now)
         held -= steered

@@ -43,7 +43,7 @@ FINISHED = ("acked", "dead", "expired")
 _NAMED = 100
 """Messages that one event names."""
 _ARRIVALS = 10_000
-"""Waiting messages of a mailbox that a watcher looks at."""
+"""Waiting messages of a mailbox that a watcher reads."""
 _FEW = 32
 """Up to this limit, mailboxes share one query."""
 

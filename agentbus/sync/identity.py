@@ -49,7 +49,7 @@ _PATIENCE = 24 * 3600.0
 class Client(msgspec.Struct, frozen=True):
     """The row of a client: its agent, the epoch of the incarnation that belongs to the client's process, and whether
     the agent was named by the client and not by a hook. ``session`` is the key of the row of its session, which the
-    client does not tell its MCP server."""
+    client does not pass to its MCP server."""
 
     agent: str
     hook: int | None = None

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
 
-_MAX_TOLD = 100_000
-"""Arrivals that are remembered, so that a message that is released is not told again."""
+_MAX_REPORTED = 100_000
+"""Arrivals that are remembered, so that a message that is released is not reported again."""
 
 
 @contextmanager
@@ -86,16 +86,16 @@ def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> It
     agent = bus.agent(identity)
     agent.heartbeat()
     waiter = agent._listening.listen(agent._mailboxes.channels)
-    told: set[int] = set()
+    reported: set[int] = set()
     try:
         while not is_over():
             waiting = bus.read(arrived_ids, agent._mailboxes.all)
-            for row in bus.read(rows_of, [id for id in waiting if id not in told]):
-                told.add(row.id)
+            for row in bus.read(rows_of, [id for id in waiting if id not in reported]):
+                reported.add(row.id)
                 with suppress(DamagedPayload, msgspec.DecodeError):
                     yield delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False)
-            if len(told) > _MAX_TOLD:
-                told.intersection_update(waiting)
+            if len(reported) > _MAX_REPORTED:
+                reported.intersection_update(waiting)
             next_wall, _ = bus.read(horizon, agent._mailboxes.all)
             due = None if next_wall is None else max(0.001, (next_wall - bus.store.clock.now().wall) / 1000)
             with suppress(AgentFenced):

@@ -96,7 +96,7 @@ def _arrival(message: Delivery) -> dict[str, Any]:
 
 
 def _reader_is_gone() -> Callable[[], bool]:
-    """Return a function that tells whether the reader of standard output has closed it."""
+    """Return a function that checks whether the reader of standard output has closed it."""
     import select
 
     poll = select.poll()

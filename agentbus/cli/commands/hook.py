@@ -253,7 +253,7 @@ def _end(hook: Hook, agent: BlockingAgent) -> None:
 
 def _deliver(hook: Hook, agent: BlockingAgent) -> None:
     """Record the call, and show the messages that this event shows."""
-    from agentbus.operations.hook_ledger import CHANNEL, HookRequest, look
+    from agentbus.operations.hook_ledger import CHANNEL, HookRequest, find_work
 
     given, event, options = hook.given, hook.event, hook.call.arguments
     minimum = {AFTER_TOOL: options.urgent, STOP: options.stop_priority}.get(event, 0)
@@ -273,12 +273,12 @@ def _deliver(hook: Hook, agent: BlockingAgent) -> None:
         or (event == SESSION_START and given.source != "compact"),
         wakes="tool" if AFTER_TOOL in _CARRIERS[hook.client] and event != STOP else "turn",
     )
-    found = hook.bus.read(look, request)
+    work = hook.bus.read(find_work, request)
     taken = None
-    if found.needed:
-        taken = _take(hook, request, found.pending)
+    if work.needed:
+        taken = _take(hook, request, work.pending)
         agent._has_called = True
-    elif found.declare:
+    elif work.declare:
         agent.declare_reach("turn" if request.wakes == "turn" else "tool", channel=CHANNEL)
     elif not agent._has_called:
         agent.heartbeat()

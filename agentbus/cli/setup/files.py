@@ -102,7 +102,7 @@ def backups(found: Snapshot) -> list[str]:
 
 
 def back_up(found: Snapshot) -> str:
-    """Copy a file beside it, and return the name of the copy. An earlier copy is never overwritten."""
+    """Copy a file in its directory, and return the name of the copy. An earlier copy is never overwritten."""
     earlier = backups(found)
     if earlier and read(earlier[-1]).text == found.text:
         return earlier[-1]

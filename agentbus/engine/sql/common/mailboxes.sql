@@ -53,8 +53,8 @@ FROM deep JOIN mailboxes ON mailboxes.id = deep.mailbox
 ORDER BY deep.number DESC, mailboxes.id;
 
 -- name: queue_list
--- The mailboxes of agents and pools after a cursor, or of one kind, with the numbers of their waiting, scheduled, leased and dead messages, the
--- creation time of the oldest that waits, and the number of live members.
+-- The mailboxes of agents and pools after a cursor, or of one kind, with the numbers of their waiting, scheduled, leased and
+-- dead messages, the creation time of the oldest that waits, and the number of live members.
 SELECT mailboxes.id, mailboxes.kind, mailboxes.name, mailboxes.owner,
     (SELECT count(*) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'queued'),
     (SELECT count(*) FROM messages WHERE messages.mailbox = mailboxes.id AND messages.status = 'scheduled'),
