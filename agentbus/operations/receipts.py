@@ -30,8 +30,7 @@ from agentbus.operations.protocol import (
     operation,
     single_operation,
 )
-from agentbus.operations.receive import FINISHED, rows_of
-from agentbus.operations.rows import MessageRow
+from agentbus.operations.receive import FINISHED
 from agentbus.operations.send import Reach, Receipt, SendRequest, send
 from agentbus.records import SeenRecord, SeenReport
 
@@ -197,25 +196,3 @@ def seen_report(message_ids: Sequence[str], now: Now) -> Op[SeenReport]:
         acked_copies=sum(status == "acked" for status, _ in states),
         receipts=receipts,
     )
-
-
-class ContextQuery(msgspec.Struct, frozen=True):
-    """Messages that wait in mailboxes, of at least a priority, for a context."""
-
-    mailboxes: tuple[int, ...]
-    agent: str
-    epoch: int
-    client: str
-    priority: int
-    limit: int
-
-
-def unseen_rows(wanted: ContextQuery, now: Now) -> Op[list[MessageRow]]:
-    """Return the messages that a claim would get of these mailboxes and that were not seen in a context, most urgent
-    first, without maintaining the mailboxes."""
-    context = (wanted.agent, wanted.epoch, wanted.client)
-    found: list[tuple[int, int]] = []
-    for mailbox in wanted.mailboxes:
-        rows = yield Query("receipt_unseen", (mailbox, wanted.priority, *context, wanted.limit))
-        found += [(-priority, id) for priority, id in rows]
-    return (yield from rows_of([id for _, id in sorted(found)[: wanted.limit]], now))

@@ -127,15 +127,6 @@ class BlockingAgent:
 
         return peek(self, check_range(most, "most", 1, MAX_BATCH))
 
-    def peek_unseen(self, most: int = 1, *, client: str | None = None, priority: int = 0) -> list[Delivery]:
-        """Return messages that ``receive`` would return now and that were not seen in this context: this incarnation,
-        and the session ``client`` of its client. Only those of at least this ``priority``, most urgent first."""
-        from agentbus.sync.receiving import peek_unseen
-
-        return peek_unseen(
-            self, check_range(most, "most", 1, MAX_BATCH), client, check_range(priority, "priority", 0, 9)
-        )
-
     def seen(self, *messages: str, channel: str, client: str | None = None) -> None:
         """Record that messages (``m-7``, or ``m-7#2`` with its lease) were delivered into the context of this agent, by
         what (``hook``, ``mcp`` …), and into which session of its client. The first time in a context counts. Call it

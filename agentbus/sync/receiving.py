@@ -67,16 +67,6 @@ def peek(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
     return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
 
 
-def peek_unseen(agent: BlockingAgent, max_messages: int, client: str | None, priority: int) -> list[Delivery]:
-    """Return messages that wait and that were not seen in a context, most urgent first."""
-    from agentbus.operations.receipts import ContextQuery, unseen_rows
-
-    agent.heartbeat()
-    wanted = ContextQuery(agent._mailboxes.all, agent.id, agent.epoch, client or "", priority, max_messages)
-    rows = agent.bus.read(unseen_rows, wanted)
-    return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
-
-
 def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> Iterator[Delivery]:
     """Yield the messages that wait for an agent, then each that arrives, once; claim none. Meanwhile messages wake this
     agent at once, and its heartbeat is sent. End when ``is_over``, which is asked every few seconds.

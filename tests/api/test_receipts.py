@@ -9,7 +9,6 @@ import pytest
 
 from agentbus import Bus
 from agentbus.errors import AgentFenced, InvalidName, NotRecipient, OutOfRange, UnknownMessage
-from agentbus.sync.bus import open_bus
 from tests.api.helpers import running, soon, stored, take, worker
 from tests.api.retention_helpers import DAY, applied, lines
 from tests.conftest import Engine
@@ -160,21 +159,3 @@ async def test_a_purge_leaves_no_receipt_of_a_message_that_is_gone(engine: Engin
             await bus.messages.purge()
         assert (await bus.stats()).messages == {}
     assert await engine.tamper("INSERT INTO meta (key, value) SELECT '', '' FROM receipts"), "no receipt is left"
-
-
-async def test_a_visitor_without_a_loop_looks_at_what_is_new_to_its_context(engine: Engine, clock: FakeClock) -> None:
-    def visit() -> None:
-        with open_bus(engine.url, clock=clock, create=True) as bus:
-            a = bus.register("a", type="worker")
-            for number, priority in enumerate((5, 9, 7)):
-                a.send("a", "note", number, message_id=f"x{number}", priority=priority)
-            assert [one.message_id for one in a.peek_unseen(10, client="s")] == ["x1", "x2", "x0"]
-            assert [one.message_id for one in a.peek_unseen(1, client="s", priority=7)] == ["x1"]
-            a.seen("x1", channel="hook", client="s")
-            assert [one.message_id for one in a.peek_unseen(10, client="s", priority=6)] == ["x2"]
-            assert len(a.peek_unseen(10, client="another")) == 3
-            a.seen("x0#1", "x2", channel="hook", client="s")
-            assert a.peek_unseen(10, client="s") == []
-            assert [one.message_id for one in a.receive_many(10)] == ["x1", "x2", "x0"]
-
-    await asyncio.to_thread(visit)

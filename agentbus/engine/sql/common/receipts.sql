@@ -41,17 +41,6 @@ WHERE messages.id IN (
     UNION SELECT id FROM messages WHERE message_id /* in: $2 */
 );
 
--- name: receipt_unseen
--- The most urgent queued messages of a mailbox, of at least a priority, that were not seen in a context.
-SELECT priority, id FROM messages
-WHERE mailbox = $1 AND status = 'queued' AND priority >= $2
-    AND NOT EXISTS (
-        SELECT 1 FROM receipts
-        WHERE receipts.message = messages.id AND receipts.agent = $3 AND receipts.epoch = $4 AND receipts.client = $5
-    )
-ORDER BY priority DESC, id
-LIMIT $6;
-
 -- name: receipt_delete
 -- Delete the receipts of messages that are deleted.
 DELETE FROM receipts WHERE message /* in: $1 */;
