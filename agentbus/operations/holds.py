@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from agentbus.records import HoldRecord, Page
 
 _STEP = 1000
-"""Messages that one transaction releases or discards."""
+"""Messages that one transaction releases or discards, and rows that it deletes."""
 _FORGET_AFTER = 7 * 24 * 3600 * 1000
 """Milliseconds without a message after which a thread is forgotten."""
 
@@ -85,7 +85,12 @@ class _Thread(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> list[str]:
-        return sorted({name for name in self.agents.split(",") if name})
+        return _members(self.agents)
+
+
+def _members(agents: str) -> list[str]:
+    """Return the agents of a thread, whose names are stored each after a comma."""
+    return sorted({name for name in agents.split(",") if name})
 
 
 class _Additions(msgspec.Struct):
@@ -174,8 +179,7 @@ def list_holds(wanted: HoldsQuery, now: Now) -> Op[Page[HoldRecord]]:
 
     def made(row: Row) -> HoldRecord:
         thread, held, first, last, since, sent, agents = row
-        names = sorted({name for name in agents.split(",") if name})
-        return HoldRecord(thread, held, sent, names, f"m-{first}", f"m-{last}", since)
+        return HoldRecord(thread, held, sent, _members(agents), f"m-{first}", f"m-{last}", since)
 
     return page(rows, wanted.limit, made, lambda one: one.thread)
 
@@ -189,12 +193,9 @@ def count_holds(_: None, now: Now) -> Op[tuple[int, int]]:
 @single_operation(durable=True)
 def release_holds(request: ReleaseHoldsRequest, now: Now) -> Op[Outcome[HoldsStep]]:
     """Queue the held messages of a thread, which then has its whole bound again."""
-    error = yield from _not_an_operator(request.by)
-    if error is not None:
-        return error
-    rows = yield Query("hold_messages", (request.thread, _STEP))
-    if not rows and request.first:
-        return NothingHeld(thread=request.thread)
+    rows = yield from _held(request)
+    if isinstance(rows, AgentBusError):
+        return rows
     yield Query("thread_reset", ([request.thread],))
     wakes: list[str] = []
     releases: list[Row] = []
@@ -218,12 +219,9 @@ def discard_holds(request: DiscardHoldsRequest, now: Now) -> Op[Outcome[HoldsSte
     # Imported only here: it counts with this module.
     from agentbus.operations.send import post
 
-    error = yield from _not_an_operator(request.by)
-    if error is not None:
-        return error
-    rows = yield Query("hold_messages", (request.thread, _STEP))
-    if not rows and request.first:
-        return NothingHeld(thread=request.thread)
+    rows = yield from _held(request)
+    if isinstance(rows, AgentBusError):
+        return rows
     reason = f"discarded by {request.by}" + (f": {request.reason}" if request.reason else "")
     reports: list[Draft] = []
     for id, _, _, message_id, _, correlation, reply_to, session, expires in rows:
@@ -249,11 +247,16 @@ def discard_holds(request: DiscardHoldsRequest, now: Now) -> Op[Outcome[HoldsSte
     return HoldsStep(len(rows), len(rows) == _STEP)
 
 
-def _not_an_operator(by: str) -> Op[AgentBusError | None]:
+def _held(request: ReleaseHoldsRequest) -> Op[Outcome[Rows]]:
+    """Return held messages of a thread, oldest first, for a person who decides about them."""
     # Imported only here: those who send need no tasks.
     from agentbus.operations.task_approvals import operator_or_error
 
-    return (yield from operator_or_error(by))
+    error = yield from operator_or_error(request.by)
+    if error is not None:
+        return error
+    rows = yield Query("hold_messages", (request.thread, _STEP))
+    return NothingHeld(thread=request.thread) if not rows and request.first else rows
 
 
 def _end(rows: Rows, change: str) -> Op[None]:
@@ -264,11 +267,12 @@ def _end(rows: Rows, change: str) -> Op[None]:
 
 
 @single_operation(durable=False)
-def clean_holds(_: None, now: Now) -> Op[Outcome[None]]:
-    """Delete the holds of messages that are finished, and forget threads without a message for a week."""
-    yield Query("hold_clean")
-    yield Query("thread_forget", (now.wall - _FORGET_AFTER,))
-    return None
+def clean_holds(_: None, now: Now) -> Op[Outcome[bool]]:
+    """Delete holds of messages that are finished, and forget threads without a message for a week: a bounded number.
+    Return True if there may be more."""
+    holds = yield Query("hold_clean", (_STEP,))
+    threads = yield Query("thread_forget", (now.wall - _FORGET_AFTER, _STEP))
+    return len(holds) == _STEP or len(threads) == _STEP
 
 
 def held_reply(wanted: tuple[int, str], now: Now) -> Op[bool]:

@@ -142,7 +142,9 @@ async def _apply(
         for find in TIERS:
             await run.tier(find)
         if not dry_run:
-            await engine.write(clean_holds, None)
+            while await engine.write(clean_holds, None):
+                # In bounded transactions, like the rest.
+                pass
     finally:
         await run_to_completion(run.archive.close)
     report = run.report()

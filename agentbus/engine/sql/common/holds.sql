@@ -24,8 +24,13 @@ WHERE EXISTS (SELECT 1 FROM agents WHERE id /* in: $1 */ AND updated > $2 AND up
     );
 
 -- name: thread_forget
--- Forget threads without a message since $1, unless messages of theirs are held.
-DELETE FROM threads WHERE updated <= $1 AND NOT EXISTS (SELECT 1 FROM holds WHERE holds.thread = threads.thread);
+-- Forget up to $2 threads without a message since $1, unless messages of theirs are held.
+DELETE FROM threads WHERE updated <= $1 AND thread IN (
+    SELECT old.thread FROM threads AS old
+    WHERE old.updated <= $1 AND NOT EXISTS (SELECT 1 FROM holds WHERE holds.thread = old.thread)
+    LIMIT $2
+)
+RETURNING thread;
 
 -- name: hold_insert
 -- Note that a message is held.
@@ -76,12 +81,16 @@ UPDATE messages SET status = 'expired', finished = $1, error = $2 WHERE id = $3;
 DELETE FROM holds WHERE message /* in: $1 */;
 
 -- name: hold_clean
--- Delete the holds of messages that expired, became dead letters or were deleted.
-DELETE FROM holds
-WHERE NOT EXISTS (
-    SELECT 1 FROM messages
-    WHERE messages.id = holds.message AND messages.status = 'scheduled' AND messages.due IS NULL
-);
+-- Delete up to $1 holds of messages that expired, became dead letters or were deleted.
+DELETE FROM holds WHERE message IN (
+    SELECT old.message FROM holds AS old
+    WHERE NOT EXISTS (
+        SELECT 1 FROM messages
+        WHERE messages.id = old.message AND messages.status = 'scheduled' AND messages.due IS NULL
+    )
+    LIMIT $1
+)
+RETURNING message;
 
 -- name: hold_reply
 -- Whether the reply to a request is held, or was held until it expired.
