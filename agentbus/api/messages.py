@@ -14,6 +14,8 @@ from agentbus.core.validation import (
     MAX_PAGE,
     MESSAGE_STATUSES,
     PAGE_SIZE,
+    STEER_TIMEOUT,
+    Priority,
     check_choice,
     check_name,
     check_options,
@@ -65,8 +67,6 @@ T = TypeVar("T")
 _PURGE_STEP = 5000
 _RECHECK = 5.0
 """Seconds after which a wait for a receipt checks whether the message was acknowledged without one."""
-STEER_TIMEOUT = 60.0
-"""Seconds that steering waits for a receipt by default."""
 
 Finished = Literal["acked", "dead", "expired"]
 
@@ -180,7 +180,7 @@ class Messages:
             payload["text"] = f"{text}\n\nStop after your current step."
         to = Address("agent", check_agent(agent))
         check_seconds(timeout, "timeout", zero=True)
-        draft = draft_from(operator, to, STEER, payload, {"priority": 9})
+        draft = draft_from(operator, to, STEER, payload, {"priority": Priority.URGENT})
         reached = await self.reach(to)
         try:
             (receipt,) = await self._engine.write(steer, SendRequest(operator._actor, (draft,)))

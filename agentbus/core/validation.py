@@ -34,6 +34,8 @@ PAGE_SIZE = 100
 MAX_ATTEMPTS = 5
 THREAD_BOUND = 100
 """Messages of agents in one thread without progress or a person, after which further ones are held."""
+STEER_TIMEOUT = 60.0
+"""Seconds that steering an agent waits for the receipt."""
 MAX_LOSSES = 5
 """Workers that a task may lose in a row before it fails."""
 MAX_PAYLOAD = 1024 * 1024

@@ -67,6 +67,19 @@ class Receipt(msgspec.Struct, frozen=True):
     held: bool = False
     hold_reason: str | None = None
 
+    def copy_ids(self) -> list[str]:
+        """Return the names of all copies: the message_id of the sender, which they share, or one for each.
+
+        >>> Receipt(7, "m-7", 2).copy_ids(), Receipt(7, "x", 2).copy_ids(), Receipt(None, None, 0).copy_ids()
+        (['m-7', 'm-8'], ['x'], [])
+        """
+        if self.id is None or self.message_id is None:
+            return []
+        if self.message_id != f"m-{self.id}":
+            return [self.message_id]
+        # The copies of a message have consecutive ids.
+        return [f"m-{self.id + copy}" for copy in range(self.delivered)]
+
 
 STEER = "steer"
 """The type of the messages by which a person directs a running agent. Agents cannot send it."""

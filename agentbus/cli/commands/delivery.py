@@ -13,12 +13,11 @@ from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import NOTHING, NoIdentity
 from agentbus.cli.operators import require_operator
 from agentbus.cli.output import Done, Result, Rows, escape_control_chars
-from agentbus.core.validation import check_range
+from agentbus.core.validation import STEER_TIMEOUT, check_range
 
 if TYPE_CHECKING:
     from agentbus.operations.rows import Delivery
 
-STEER_TIMEOUT = 60
 _EXCERPT = 200
 """Characters of a payload that a line shows."""
 
@@ -46,7 +45,7 @@ def _steer(parser: ArgumentParser) -> None:
     add("--stop-after", action="store_true", help="ask the agent to stop after its current step, and let it")
     add(
         "--wait", type=seconds, default=STEER_TIMEOUT, metavar="S",
-        help=f"seconds to wait until the agent has seen it (default {STEER_TIMEOUT})",
+        help=f"seconds to wait until the agent has seen it (default {STEER_TIMEOUT:g})",
     )  # fmt: skip
     by_option(parser)
 

@@ -45,16 +45,13 @@ REACHED = {
 
 
 def _seen(call: Call, to: str, receipt: Any) -> Result:
-    """Wait until a message was seen. Copies of a published one that has no id of its sender have names of their own."""
-    names = [receipt.message_id]
-    if receipt.delivered > 1 and call.arguments.id is None:
-        names = [f"m-{receipt.id + number}" for number in range(receipt.delivered)]
+    """Wait until all copies of a message were seen."""
     sent = f"sent {receipt.message_id} to {to}"
     if not receipt.delivered:
         data = {**_sent(receipt), "reach": "when_started", "seen": False, "receipts": []}
         return Done(data, f"sent to {to}, which has no subscriber", receipt.message_id or "-", code=NOTHING)
     with ending_cleanly():
-        report = call.bus.do(call.bus.messages.wait_seen(*names, timeout=call.arguments.wait_seen))
+        report = call.bus.do(call.bus.messages.wait_seen(*receipt.copy_ids(), timeout=call.arguments.wait_seen))
     found = call.bus.read(reach, parse_address(to))
     data = {
         **_sent(receipt), "reach": found.reach, "seen": report.seen, "seen_copies": report.seen_copies,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentbus.api import messages as api
-from agentbus.api.messages import STEER_TIMEOUT
-from agentbus.core.validation import PAGE_SIZE
+from agentbus.core.validation import PAGE_SIZE, STEER_TIMEOUT
 from agentbus.sync.client.base import Wrapper
 
 if TYPE_CHECKING:
