@@ -29,7 +29,7 @@ from agentbus.api.heartbeat import Heartbeat, Renewer
 from agentbus.api.holds import Holds
 from agentbus.api.live import live, parse_cursor
 from agentbus.api.maintenance.archive import Limits
-from agentbus.api.maintenance.doctor import run_checks
+from agentbus.api.maintenance.doctor import check_closed, run_checks
 from agentbus.api.maintenance.export import export
 from agentbus.api.maintenance.importer import importer
 from agentbus.api.maintenance.retention import Retention, apply_when_due
@@ -48,7 +48,7 @@ from agentbus.api.visitor import Visitor
 from agentbus.api.watchdog import MAX_BLOCKED
 from agentbus.core.addresses import Address
 from agentbus.core.cancellation import Threads, check_callback, complete, finish_shielded, fire_and_forget
-from agentbus.core.clock import Clock, SystemClock
+from agentbus.core.clock import Clock
 from agentbus.core.files import check_path
 from agentbus.core.threads import running_loop
 from agentbus.core.validation import (
@@ -77,7 +77,7 @@ from agentbus.core.validation import (
 )
 from agentbus.engine.interface import Engine, Progress
 from agentbus.engine.processes import evict_dead_processes
-from agentbus.engine.url import require_driver, server_url
+from agentbus.engine.url import choose_engine
 from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange, UnknownAgent
 from agentbus.operations.agent_identity import Registration, current_registration
 from agentbus.operations.agents import EndRequest, RegisterRequest, declare, finish
@@ -742,7 +742,7 @@ def connect(
     check_seconds(beat_every, "beat_every")
     check_number(max_blocked, "max_blocked", 0, 1_000_000)
     return Bus(
-        _engine(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout),
+        choose_engine(url, create=create, durability=durability, clock=clock, lock_timeout=lock_timeout),
         max_payload=max_payload,
         max_snapshot=max_snapshot,
         beat_every=beat_every,
@@ -766,34 +766,4 @@ async def doctor(
     ...         print(check.status, check.name, check.text, check.fix or "")
     """
     running_loop()
-    limits = capacity_limits(outgrown)
-    server = server_url(url)
-    if server is not None:
-        with require_driver():
-            from agentbus.engine.postgres.health import OfflinePostgres
-            from agentbus.engine.postgres.server import parse
-        async with OfflinePostgres(parse(server), clock) as store:
-            return await run_checks(store, limits)
-    from agentbus.engine.sqlite import paths
-    from agentbus.engine.sqlite.health import OfflineStore
-
-    return await run_checks(OfflineStore(paths.find(url), clock or SystemClock()), limits)
-
-
-def _engine(
-    url: str | os.PathLike[str] | None, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
-) -> Engine:
-    """Return the engine for a URL, which is imported here."""
-    server = server_url(url)
-    if server is not None:
-        with require_driver():
-            from agentbus.engine.postgres.engine import PostgresEngine
-            from agentbus.engine.postgres.server import parse
-        return PostgresEngine(
-            parse(server), create=create, durability=durability, clock=clock, lock_timeout=lock_timeout
-        )
-    from agentbus.engine.sqlite import paths
-    from agentbus.engine.sqlite.engine import SQLiteEngine
-
-    location = paths.find_bus(url, create=create)
-    return SQLiteEngine(location, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)
+    return await check_closed(url, clock, capacity_limits(outgrown))

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from agentbus.errors import NoDriver
+
+if TYPE_CHECKING:
+    from agentbus.core.clock import Clock
+    from agentbus.engine.interface import Engine
 
 _SERVERS = ("postgresql:", "postgres:")
 DRIVER = "asyncpg>=0.32,<0.33"
@@ -32,3 +37,23 @@ def require_driver() -> Iterator[None]:
         if error.name != "asyncpg":
             raise
         raise NoDriver(url="postgresql://…", package="asyncpg", requirement=DRIVER) from None
+
+
+def choose_engine(
+    url: str | os.PathLike[str] | None, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
+) -> Engine:
+    """Return the engine for a URL, which is imported here."""
+    server = server_url(url)
+    if server is not None:
+        with require_driver():
+            from agentbus.engine.postgres.engine import PostgresEngine
+            from agentbus.engine.postgres.server import parse
+        return PostgresEngine(
+            parse(server), create=create, durability=durability, clock=clock, lock_timeout=lock_timeout
+        )
+    from agentbus.core.clock import SystemClock
+    from agentbus.engine.sqlite import paths
+    from agentbus.engine.sqlite.engine import SQLiteEngine
+
+    location = paths.find_bus(url, create=create)
+    return SQLiteEngine(location, durability=durability, clock=clock or SystemClock(), lock_timeout=lock_timeout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar
@@ -11,7 +12,8 @@ import anyio.to_thread
 
 from agentbus.api.overview import CapacityLimits, capacity_warnings, migration_advice
 from agentbus.core import process_info
-from agentbus.core.clock import Now
+from agentbus.core.clock import Clock, Now, SystemClock
+from agentbus.engine.url import require_driver, server_url
 from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError, UnsafeFile, UntrustedHome
 from agentbus.operations import health
 from agentbus.operations.health import SkippedCheck
@@ -74,6 +76,21 @@ async def run_checks(store: Checkable, limits: CapacityLimits) -> list[Check]:
             found.append(await _check("room", _room(store, store.home, limits)))
         found += await _unfinished(store)
     return format_check(found)
+
+
+async def check_closed(url: str | os.PathLike[str] | None, clock: Clock | None, limits: CapacityLimits) -> list[Check]:
+    """Run all checks on a bus that is not opened, whatever its state."""
+    server = server_url(url)
+    if server is not None:
+        with require_driver():
+            from agentbus.engine.postgres.health import OfflinePostgres
+            from agentbus.engine.postgres.server import parse
+        async with OfflinePostgres(parse(server), clock) as store:
+            return await run_checks(store, limits)
+    from agentbus.engine.sqlite import paths
+    from agentbus.engine.sqlite.health import OfflineStore
+
+    return await run_checks(OfflineStore(paths.find(url), clock or SystemClock()), limits)
 
 
 def format_check(found: Sequence[Check | SkippedCheck]) -> list[Check]:
