@@ -527,12 +527,16 @@ def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRo
     return [rows[id] for id in ids]
 
 
-def arrived_ids(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
-    """Return the messages that wait in these mailboxes, due ones included, oldest first, with a limit for each."""
+def arrived_ids(mailboxes: Sequence[int], now: Now) -> Op[tuple[list[int], int | None]]:
+    """Return the messages that wait in these mailboxes, due ones included, oldest first, with a limit for each; and the
+    milliseconds until a further one is due. One that is due stays scheduled until a claim."""
     found: list[int] = []
+    dues: list[int] = []
     for mailbox in mailboxes:
         found += [id for (id,) in (yield Query("mailbox_arrivals", (mailbox, now.wall, _ARRIVALS)))]
-    return sorted(found)
+        ((due,),) = yield Query("mailbox_next_due", (mailbox, now.wall))
+        dues += [] if due is None else [due - now.wall]
+    return sorted(found), min(dues, default=None)
 
 
 def rows_of(ids: Sequence[int], now: Now) -> Op[list[MessageRow]]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
 
+_STEP = 100
+"""Messages that are read at once, with their payloads."""
 _MAX_REPORTED = 100_000
 """Arrivals that are remembered, so that a message that is released is not reported again."""
 
@@ -79,17 +81,17 @@ def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> It
     reported: set[int] = set()
     try:
         while not is_over():
-            waiting = bus.read(arrived_ids, agent._mailboxes.all)
-            for row in bus.read(rows_of, [id for id in waiting if id not in reported]):
-                reported.add(row.id)
-                with suppress(DamagedPayload, msgspec.DecodeError):
-                    yield delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False)
+            waiting, due = bus.read(arrived_ids, agent._mailboxes.all)
+            new = [id for id in waiting if id not in reported]
+            for start in range(0, len(new), _STEP):
+                for row in bus.read(rows_of, new[start : start + _STEP]):
+                    reported.add(row.id)
+                    with suppress(DamagedPayload, msgspec.DecodeError):
+                        yield delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False)
             if len(reported) > _MAX_REPORTED:
                 reported.intersection_update(waiting)
-            next_wall, _ = bus.read(horizon, agent._mailboxes.all)
-            due = None if next_wall is None else max(0.001, (next_wall - bus.store.clock.now().wall) / 1000)
             with suppress(AgentFenced):
-                run(waiter.wait(due))
+                run(waiter.wait(None if due is None else due / 1000))
             # It may have joined a pool, a new incarnation may have started, or it has ended.
             current = bus.agent(identity)
             fenced = bus.read(fence_error, current._actor)

@@ -9,6 +9,7 @@ import pytest
 
 from agentbus import Bus, pool
 from agentbus.errors import AgentEnded, AgentFenced, NotAnOperator, OutOfRange, UnknownAgent
+from agentbus.operations.receive import arrived_ids
 from agentbus.sync.bus import open_bus
 from tests.api.helpers import running, soon, stored, worker
 from tests.conftest import Engine
@@ -146,3 +147,21 @@ async def test_a_waiting_visitor_without_a_loop_is_reached_now(engine: Engine, c
         await soon(thread)
         assert len(found) == 1
         assert await reached(bus, "a") == ("unknown", "a")
+
+
+async def test_a_watcher_sleeps_while_a_due_message_waits(engine: Engine, clock: FakeClock) -> None:
+    """Only a claim queues it: until then it is no reason to read again."""
+
+    def watch() -> None:
+        with open_bus(engine.url, clock=clock, create=True) as bus:
+            a = bus.register("a", type="worker")
+            a.send("a", "note", 1)
+            a.send("a", "note", 2, delay=10)
+            a.send("a", "note", 3, delay=30)
+            assert bus.read(arrived_ids, a._mailboxes.all) == ([1], 10_000)
+            clock.advance(10)
+            assert bus.read(arrived_ids, a._mailboxes.all) == ([1, 2], 20_000)
+            clock.advance(50)
+            assert bus.read(arrived_ids, a._mailboxes.all) == ([1, 2, 3], None)
+
+    await asyncio.to_thread(watch)

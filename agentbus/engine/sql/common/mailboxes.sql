@@ -118,6 +118,10 @@ SELECT id FROM messages
 WHERE mailbox = $1 AND status = 'scheduled' AND due <= $2 AND (expires IS NULL OR expires > $2)
 LIMIT $3;
 
+-- name: mailbox_next_due
+-- When the next scheduled message of a mailbox is due after $2.
+SELECT min(due) FROM messages WHERE mailbox = $1 AND status = 'scheduled' AND due > $2;
+
 -- name: mailbox_unattended
 -- Pools without a live member in which work waits, including work due by $1. Starts from members: there may be many
 -- live agents.
