@@ -42,7 +42,7 @@ from agentbus.operations.lookups import (
 from agentbus.operations.operators import enter_operator, find_operator
 from agentbus.operations.protocol import SEEN, Actor, Operation
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
-from agentbus.operations.receipts import Steered, seen_report, steer
+from agentbus.operations.receipts import Steered, seen_is_final, seen_report, steer
 from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, count_purgeable, purge, requeue
 from agentbus.operations.send import STEER, Reach, Receipt, SendRequest, reach
 from agentbus.records import (
@@ -220,18 +220,17 @@ class Messages:
         deadline = None
         if timeout is not None:
             deadline = clock.now().awake + check_seconds(timeout, "timeout", zero=True)
-        report = await self._engine.read(seen_report, wanted)
-        if report.final or timeout == 0:
-            return report
-        # Listen before reading: a receipt in between wakes the waiter.
+        if timeout == 0 or await self._engine.read(seen_is_final, wanted):
+            return await self._engine.read(seen_report, wanted)
+        # Listen before reading: a receipt in between wakes the waiter. The receipts are read once, at the end.
         async with self._bus._listening.to(SEEN) as waiter:
-            while True:
-                report = await self._engine.read(seen_report, wanted)
+            while not await self._engine.read(seen_is_final, wanted):
                 left = None if deadline is None else (deadline - clock.now().awake) / 1000
-                if report.final or (left is not None and left <= 0):
-                    return report
+                if left is not None and left <= 0:
+                    break
                 # An acknowledgement without a receipt rings nothing.
                 await waiter.wait(_RECHECK if left is None else min(_RECHECK, left))
+        return await self._engine.read(seen_report, wanted)
 
     async def get(self, message_id: str) -> MessageRecord | None:
         """Return a message by its message_id, or None. Of a published message, the newest copy.

@@ -176,21 +176,35 @@ def steer(request: SendRequest, now: Now) -> Op[Outcome[list[Receipt]]]:
     return outcome
 
 
-def seen_report(message_ids: Sequence[str], now: Now) -> Op[SeenReport]:
-    """Return how far messages and their copies were seen. One that was acknowledged without a receipt counts: a program
-    has processed it."""
+def _progress(message_ids: Sequence[str]) -> Op[list[tuple[str, bool]]]:
+    """Return the status of messages and their copies, and whether each was seen."""
     rows = yield Query("receipt_progress", _names(message_ids))
     known = {message_id or f"m-{id}" for id, message_id, *_ in rows}
     missing = next((message_id for message_id in message_ids if message_id not in known), None)
     if missing is not None:
         raise UnknownMessage(message_id=missing)
-    states = [(status, at is not None) for _, _, status, at in rows]
+    return [(status, at is not None) for _, _, status, at in rows]
+
+
+def _is_final(states: Sequence[tuple[str, bool]]) -> bool:
+    return all(seen or status in FINISHED for status, seen in states)
+
+
+def seen_is_final(message_ids: Sequence[str], now: Now) -> Op[bool]:
+    """Return True if a wait for the receipts of messages is over: each copy was seen, or is finished."""
+    return _is_final((yield from _progress(message_ids)))
+
+
+def seen_report(message_ids: Sequence[str], now: Now) -> Op[SeenReport]:
+    """Return how far messages and their copies were seen. One that was acknowledged without a receipt counts: a program
+    has processed it."""
+    states = yield from _progress(message_ids)
     receipts: list[SeenRecord] = []
     for message_id in dict.fromkeys(message_ids):
         receipts += yield from list_receipts(message_id, now)
     return SeenReport(
         seen=all(seen or status == "acked" for status, seen in states),
-        final=all(seen or status in FINISHED for status, seen in states),
+        final=_is_final(states),
         copies=len(states),
         seen_copies=sum(seen for _, seen in states),
         acked_copies=sum(status == "acked" for status, _ in states),
