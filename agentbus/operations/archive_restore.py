@@ -185,6 +185,9 @@ def insert_message(line: ArchivedMessage, id: int, mailbox: int, now: Now) -> Op
     if rows and line.receipts:
         receipts = [(id, *msgspec.structs.astuple(receipt)) for receipt in line.receipts]
         yield ExecuteMany("receipt_insert", receipts)
+    if rows and line.status == "scheduled" and line.due is None:
+        # It was held for a person, and is here too: without this row it could not be released.
+        yield ExecuteMany("hold_insert", [(id, line.correlation, None, now.wall)])
     if rows and line.finished is None:
         yield Wake([mailbox_channel(mailbox)])
     return bool(rows)

@@ -363,3 +363,15 @@ async def test_bad_input_to_export(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         await bus.export(tmp_path / "x", progress=7)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_held_message_can_be_released_where_it_is_imported(bus: Bus, other: Bus, tmp_path: Path) -> None:
+    await bus.quotas.change(thread=1)
+    a = await worker(bus, "a")
+    for number in range(2):
+        await a.send("a", "note", number, correlation="t")
+    await bus.export(tmp_path / "bus.jsonl.gz")
+    await other.import_archive(tmp_path / "bus.jsonl.gz")
+    assert [(one.thread, one.held) for one in (await other.holds.list()).items] == [("t", 1)]
+    assert await other.holds.release("t", by="ada") == 1
+    assert [message.payload for message in await take_all(await worker(other, "a"))] == [0, 1]
