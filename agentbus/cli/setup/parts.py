@@ -90,6 +90,24 @@ def is_our_hook(command: Any) -> bool:
     return is_agentbus(words, "hook") and "--client" in words
 
 
+def own_options(command: str) -> list[str]:
+    """Return the options that a user has added to a hook.
+
+    >>> own_options("agentbus hook after-tool --client claude --urgent 5 --url ~/bus")
+    ['--urgent', '5']
+    """
+    words = shlex.split(command)
+    rest = words[words.index("hook") + 2 :]
+    found: list[str] = []
+    while rest:
+        word = rest.pop(0)
+        if word in {"--client", "--url"}:
+            del rest[:1]
+        elif not word.startswith(("--client=", "--url=")):
+            found.append(word)
+    return found
+
+
 def is_our_server(entry: Any) -> bool:
     """Return whether an MCP server is agentbus."""
     if not isinstance(entry, dict):
@@ -97,6 +115,12 @@ def is_our_server(entry: Any) -> bool:
     command, arguments = entry.get("command"), entry.get("args", [])
     words = command if isinstance(command, list) else [command, *(arguments if isinstance(arguments, list) else [])]
     return all(isinstance(word, str) for word in words) and is_agentbus(words, "mcp")
+
+
+def _value_at(value: Any, path: Sequence[str | int]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
 
 
 class _JSONPart(Part):
@@ -185,7 +209,9 @@ class JSONHooks(_JSONPart):
                 continue
             for extra in reversed(found[1:]):
                 text = self._remove_hook(text, extra)
-            text = json_text.set_value(text, (*found[0], "command"), hook["command"])
+            before = _value_at(self.means(text), (*found[0], "command"))
+            command = " ".join([hook["command"], shlex.join(own_options(before))]).rstrip()
+            text = json_text.set_value(text, (*found[0], "command"), command)
         return text
 
     def remove(self, text: str, original: str | None) -> str:

@@ -155,7 +155,8 @@ def test_an_entry_of_the_user_with_our_name_is_kept_or_refused(box: Box) -> None
 
 def test_a_hook_of_an_earlier_version_is_changed_where_it_is(box: Box) -> None:
     path_of_old, interpreter = "/old/bin/agentbus", "'/a b/python' -m agentbus"
-    stop = {"type": "command", "command": f"{path_of_old} hook stop --client claude", "timeout": 60}
+    options = "--max-stops 1"
+    stop = {"type": "command", "command": f"{path_of_old} hook stop --client claude {options}", "timeout": 60}
     again = {"type": "command", "command": f"{interpreter} hook stop --client claude"}
     gone = {"type": "command", "command": "agentbus hook compact --client claude"}
     groups = {"Stop": [{"matcher": "x", "hooks": [stop]}, {"hooks": [again]}], "PreCompact": [{"hooks": [gone]}]}
@@ -163,10 +164,9 @@ def test_a_hook_of_an_earlier_version_is_changed_where_it_is(box: Box) -> None:
     path = place(box, ".claude/settings.json", json.dumps(old, indent=1))
     box.told("setup", "claude", "--user")
     hooks = json.loads(path.read_text())["hooks"]
-    # The user's timeout stays; there is one hook per event, and none of an event that is no longer used.
-    assert hooks["Stop"] == [
-        {"matcher": "x", "hooks": [{"type": "command", "command": "agentbus hook stop --client claude", "timeout": 60}]}
-    ]
+    # The user's timeout and options stay; there is one hook per event, and none of an event that is no longer used.
+    wanted = {"type": "command", "command": f"agentbus hook stop --client claude {options}", "timeout": 60}
+    assert hooks["Stop"] == [{"matcher": "x", "hooks": [wanted]}]
     assert "PreCompact" not in hooks
 
 
