@@ -59,7 +59,7 @@ class Grid:
         self._rows = rows
         self._numeric = numeric
         self._title = title
-        self._prose = [name in _PROSE or kind in {"json", "prose", "reason"} for name, kind in columns]
+        self._prose = [name in _PROSE or kind in {"json", "names", "prose", "reason"} for name, kind in columns]
         self._main = self._main_column()
         self._clipped = [clipped and prose and columns[i][1] != "reason" for i, prose in enumerate(self._prose)]
         self._commands = [i for i, (_, kind) in enumerate(columns) if i and kind == "command"]
@@ -446,6 +446,8 @@ def cell(value: Any, kind: str) -> Text:
         return Text(escape_control_chars(facts) or NOTHING)
     if kind == "command":
         return Text(str(value), style="bold cyan")
+    if kind == "names":
+        return Text(escape_control_chars(", ".join(value)) or NOTHING)
     return Text(escape_control_chars(value) if isinstance(value, str) else plain(value))
 
 

@@ -10,7 +10,7 @@ from agentbus.cli.context import Call, Command
 from agentbus.cli.operators import require_operator
 from agentbus.cli.output import Done, Result, Rows, counted
 
-_COLUMNS = ("thread", "held", "sent", "agents:json", "since:time")
+_COLUMNS = ("thread", "held", "sent", "agents:names", "since:time")
 
 
 def listed(call: Call) -> Result:

@@ -15,7 +15,7 @@ from agentbus.cli.setup.layouts import PROJECT, USER, Scope
 from agentbus.errors import InvalidInput
 from agentbus.records.setup import SetupReport
 
-_COLUMNS = ("client", "scope", "detected:flag", "status", "parts:facts", "missing:facts", "files:facts")
+_COLUMNS = ("client", "scope", "detected:flag", "status", "parts:names", "missing:names", "files:names")
 
 
 class SecretInProject(InvalidInput):

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.conftest import TIMEOUT
 from tests.cli.setup.conftest import Box
+from tests.cli.terminals import on_terminal
 
 
 def test_the_list_shows_clients_that_are_there_and_what_is_installed(box: Box) -> None:
@@ -37,6 +38,9 @@ def test_the_list_shows_clients_that_are_there_and_what_is_installed(box: Box) -
     assert rows["codex", "user"]["status"] == "absent"
     assert [row["client"] for row in box.told("setup", "--project")] == ["claude", "gemini"]
     assert "codex\tuser\ttrue\tabsent\t[]\t" in box.say("setup")
+    code, shown = on_terminal(box, "setup")
+    assert code == 0
+    assert "partial" in shown
 
 
 def test_the_command_line_is_checked(box: Box) -> None:
