@@ -36,7 +36,7 @@ def escape_control_chars(text: str) -> str:
 SCHEMA_VERSION = 1
 TIMES = frozenset({
     "created", "updated", "ended", "started", "finished", "expires", "due", "seen", "busy_until", "decided", "at",
-    "since",
+    "since", "leased_at",
 })  # fmt: skip
 """Fields that are times, in records of which all fields are shown."""
 _BREAKING = (*range(0x7F, 0xA0), 0x2028, 0x2029)

@@ -40,6 +40,12 @@ def test_a_person_releases_a_held_thread(stopped: Shell) -> None:
     assert event["actor"] == "ada"
 
 
+def test_a_pipe_gets_the_id_and_a_note_that_the_message_is_held(stopped: Shell) -> None:
+    outcome = stopped.run("reply", "m-3", "note", "4", agent="b")
+    assert outcome.out == "m-5\n"
+    assert outcome.err.startswith("m-5 is held: thread m-1 ")
+
+
 def test_a_person_discards_what_is_held(stopped: Shell) -> None:
     assert stopped.say("holds", "discard", "m-1", "--by", "ada", "--reason", "enough") == "1"
     assert stopped.say("holds") == ""

@@ -31,14 +31,14 @@ def send(call: Call) -> Result:
         return _seen(call, to, receipt)
     found = call.bus.read(reach, parse_address(to))
     where = f"to {to}" if not receipt.delivered else f"to {to}; {REACHED[found.reach]}"
-    return _receipt(receipt, where, reach=found.reach)
+    return _receipt(call, receipt, where, reach=found.reach)
 
 
 REACHED = {
     "now": "a process waits for its messages",
-    "next_tool": "it gets them after its next tool call",
-    "next_turn": "it gets them with its next turn",
-    "when_started": "it gets them when it is started",
+    "next_tool": "it gets messages after its next tool call",
+    "next_turn": "it gets messages with its next turn",
+    "when_started": "it gets messages when it is started",
     "unknown": "no adapter declared how it can be woken",
 }
 """The words for each reach of a recipient."""
@@ -112,7 +112,7 @@ def _sent(receipt: Any) -> dict[str, Any]:
     return {**data, "held": True, "hold_reason": receipt.hold_reason} if receipt.held else data
 
 
-def _receipt(receipt: Any, where: str, **more: Any) -> Result:
+def _receipt(call: Call, receipt: Any, where: str, **more: Any) -> Result:
     data = {**_sent(receipt), **more}
     if receipt.duplicate:
         done = f"{receipt.message_id} was sent before"
@@ -122,7 +122,8 @@ def _receipt(receipt: Any, where: str, **more: Any) -> Result:
         copies = f", {receipt.delivered} copies," if receipt.delivered > 1 else ""
         done = f"sent {receipt.message_id}{copies} {where}"
     if receipt.held:
-        done += f"; it is held: {receipt.hold_reason}"
+        # A pipe gets the id only.
+        call.note(f"{receipt.message_id} is held: {receipt.hold_reason}")
     return Done(data, done, receipt.message_id or "-")
 
 
@@ -260,7 +261,7 @@ def reply(call: Call) -> Result:
         message_id=given.id,
         headers=_headers(given.header) if given.header else None,
     )
-    return _receipt(receipt, f"as the reply to {given.message}")
+    return _receipt(call, receipt, f"as the reply to {given.message}")
 
 
 def _reply(parser: ArgumentParser) -> None:
