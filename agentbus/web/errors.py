@@ -44,7 +44,7 @@ class Forbidden(RequestRefused):
 
     code = "forbidden"
     text = "forbidden: {reason}"
-    fix_text = "use a token with another role: agentbus token create operate"
+    fix_text = "use a token whose role permits it: agentbus token create ROLE, where ROLE is operate or agent:ID"
     http_status = 403
 
 
