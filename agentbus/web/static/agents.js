@@ -63,11 +63,12 @@ const REACHED = { now: "now: a process waits for its messages", next_tool: "afte
 /** Direct a running agent, and wait until it has seen the message. */
 async function steer(one) {
   await ask({ title: `Steer ${one.id}`, action: "Steer",
-    body: html`<p>The text is delivered to the agent at its next tool call, with the highest priority. This waits until the agent has seen it.</p>`,
+    body: html`<p>The text is delivered to the agent at its next tool call, with the highest priority. This waits up to 20 seconds until the agent has seen it.</p>`,
     fields: [{ name: "text", label: "What the agent is to do", type: "area", rows: 4, required: true }, { name: "stop_after", label: "Stop after the current step", type: "check" }],
     run: async ({ text, stop_after }) => {
       const found = await change("POST", path`agents/${one.id}/steer`, { text, stop_after, timeout: 20 }, ["messages"]);
-      toast(found.seen ? `${one.id} has seen it` : `Not seen yet. ${one.id} is ${found.reach.status}; it is reached ${REACHED[found.reach.reach]}`);
+      if (found.seen) toast(`${one.id} has seen it`);
+      else toast(`Not seen yet. ${one.id} is ${found.reach.status}. Messages reach it: ${REACHED[found.reach.reach]}`, true, "The message stays in its mailbox.");
     } });
 }
 
