@@ -91,6 +91,7 @@ export const now = () => Date.now() + skew;
 
 export async function call(method, target, body, headers = {}, options = {}) {
   let response;
+  const began = Date.now();
   // A server whose store is away tries to reach it before it says so.
   const slow = setTimeout(() => {
     if (Date.now() - answered >= SLOW) trouble.value ??= new Problem(0, { code: "slow", detail: `the server has not answered for ${SLOW / 1000} s` });
@@ -111,7 +112,8 @@ export async function call(method, target, body, headers = {}, options = {}) {
     clearTimeout(slow);
   }
   const date = Date.parse(response.headers.get("Date") ?? "");
-  if (date && Math.abs(date - Date.now()) > 3000) skew = date - Date.now();
+  // The header has the time at which the request began: an answer that was waited for says nothing about the clock.
+  if (date && Date.now() - began < 1000) skew = Math.abs(date - Date.now()) > 3000 ? date - Date.now() : 0;
   const text = await response.text();
   let found = {};
   try {

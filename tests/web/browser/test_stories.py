@@ -452,4 +452,11 @@ async def test_an_agent_is_steered_and_its_receipt_is_shown(real_bus: Bus, visit
         await page.get_by_text("a has seen it").first.wait_for(timeout=PATIENCE)
         await visit.go(f"messages/{message.message_id}")
         await visit.sees("session-5b1c")
+        # An answer that is waited for does not move the clock of the page.
+        skew = await page.evaluate("""async () => {
+            const core = await import("./static/core.js");
+            await core.post("agents/a/steer", {text: "again", timeout: 5});
+            return core.now() - Date.now();
+        }""")
+        assert abs(skew) < 1000
         assert visit.errors == []
