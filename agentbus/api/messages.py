@@ -44,7 +44,7 @@ from agentbus.operations.protocol import SEEN, Actor, Operation
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
 from agentbus.operations.receipts import Steered, seen_is_final, seen_report, steer
 from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, count_purgeable, purge, requeue
-from agentbus.operations.send import STEER, Reach, Receipt, SendRequest, reach
+from agentbus.operations.send import STEER, Reach, ReachQuery, Receipt, SendRequest, reach
 from agentbus.records import (
     MessageRecord,
     MessageSpan,
@@ -190,14 +190,14 @@ class Messages:
         report = await self.wait_seen(message_id, timeout=timeout)
         return Steered(message_id, report.seen, report.receipts, reached if report.seen else await self.reach(to))
 
-    async def reach(self, to: str | Address) -> Reach:
-        """Return when a recipient gets to see a message that is sent now, from what its adapters declared, its status
-        and its last call. Of a pool or a topic, the member that is reached first.
+    async def reach(self, to: str | Address, *, priority: int = 9) -> Reach:
+        """Return when a recipient gets to see a message of this priority that is sent now, from what its adapters
+        declared, its status and its last call. Of a pool or a topic, the member that is reached first.
 
         >>> (await bus.messages.reach("executor-1")).reach                            # doctest: +SKIP
         'next_tool'
         """
-        return await self._engine.read(reach, parse_address(to))
+        return await self._engine.read(reach, ReachQuery(parse_address(to), check_range(priority, "priority", 0, 9)))
 
     async def receipts(self, message_id: str) -> Sequence[SeenRecord]:
         """Return when a message, or a copy of it, was delivered into which context, oldest first.

@@ -238,7 +238,7 @@ class Send(Arguments, frozen=True):
 def send(call: ToolCall, given: Send) -> Any:
     """Send a message, a reply, or a request."""
     from agentbus.core.addresses import parse_address
-    from agentbus.operations.send import reach
+    from agentbus.operations.send import ReachQuery, reach
 
     if (given.to is None) == (given.reply_to is None):
         raise InvalidArguments(tool="send", reason="give either to or reply_to")
@@ -259,7 +259,7 @@ def send(call: ToolCall, given: Send) -> Any:
     else:
         receipt = call.me.send(to, given.type, given.payload, **options)
     duplicate = {"duplicate": True} if receipt.duplicate else {}
-    found = call.bus.read(reach, parse_address(to))
+    found = call.bus.read(reach, ReachQuery(parse_address(to), given.priority))
     return {
         "message_id": receipt.message_id, "delivered": receipt.delivered, "reach": found.reach,
         **duplicate, **_hold(receipt),

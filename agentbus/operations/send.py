@@ -10,6 +10,7 @@ import msgspec
 from agentbus.core.addresses import Address, is_operator
 from agentbus.core.clock import Now
 from agentbus.core.codec import canonical
+from agentbus.core.validation import Priority
 from agentbus.errors import (
     AgentBusError,
     AgentEnded,
@@ -460,17 +461,26 @@ def _channel(draft: Draft, box: int) -> str:
     return mailbox_channel(box)
 
 
-def reach(to: Address, now: Now) -> Op[Reach]:
-    """Return when a recipient gets to see a message that is sent now. Of several agents the one that is reached first
-    counts; a pool or topic without any is reached when one is started. A person or a task declares nothing."""
+class ReachQuery(msgspec.Struct, frozen=True):
+    """A message that is sent now: its recipient, and its priority."""
+
+    to: Address
+    priority: int = 9
+
+
+def reach(wanted: ReachQuery, now: Now) -> Op[Reach]:
+    """Return when a recipient gets to see a message. Of several agents the one that is reached first counts; a pool or
+    topic without any is reached when one is started. A person or a task declares nothing."""
+    to = wanted.to
     if to.kind == "task" or _is_person(to):
         return Reach("unknown")
     rows = yield Query("agent_reach", (to.kind, to.name))
-    found = [_reach(row, now) for row in rows]
+    urgent = wanted.priority >= Priority.HIGH
+    found = [_reach(row, urgent, now) for row in rows]
     return min(found, key=lambda one: _BEST.index(one.reach), default=Reach("when_started"))
 
 
-def _reach(row: Row, now: Now) -> Reach:
+def _reach(row: Row, urgent: bool, now: Now) -> Reach:
     agent, epoch, status, last_call, busy_until, waits, wakes = row
     live = status in ALIVE
     busy = live and busy_until is not None and busy_until > now.awake
@@ -480,7 +490,7 @@ def _reach(row: Row, now: Now) -> Reach:
         reach = "when_started"
     elif waits:
         reach = "now"
-    elif wakes == "tool" and (busy or (called and now.awake - last_call < ACTIVE)):
+    elif wakes == "tool" and urgent and (busy or (called and now.awake - last_call < ACTIVE)):
         reach = "next_tool"
     else:
         reach = "unknown" if wakes is None else "next_turn"

@@ -41,8 +41,9 @@ async def test_an_adapter_declares_reach_and_marks_messages(
     own = client.with_token(await token("agent:a"))
     assert (await own.post("agents/a/reach", {"wakes": "tool", "channel": "hook"})).status == 200
     assert (await client.get("agents/a/reach")).json["reach"] == "next_tool"
+    urgent = await client.post("agents/b/send", {"to": "a", "type": "note", "payload": 0, "priority": 7})
     sent = await client.post("agents/b/send", {"to": "a", "type": "note", "payload": 1})
-    assert sent.json["reach"] == "next_tool"
+    assert [urgent.json["reach"], sent.json["reach"]] == ["next_tool", "next_turn"]
     for agent, code in (("a", ""), ("b", "not_recipient")):
         caller = client.with_token(await token(f"agent:{agent}"))
         marked = await caller.post(f"agents/{agent}/seen", {"messages": [sent.json["message_id"]], "channel": "hook"})

@@ -15,8 +15,9 @@ from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import NOTHING, Usage, echoed, missing
 from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows, counted
 from agentbus.core.addresses import parse_address
+from agentbus.core.validation import Priority
 from agentbus.errors import AgentBusError, UnknownMessage
-from agentbus.operations.send import Reach, reach
+from agentbus.operations.send import Reach, ReachQuery, reach
 
 RECEIVED = ("lease", "priority", "type", "sender", "payload:json")
 _RECEIVED_HELP = "plain output: lease, priority, type, sender, payload (JSON)"
@@ -29,7 +30,7 @@ def send(call: Call) -> Result:
     receipt = call.correspondent.send(to, given.type, content, **_options(given))
     if given.wait_seen is not None:
         return _seen(call, to, receipt)
-    found = call.bus.read(reach, parse_address(to))
+    found = call.bus.read(reach, _reach_query(call, to))
     where = f"to {to}" if not receipt.delivered else f"to {to}; {REACHED[found.reach]}"
     return _receipt(call, receipt, where, reach=found.reach)
 
@@ -44,6 +45,11 @@ REACHED = {
 """The words for each reach of a recipient."""
 
 
+def _reach_query(call: Call, to: str) -> ReachQuery:
+    priority = call.arguments.priority
+    return ReachQuery(parse_address(to), Priority.NORMAL if priority is None else priority)
+
+
 def _seen(call: Call, to: str, receipt: Any) -> Result:
     """Wait until all copies of a message were seen."""
     sent = f"sent {receipt.message_id} to {to}"
@@ -52,7 +58,7 @@ def _seen(call: Call, to: str, receipt: Any) -> Result:
         return Done(data, f"sent to {to}, which has no subscriber", receipt.message_id or "-", code=NOTHING)
     with ending_cleanly():
         report = call.bus.do(call.bus.messages.wait_seen(*receipt.copy_ids(), timeout=call.arguments.wait_seen))
-    found = call.bus.read(reach, parse_address(to))
+    found = call.bus.read(reach, _reach_query(call, to))
     data = {
         **_sent(receipt), "reach": found.reach, "seen": report.seen, "seen_copies": report.seen_copies,
         "receipts": report.receipts, "recipient": found,

@@ -76,14 +76,14 @@ class Messages(Wrapper[api.Messages], wraps=api.Messages):
         """
         return self._call(self._inner.steer, agent, text, by=by, stop_after=stop_after, timeout=timeout)
 
-    def reach(self, to: str | Address) -> Reach:
-        """Return when a recipient gets to see a message that is sent now, from what its adapters declared, its status
-        and its last call. Of a pool or a topic, the member that is reached first.
+    def reach(self, to: str | Address, *, priority: int = 9) -> Reach:
+        """Return when a recipient gets to see a message of this priority that is sent now, from what its adapters
+        declared, its status and its last call. Of a pool or a topic, the member that is reached first.
 
         >>> bus.messages.reach("executor-1").reach                            # doctest: +SKIP
         'next_tool'
         """
-        return self._call(self._inner.reach, to)
+        return self._call(self._inner.reach, to, priority=priority)
 
     def receipts(self, message_id: str) -> Sequence[SeenRecord]:
         """Return when a message, or a copy of it, was delivered into which context, oldest first.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from agentbus.core.validation import KEEP_VERSIONS, PAGE_SIZE, VISITOR_LEASE, check_text
+from agentbus.core.validation import KEEP_VERSIONS, PAGE_SIZE, VISITOR_LEASE, Priority, check_text
 from agentbus.errors import AgentBusError, UnknownAgent
 from agentbus.operations.documents import Saved
 from agentbus.operations.receipts import Steered
@@ -333,9 +333,10 @@ class Sent(Receipt, frozen=True):
     reach: str = "unknown"
 
 
-async def sent(call: Call, to: str, receipt: Receipt) -> Sent:
+async def sent(call: Call, body: SendBody, receipt: Receipt) -> Sent:
     """Return a receipt with the reach of the recipient."""
-    found = await call.bus.messages.reach(to)
+    priority = Priority.NORMAL if body.priority is None else body.priority
+    found = await call.bus.messages.reach(body.to, priority=priority)
     return Sent(**msgspec.structs.asdict(receipt), reach=found.reach)
 
 
@@ -343,7 +344,7 @@ async def send(call: Call, query: EpochQuery, body: SendBody) -> Created | Sent:
     """Send a message as the agent, to an agent, ``pool:NAME`` or ``topic:NAME``."""
     visitor = await call.visitor(query.epoch)
     receipt = await visitor.send(body.to, body.type, body.payload, **body.options(call))
-    return Created(await sent(call, body.to, receipt))
+    return Created(await sent(call, body, receipt))
 
 
 async def request(call: Call, query: EpochQuery, body: RequestBody) -> Delivery:

@@ -70,7 +70,7 @@ class SeenQuery(Query, frozen=True):
 async def send(call: Call, body: SendBody) -> Created | Sent:
     """Send a message as the operator of the token."""
     receipt = await call.bus.messages.send(body.to, body.type, body.payload, by=call.by, **body.options(call))
-    return Created(await sent(call, body.to, receipt))
+    return Created(await sent(call, body, receipt))
 
 
 async def wait_seen(call: Call, query: SeenQuery) -> SeenReport:
