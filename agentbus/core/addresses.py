@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from agentbus.core.validation import check_name, scope_session
+from agentbus.core.validation import CLIENTS_SCOPE, check_name, scope_session
 from agentbus.errors import InvalidName
 
 AddressKind = Literal["agent", "pool", "topic", "task"]
@@ -76,6 +76,8 @@ def check_agent(agent: object) -> str:
         raise InvalidName(what="agent", name=agent, rule=rule)
     if checked.startswith(("pool:", "topic:")):
         raise InvalidName(what="agent", name=agent, rule="pool: and topic: are for addresses of pools and topics")
+    if checked == CLIENTS_SCOPE:
+        raise InvalidName(what="agent", name=agent, rule=f"{CLIENTS_SCOPE} is the scope of what the bus stores")
     if checked.startswith(_TASK):
         raise InvalidName(what="agent", name=agent, rule="task: is for addresses of tasks")
     if scope_session(checked) is not None:

@@ -66,6 +66,8 @@ TASK_STATUSES = ("pending", "running", "waiting", "halted", "completed", "failed
 TASK_ENDED = frozenset({"completed", "failed", "stopped"})
 AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
 SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
+CLIENTS_SCOPE = "agentbus/clients"
+"""The scope of what the bus stores about clients: which agent a session is, and what hooks have shown."""
 STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 

@@ -15,6 +15,7 @@
     │   ├── WrongArguments            the workflow does not accept the arguments of the task
     │   ├── NotAnOperator             agents cannot approve, reject or steer
     │   ├── NotRecipient              an agent marks a message of others as seen
+    │   ├── ReservedScope             the scope belongs to the bus
     │   └── InvalidUrl                the URL does not name a bus
     │       └── NoDriver              the driver for the server is not installed
     ├── NotFound (LookupError)        the call names something that does not exist
@@ -173,6 +174,7 @@ from agentbus.errors.calls import (
     RequestDied,
     RequestFailed,
     RequestTimedOut,
+    ReservedScope,
     SendingTooFast,
     SessionDiffers,
     SessionEnded,
@@ -337,6 +339,7 @@ __all__ = [
     "RequestDied",
     "RequestFailed",
     "RequestTimedOut",
+    "ReservedScope",
     "SQLiteTooOld",
     "SameBus",
     "SchemaTooNew",

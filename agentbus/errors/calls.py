@@ -154,6 +154,14 @@ class UnknownMessage(NotFound):
     shell_fix_text = "agentbus messages list shows the messages; settled ones may have been purged"
 
 
+class ReservedScope(InvalidInput):
+    """The scope belongs to the bus: it stores there which agent a client is."""
+
+    code = "reserved_scope"
+    text = "scope {scope!r} is reserved"
+    fix_text = "choose another scope"
+
+
 class NotRecipient(InvalidInput):
     """The message is in no mailbox that the agent reads, and the agent does not hold it."""
 

@@ -31,14 +31,6 @@ class InvalidArguments(InvalidInput):
     fix_text = "call it again with arguments that fit its schema"
 
 
-class ReservedScope(InvalidInput):
-    """The scope belongs to the bus."""
-
-    code = "reserved_scope"
-    text = "scope {scope!r} is reserved"
-    fix_text = "choose another scope"
-
-
 _FIXES = {
     "agent_exists": "join under another name",
     "agent_fenced": "call join again: you continue as a new incarnation, with your mailbox, state and checkpoints",

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from agentbus.errors import AgentBusError
+from agentbus.errors import AgentBusError, ReservedScope
 from agentbus.mcp.dispatcher import Context, Reply, error_content
-from agentbus.mcp.errors import InvalidArguments, ReservedScope, describe
+from agentbus.mcp.errors import InvalidArguments, describe
 from agentbus.mcp.identity import Identity
 from agentbus.operations.hook_ledger import SCOPE
 

@@ -11,12 +11,12 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.core.codec import check
+from agentbus.core.validation import CLIENTS_SCOPE
 from agentbus.operations.protocol import Actor, Op, Query
 
 Lease: TypeAlias = tuple[int, int]
 """The row id of a message, and the number of the delivery."""
-SCOPE = "agentbus/clients"
-"""The scope of the entries of clients: which agent a session is, and the ledgers of hooks."""
+SCOPE = CLIENTS_SCOPE
 CHANNEL = "hook"
 """The channel of receipts and of reach."""
 Process: TypeAlias = tuple[int, str]

@@ -158,5 +158,7 @@ def confirm(request: ConfirmRequest, now: Now) -> Op[Outcome[None]]:
 def _write(agent: str, before: Ledger, after: Ledger, version: int, now: Now) -> Op[None]:
     if after != before:
         value = plain_payload(msgspec.to_builtins(after))
-        change = ChangeRequest(SCOPE, ledger_key(agent), value, type="system_data", ttl=_TTL, if_version=version)
+        change = ChangeRequest(
+            SCOPE, ledger_key(agent), value, type="system_data", ttl=_TTL, if_version=version, internal=True
+        )
         yield from run_one(change_state, change, now)

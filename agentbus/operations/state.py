@@ -14,8 +14,8 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.core.codec import check, decode, plain, plain_payload
-from agentbus.core.validation import scope_session
-from agentbus.errors import AgentBusError, DamagedPayload, VersionConflict, WrongState
+from agentbus.core.validation import CLIENTS_SCOPE, scope_session
+from agentbus.errors import AgentBusError, DamagedPayload, ReservedScope, VersionConflict, WrongState
 from agentbus.operations.common import Budget, closed_session_error, fence, page
 from agentbus.operations.protocol import Actor, ExecuteMany, Op, Outcome, Query, Row, Wake, operation
 
@@ -35,7 +35,7 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     """Set an entry to a value (JSON and its checksum), add a number to it, or (with neither) delete it.
 
     ``if_version`` is the required version, 0 if it must not exist. An ``actor`` is fenced. The ``author`` defaults to
-    the actor.
+    the actor. ``internal``: the bus itself writes, which may change what it has reserved.
     """
 
     scope: str
@@ -47,6 +47,7 @@ class ChangeRequest(msgspec.Struct, frozen=True):
     if_version: int | None = None
     actor: Actor | None = None
     author: str | None = None
+    internal: bool = False
 
     @property
     def row_estimate(self) -> int:
@@ -116,12 +117,14 @@ def state_channel(scope: str) -> str:
 def change_state(requests: Sequence[ChangeRequest], now: Now) -> Op[list[Outcome[Changed]]]:
     """Set, delete or add to entries. Several requests for one entry apply in order, each with its own outcome."""
     refused = yield from fence(request.actor for request in requests)
-    closed = yield from _closed({request.scope for request in requests})
+    closed = yield from _closed({request.scope for request in requests if not request.internal})
     entries = yield from _entries(requests)
     outcomes: list[Outcome[Changed]] = []
     for request in requests:
         # Most have none, and looking up actors takes time.
-        error = (closed.get(request.scope) if closed else None) or (refused.get(request.actor) if refused else None)
+        error = (closed.get(request.scope) if closed and not request.internal else None) or (
+            refused.get(request.actor) if refused else None
+        )
         outcomes.append(error or _apply(request, entries[request.scope, request.key], now))
     yield from _write(entries)
     return outcomes
@@ -195,9 +198,12 @@ def take_change_numbers(count: int) -> Op[int]:
 
 
 def _closed(scopes: set[str]) -> Op[dict[str, AgentBusError]]:
-    """Return the errors for scopes of sessions that do not exist or have ended."""
+    """Return the errors for scopes that are reserved, or of sessions that do not exist or have ended."""
     errors: dict[str, AgentBusError] = {}
     for scope in scopes:
+        if scope == CLIENTS_SCOPE:
+            errors[scope] = ReservedScope(scope=scope)
+            continue
         session = scope_session(scope)
         error = None if session is None else (yield from closed_session_error(session, "change its state"))
         if error is not None:

@@ -34,8 +34,8 @@ SESSION_VARIABLES = (
     "COPILOT_AGENT_SESSION_ID",
 )
 """Variables in which clients pass their session to the processes that they start. The first one set counts."""
-_TTL = 90 * 24 * 3600.0
-"""Seconds for which a client is remembered."""
+_TTL = 90 * 24 * 3600 * 1000
+"""Milliseconds for which a client is remembered."""
 _MAX_KEY = 200
 _STARTERS = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "env", "timeout", "agentbus", "uv", "uvx", "pipx"}
@@ -100,6 +100,10 @@ def remember_client(
 ) -> None:
     """Map a session and a process of a client to an agent; the rest as in ``Client``. ``row`` is the key of the row of
     a session whose name is unknown."""
+    # Imported only here: most calls of hooks change nothing.
+    from agentbus.core.codec import plain_payload
+    from agentbus.operations.state import ChangeRequest, change_state
+
     value: dict[str, Any] = {"agent": agent}
     if hook is not None:
         value |= {"hook": hook, "named": named}
@@ -110,8 +114,9 @@ def remember_client(
         keys.append(row)
     if row is not None:
         value["session"] = row
+    stored = plain_payload(value)
     for key in keys:
-        bus.do(bus.state(SCOPE).set(key, value, ttl=_TTL, type="system_data"))
+        bus.write(change_state, ChangeRequest(SCOPE, key, stored, type="system_data", ttl=_TTL, internal=True))
 
 
 def find_client(bus: BlockingBus, *, session: str | None, process: str | None = None) -> str | None:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from agentbus import Bus, State
-from agentbus.errors import AgentBusError, InvalidInput, InvalidName, InvalidPayload, OutOfRange, PayloadTooLarge
+from agentbus.errors import (
+    AgentBusError,
+    InvalidInput,
+    InvalidName,
+    InvalidPayload,
+    OutOfRange,
+    PayloadTooLarge,
+    ReservedScope,
+)
 from tests.api.helpers import worker
 from tests.conftest import Engine
 from tests.support.cases import each
@@ -51,6 +59,19 @@ async def test_invalid_keys_are_refused(bus: Bus, key: Any) -> None:
     for way in ways(bus.state("s"), key):
         async with refusing(bus, InvalidName):
             await way()
+
+
+@pytest.mark.one_engine
+async def test_only_the_bus_writes_into_its_own_scope(bus: Bus) -> None:
+    reserved = "agentbus/clients"
+    async with refusing(bus, InvalidName):
+        await bus.register_visitor(reserved, type="worker")
+    for way in ways(bus.state(reserved), "hook/a")[2:]:
+        async with refusing(bus, ReservedScope):
+            await way()
+    agent = await worker(bus, "a")
+    async with refusing(bus, ReservedScope), agent.unit() as unit:
+        unit.state_of(reserved).set("hook/a", {})
 
 
 @pytest.mark.one_engine
