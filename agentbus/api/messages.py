@@ -42,9 +42,9 @@ from agentbus.operations.lookups import (
 from agentbus.operations.operators import enter_operator, find_operator
 from agentbus.operations.protocol import SEEN, Actor, Operation
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas, read_quotas
-from agentbus.operations.receipts import Steered, seen_is_final, seen_report, steer
+from agentbus.operations.receipts import Steered, seen_is_final, seen_report
 from agentbus.operations.receive import FINISHED, PurgeRequest, RequeueRequest, count_purgeable, purge, requeue
-from agentbus.operations.send import STEER, Reach, ReachQuery, Receipt, SendRequest, reach
+from agentbus.operations.send import STEER, Reach, ReachQuery, Receipt, SendRequest, reach, send
 from agentbus.records import (
     MessageRecord,
     MessageSpan,
@@ -183,7 +183,7 @@ class Messages:
         draft = draft_from(operator, to, STEER, payload, {"priority": Priority.URGENT})
         reached = await self.reach(to)
         try:
-            (receipt,) = await self._engine.write(steer, SendRequest(operator._actor, (draft,)))
+            (receipt,) = await self._engine.write(send, SendRequest(operator._actor, (draft,)))
         except UnknownRecipient:
             raise UnknownAgent(agent=agent) from None
         message_id = str(receipt.message_id)

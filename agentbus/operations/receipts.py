@@ -14,7 +14,7 @@ import msgspec
 
 from agentbus.core.clock import Now
 from agentbus.core.validation import generated_id
-from agentbus.errors import AgentBusError, NotAnOperator, NotRecipient, UnknownMessage
+from agentbus.errors import AgentBusError, NotRecipient, UnknownMessage
 from agentbus.operations.common import fence
 from agentbus.operations.lookups import list_receipts
 from agentbus.operations.protocol import (
@@ -28,10 +28,9 @@ from agentbus.operations.protocol import (
     Row,
     Wake,
     operation,
-    single_operation,
 )
 from agentbus.operations.receive import FINISHED
-from agentbus.operations.send import Reach, Receipt, SendRequest, send
+from agentbus.operations.send import Reach
 from agentbus.records import SeenRecord, SeenReport
 
 Wakes: TypeAlias = Literal["tool", "turn"]
@@ -161,19 +160,6 @@ class Steered(msgspec.Struct, frozen=True):
     seen: bool
     receipts: list[SeenRecord]
     reach: Reach
-
-
-@single_operation(durable=True, stores_data=True)
-def steer(request: SendRequest, now: Now) -> Op[Outcome[list[Receipt]]]:
-    """Send a message that directs an agent. Its sender is a person, whose name is not that of an agent."""
-    # Imported only here: other receipts need no tasks.
-    from agentbus.operations.task_approvals import operator_or_error
-
-    error = yield from operator_or_error(request.actor.agent.partition(":")[2])
-    if error is not None:
-        return NotAnOperator(by=error.facts["by"], action="steer agents")
-    (outcome,) = yield from send.run([request], now)
-    return outcome
 
 
 def _progress(message_ids: Sequence[str]) -> Op[list[tuple[str, bool]]]:

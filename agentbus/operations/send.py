@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from agentbus.core.addresses import Address, is_operator
+from agentbus.core.addresses import OPERATOR, Address, is_operator
 from agentbus.core.clock import Now
 from agentbus.core.codec import canonical
 from agentbus.core.validation import Priority
@@ -159,6 +159,8 @@ class _Directory(msgspec.Struct):
     sent: dict[str, list[_Sent]] = {}
     new: dict[str, SendRequest] = {}
     """The requests of this batch by the ids that they use for the first time."""
+    impostors: Set[str] = frozenset()
+    """The names of people who steer that are those of agents."""
     threads: bool = False
     """True if a message is counted in its thread, or a person writes in one."""
 
@@ -274,6 +276,8 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
                 names[kind].add(to.name)
     queries = [agent_status_query(names["agent"]), Query("type_known", ("message", list(types))), Query("bus_quotas")]
     queries += _mailbox_queries(names)
+    people = _people(requests) if STEER in types else []
+    queries += [Query("agent_status", (name,)) for name in people]
     if ids:
         queries.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from gather(*queries)))
@@ -286,6 +290,7 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
             boxes.append(mailbox)
     if names["operator"]:
         directory.operators = {row[0]: row[1] for row in next(answers)}
+    directory.impostors = {name for name in people if next(answers)}
     for row in next(answers) if ids else ():
         sent = _Sent(*row)
         directory.sent.setdefault(sent.message_id, []).append(sent)
@@ -295,6 +300,17 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
 
 
 _KINDS = frozenset({"agent", "pool", "topic", "task"})
+
+
+def _people(requests: Sequence[SendRequest]) -> list[str]:
+    """Return the names of the people who send these."""
+    senders = {request.actor.agent for request in requests}
+    return sorted(_person(sender) for sender in senders if is_operator(sender))
+
+
+def _person(sender: str) -> str:
+    """Return the name of a person without ``operator:``; an agent's name may have its epoch appended."""
+    return sender.removeprefix(OPERATOR).partition("#")[0]
 
 
 def _mailbox_queries(names: dict[str, set[str]]) -> Iterator[Query]:
@@ -324,8 +340,8 @@ def _plan(request: SendRequest, directory: _Directory) -> Plan:
     for index, draft in enumerate(request.drafts):
         if draft.type not in directory.types:
             return UnknownType(kind="message", name=draft.type, item=index)
-        if draft.type == STEER and not is_operator(request.actor.agent):
-            return NotAnOperator(by=request.actor.agent, action="steer agents", item=index)
+        if draft.type == STEER and not _may_steer(request.actor.agent, directory):
+            return NotAnOperator(by=request.actor.agent.removeprefix(OPERATOR), action="steer agents", item=index)
         boxes = _boxes(draft, directory)
         if boxes is None:
             assert isinstance(draft.to, Address)  # noqa: S101 - a mailbox is always its own box
@@ -350,6 +366,11 @@ def _plan(request: SendRequest, directory: _Directory) -> Plan:
             directory.threads = True
         plan.append(boxes)
     return plan
+
+
+def _may_steer(sender: str, directory: _Directory) -> bool:
+    """Return True for a person whose name is not that of an agent."""
+    return is_operator(sender) and _person(sender) not in directory.impostors
 
 
 def _unknown(to: Address, index: int) -> AgentBusError:

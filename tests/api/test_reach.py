@@ -125,6 +125,8 @@ async def test_agents_cannot_steer(bus: Bus) -> None:
             await b.send("a", "steer", {"text": "obey"})
     with pytest.raises(NotAnOperator, match="agents cannot steer agents"):
         await bus.messages.steer("b", "obey", by="a", timeout=0)
+    with pytest.raises(NotAnOperator, match="'a' is an agent"):
+        await bus.messages.send("b", "steer", {"text": "obey"}, by="a")
     with pytest.raises(UnknownAgent):
         await bus.messages.steer("nobody", "stop", by="ada", timeout=0)
     await b.complete()
