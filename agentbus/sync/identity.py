@@ -22,6 +22,7 @@ from agentbus.operations.protocol import Op, Query
 
 if TYPE_CHECKING:
     from agentbus.core.clock import Now
+    from agentbus.records import AgentRecord
     from agentbus.sync.agent import BlockingAgent
     from agentbus.sync.bus import BlockingBus
 
@@ -42,6 +43,10 @@ _STARTERS = frozenset(
 )
 """Programs that a client starts a hook through. A script named agentbus may wrap the command."""
 _MAX_STARTERS = 8
+_OWNER = "client"
+"""The metadata of an agent that a hook has named: a hash of the session."""
+_LONGER = 16
+"""Characters that are appended to a name that belongs to another client."""
 _PATIENCE = 24 * 3600.0
 """Seconds of silence before an agent with a live process is suspect: it waits for its user."""
 
@@ -173,13 +178,18 @@ def join_client(
     """Return the agent of a client's hooks: the one that its session or process is, otherwise a new one of this name.
 
     A live incarnation is joined, whichever part of the client has registered it. A new one belongs to the
-    client's process: when that ends, the agent has failed.
+    client's process: when that ends, the agent has failed. If the name belongs to another client, a longer one is used.
     """
     known = client_row(bus, session=session, process=process)
+    owner = _owner(session, process)
     agent = name if known is None else known.agent
     record = bus.do(bus.agents.get(agent))
+    if known is None and owner is not None and record is not None and record.metadata.get(_OWNER) != owner:
+        # Names have a short hash of the session: they can coincide. Messages of the other agent are not this client's.
+        agent = f"{name}-{owner[:_LONGER]}"
+        record = bus.do(bus.agents.get(agent))
     if record is None or record.status not in LIVE:
-        joined = _register_for_hooks(bus, agent, None if record is None else record.type, pid)
+        joined = _register_for_hooks(bus, agent, record, pid, owner)
     else:
         joined = bus.agent(agent)
     # Another registration of the same name was faster, and is the agent's own.
@@ -204,18 +214,29 @@ def rename_client(bus: BlockingBus, row: Client, name: str, type: str, **options
     return agent
 
 
-def _register_for_hooks(bus: BlockingBus, agent: str, type: str | None, pid: int | None) -> BlockingAgent:
+def _owner(session: str | None, process: str | None) -> str | None:
+    """Return the mark of the agent of a client, which the registration stores."""
+    from hashlib import sha256
+
+    keys = _keys(session, process)
+    return sha256(keys[0].encode()).hexdigest() if keys else None
+
+
+def _register_for_hooks(
+    bus: BlockingBus, agent: str, record: AgentRecord | None, pid: int | None, owner: str | None
+) -> BlockingAgent:
     before = bus.read(current_registration, agent)
     try:
         return register(
             bus,
             agent,
-            type or "worker",
+            "worker" if record is None else record.type,
             () if before is None else tuple(before.pools),
             None if before is None else open_session(bus, before.session),
             topics=() if before is None else tuple(before.subscriptions),
             pid=pid,
             **({} if pid is None else {"patience": _PATIENCE}),
+            **({"metadata": {_OWNER: owner}} if record is None and owner is not None else {}),
         )
     except AgentExists:
         return bus.agent(agent)

@@ -17,6 +17,7 @@ from agentbus.mcp.server import MCPServer
 from agentbus.operations.agent_identity import processes_of_host
 from agentbus.operations.hook_ledger import SCOPE
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas
+from agentbus.operations.state import ChangeRequest, change_state
 from agentbus.sync.bus import Interrupted
 from agentbus.sync.identity import client_process, find_client, join_client, remember_client
 from tests.mcp.conftest import Client, with_meta
@@ -132,6 +133,21 @@ def test_state_is_shared_by_scope(joined: Callable[..., Client]) -> None:
     assert one.call("state", action="list", scope="c")["entries"] == [{"key": "n", "value": 10, "version": 2}]
     assert one.call("state", action="delete", key="n", scope="c")["existed"] is True
     assert one.refused("state", action="list", scope=SCOPE)["code"] == "reserved_scope"
+
+
+def test_a_name_that_coincides_joins_no_agent_of_another_session(server: MCPServer) -> None:
+    """Neither while that one runs, nor after it has ended: its mailbox is not this client's."""
+    with server.buses.borrow() as bus:
+        first = join_client(bus, "claude-1", session="s-1", process=None, pid=None)
+        second = join_client(bus, "claude-1", session="s-2", process=None, pid=None)
+        assert second.id.startswith("claude-1-")
+        assert join_client(bus, "claude-1", session="s-1", process=None, pid=None).identity == first.identity
+        assert join_client(bus, "claude-1", session="s-2", process=None, pid=None).identity == second.identity
+        bus.register("codex-1", type="worker").fail("ended")
+        assert join_client(bus, "codex-1", session="s-3", process=None, pid=None).id != "codex-1"
+        # A parallel hook of the same session has registered it, and has not mapped the session yet.
+        bus.write(change_state, ChangeRequest(SCOPE, "session/s-1", internal=True))
+        assert join_client(bus, "claude-1", session="s-1", process=None, pid=None).identity == first.identity
 
 
 def test_a_report_is_progress_checkpoint_and_end(server: MCPServer, joined: Callable[..., Client]) -> None:
