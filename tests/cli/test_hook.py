@@ -267,6 +267,30 @@ main(["hook", sys.argv[1], "--client-pid", "0"])
         assert hooks.shell.told("messages", "show", message)["attempts"] == 1
 
 
+def test_an_agent_that_ends_while_its_hook_prints_is_answered_once(hooks: Client) -> None:
+    """The client cannot read a second answer. The message is shown by the next hook, to the next incarnation."""
+    send(hooks.shell, "worker-1", "x")
+    program = """
+import sys
+from agentbus.cli.commands import hook
+from agentbus.cli.main import main
+confirm = hook._confirm
+def late(called, *rest):
+    called.bus.agent("worker-1").fail("its session ended")
+    confirm(called, *rest)
+hook._confirm = late
+sys.exit(main(["hook", "prompt", "--client-pid", "0"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=hooks.shell.directory, env=hooks.shell.environment,
+        input=b"{}", capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert texts(json.loads(done.stdout)["hookSpecificOutput"]["additionalContext"]) == ["x"]
+    assert texts(hooks("prompt")) == ["x"]
+    assert joined(hooks.shell) == ["worker-1#2"]
+
+
 def test_hostile_texts_stay_inside_their_frame(hooks: Client) -> None:
     """They are one line of JSON each, of bounded length, without a character that is invisible or moves others."""
     for text in HOSTILE.values():

@@ -11,6 +11,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -352,7 +353,9 @@ def _confirm(hook: Hook, request: UnitRequest) -> None:
     and end must be short, and closing the store takes longer."""
     from agentbus.operations.protocol import unit
 
-    _unless_changed(lambda: hook.bus.write(unit, request))
+    # An agent that has ended meanwhile is shown them again: a second answer now would spoil the first.
+    with suppress(AgentFenced, UnknownAgent):
+        _unless_changed(lambda: hook.bus.write(unit, request))
     os._exit(DONE)
 
 
