@@ -88,9 +88,13 @@ def change(
 
 
 def require_writable(found: Snapshot) -> None:
-    """Refuse a file that is marked read-only. Its directory would still allow to replace it."""
+    """Refuse a file that is marked read-only, or that this user may not write. Its directory would still allow to
+    replace it."""
     if found.mode is not None and not found.mode & 0o222:
         raise SetupRefused(path=found.path, reason="is read-only", advice=f"chmod u+w {found.real}")
+    if found.owner is not None and not os.access(found.real, os.W_OK):
+        raise SetupRefused(path=found.path, reason=f"belongs to user {found.owner[0]}, who lets no other write to it",
+                           advice="check its owner and its permissions")  # fmt: skip
 
 
 def backups(found: Snapshot) -> list[str]:

@@ -226,7 +226,8 @@ def program(scope: Scope) -> list[str]:
     found = shutil.which("agentbus")
     environment = os.environ.get("VIRTUAL_ENV")
     if found is None:
-        return [sys.executable, "-m", "agentbus"]
+        # -P: it runs in directories of others, and must import nothing from there.
+        return [sys.executable, "-P", "-m", "agentbus"]
     found = os.path.abspath(found)
     if scope == USER and environment and found.startswith(f"{os.path.abspath(environment)}/"):
         return [found]

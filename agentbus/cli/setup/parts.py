@@ -68,7 +68,9 @@ def is_agentbus(words: Sequence[str], subcommand: str) -> bool:
     """Return whether a command line calls this command of agentbus."""
     if words and os.path.basename(words[0]) == "agentbus":
         rest = words[1:]
-    elif len(words) > 2 and list(words[1:3]) == ["-m", "agentbus"]:
+    elif list(words[1:4]) == ["-P", "-m", "agentbus"]:
+        rest = words[4:]
+    elif list(words[1:3]) == ["-m", "agentbus"]:
         rest = words[3:]
     else:
         return False

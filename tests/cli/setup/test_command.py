@@ -114,14 +114,14 @@ def test_the_command_works_wherever_it_is_installed(box: Box, monkeypatch: pytes
     monkeypatch.setattr(sys, "executable", str(python))
     box.environment["PATH"] = "/usr/bin:/bin"
     report = box.told("setup", "claude", "--user")
-    assert report["command"] == [str(python), "-m", "agentbus"]
-    assert _called(box) == [str(python), "-m", "agentbus", "hook", "stop", "--client", "claude"]
+    assert report["command"] == [str(python), "-P", "-m", "agentbus"]
+    assert _called(box) == [str(python), "-P", "-m", "agentbus", "hook", "stop", "--client", "claude"]
     assert len(json.loads((box.home / ".claude" / "settings.json").read_text())["hooks"]["Stop"]) == 1
     report = box.told("setup", "claude", "--project", "--dry-run")
     assert any("not on the path" in note for note in report["notes"])
     box.told("setup", "codex", "--user")
     server = tomllib.loads((box.home / ".codex" / "config.toml").read_text())["mcp_servers"]["agentbus"]
-    assert [server["command"], *server["args"]] == [str(python), "-m", "agentbus", "mcp"]
+    assert [server["command"], *server["args"]] == [str(python), "-P", "-m", "agentbus", "mcp"]
 
 
 def _called(box: Box) -> list[str]:

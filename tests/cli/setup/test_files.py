@@ -103,6 +103,11 @@ def test_what_cannot_be_replaced_is_refused_by_name(box: Box, monkeypatch: pytes
     path.chmod(0o444)
     error = box.refused("setup", "gemini", "--user", code=1)
     assert error["fix"] == f"chmod u+w {path}"
+    path.chmod(0o644)
+    with monkeypatch.context() as patched:
+        # As for a file of another user, in a directory of one's own.
+        patched.setattr(os, "access", lambda *_: False)
+        assert "lets no other write to it" in box.refused("setup", "gemini", "--user", code=1)["message"]
     path.unlink()
     os.mkfifo(path)
     assert "is not a file" in box.refused("setup", "gemini", "--user", code=1)["message"]

@@ -154,7 +154,7 @@ def test_an_entry_of_the_user_with_our_name_is_kept_or_refused(box: Box) -> None
 
 
 def test_a_hook_of_an_earlier_version_is_changed_where_it_is(box: Box) -> None:
-    path_of_old, interpreter = "/old/bin/agentbus", "'/a b/python' -m agentbus"
+    path_of_old, interpreter = "/old/bin/agentbus", "'/a b/python' -P -m agentbus"
     options = "--max-stops 1"
     stop = {"type": "command", "command": f"{path_of_old} hook stop --client claude {options}", "timeout": 60}
     again = {"type": "command", "command": f"{interpreter} hook stop --client claude"}
