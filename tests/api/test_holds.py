@@ -130,6 +130,27 @@ async def test_progress_and_people_start_the_count_again(bus: Bus, clock: FakeCl
     assert (await late.send("b", "note", 0, correlation="u")).held, "to register is no progress"
 
 
+async def test_an_agent_that_is_suspected_recovers_or_fails_makes_no_progress(bus: Bus, clock: FakeClock) -> None:
+    await bus.quotas.change(thread=3)
+    a = await worker(bus, "a")
+    b = await bus.register_visitor("b", type="worker", patience=60)
+    for thread in ("suspected", "recovered", "failed"):
+        await b.send("a", "note", 0, correlation=thread)
+    clock.advance(61)
+    assert (await bus.sweep()).counts["agents_suspected"] == 1
+
+    async def sent(thread: str) -> list[bool]:
+        return [(await a.send("b", "note", 0, correlation=thread)).held for _ in range(3)]
+
+    assert await sent("suspected") == [False, False, True]
+    clock.advance(1)
+    await b.heartbeat()
+    assert await sent("recovered") == [False, False, True]
+    clock.advance(1)
+    await b.fail("it crashed")
+    assert await sent("failed") == [False, False, True]
+
+
 async def test_messages_of_no_thread_to_people_and_first_replies_are_not_counted(bus: Bus) -> None:
     await bus.quotas.change(thread=1)
     a, b = await worker(bus, "a"), await worker(bus, "b")

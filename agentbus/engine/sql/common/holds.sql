@@ -12,9 +12,17 @@ UPDATE threads SET held = 1 WHERE thread = $1;
 
 -- name: thread_progress
 -- Whether one of these agents has made progress since $2: it reported some, stored a checkpoint, or advanced a task.
--- To register is no progress. Only the newest events are read.
+-- To register is no progress, nor to be suspected, to recover or to fail. Only the newest events are read.
 SELECT 1
-WHERE EXISTS (SELECT 1 FROM agents WHERE id /* in: $1 */ AND updated > $2 AND updated > coalesce(started, created))
+WHERE EXISTS (
+        SELECT 1 FROM agents
+        WHERE id /* in: $1 */ AND status = 'running' AND updated > $2 AND updated > coalesce(started, created)
+            AND NOT EXISTS (
+                SELECT 1 FROM events
+                WHERE subject_kind = 'agent' AND subject = agents.id AND kind = 'agent_recovered'
+                    AND at = agents.updated AND events.id > (SELECT max(id) FROM events) - 1000
+            )
+    )
     OR EXISTS (SELECT 1 FROM checkpoints WHERE owner_kind = 'agent' AND owner /* in: $1 */ AND created > $2)
     OR EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND holder /* in: $1 */ AND updated > $2)
     OR EXISTS (
