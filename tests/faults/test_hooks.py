@@ -22,7 +22,7 @@ _EVENTS = (AFTER_TOOL,) * 6 + (STOP, PROMPT)
 
 
 class Model:
-    """What the model of a coding agent does: it reads its context, and acknowledges what it was sent."""
+    """Act as the model of a coding agent: read the context, and acknowledge what was sent."""
 
     def __init__(self, client: CodingAgent, bus: BlockingBus, agent: str) -> None:
         self.client = client

@@ -24,7 +24,7 @@ from agentbus.cli.clients import (
 
 _HERE = Path(__file__).parent
 SAMPLES: dict[str, dict[str, dict[str, Any]]] = json.loads((_HERE / "hook_samples.json").read_text())
-"""What the clients send: Claude Code 2.1.197, Codex CLI 0.169.0, Gemini CLI 0.61.0 and Kimi Code CLI 2.1.0, recorded
+"""The JSON of the clients: Claude Code 2.1.197, Codex CLI 0.169.0, Gemini CLI 0.61.0 and Kimi Code CLI 2.1.0, recorded
 without session and directory. Cursor is written from its documentation."""
 NODE = shutil.which("node")
 

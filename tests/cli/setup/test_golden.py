@@ -1,4 +1,4 @@
-"""What ``agentbus setup`` writes, for every client and scope: exactly the files in ``golden/``.
+"""``agentbus setup`` writes exactly the files in ``golden/``, for every client and scope.
 
     python -m tests.cli.setup.test_golden
 
