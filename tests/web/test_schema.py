@@ -20,7 +20,7 @@ pytestmark = pytest.mark.one_engine
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 # Streams do not end, and polls wait.
-LEFT_OUT = r"/(stream|watch|live|receive|request|result|steer|receipts|take)$"
+LEFT_OUT = r"/(stream|watch|live|receive|request|result|steer)$"
 
 
 def test_every_route_is_in_the_document() -> None:
