@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from agentbus.errors import AgentBusError
@@ -51,8 +51,8 @@ class StdioServer:
     def serve(self) -> None:
         """Answer until the client closes its pipe, or reads no more. A signal that raises ends it too."""
         try:
-            with suppress(ClientGone):
-                for line in lines(self._input):
+            with suppress(ClientGone), wakeup() as woken:
+                for line in lines(self._input, woken):
                     if isinstance(line, Fault):
                         self._write(line.response())
                     elif line.strip():
@@ -220,18 +220,53 @@ class StdioServer:
                 raise ClientGone from error
 
 
-def lines(input: int) -> Iterator[bytes | bytearray | Fault]:
+@contextmanager
+def wakeup() -> Iterator[int | None]:
+    """Return a descriptor that a signal makes readable. A signal that arrives right before a blocking read does not
+    interrupt it: its handler would run only when the client writes again."""
+    import signal
+
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    try:
+        try:
+            before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        except ValueError:
+            # Only the main thread handles signals.
+            yield None
+            return
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def lines(input: int, woken: int | None = None) -> Iterator[bytes | bytearray | Fault]:
     """Yield the lines that arrive on a descriptor, without what follows the last line break: it is half a message. A
-    line that is too long is skipped, and a fault in its place."""
+    line that is too long is skipped, and a fault in its place. ``woken``: a descriptor that ends a wait, so that the
+    handler of a signal runs."""
+    from select import select
+
+    waits = [input] if woken is None else [input, woken]
     rest = bytearray()
     skipping = False
     while True:
         try:
+            ready = select(waits, [], [])[0]
+        except OSError:
+            return
+        if woken is not None and woken in ready:
+            with suppress(BlockingIOError):
+                os.read(woken, _CHUNK)
+        if input not in ready:
+            continue
+        try:
             chunk = os.read(input, _CHUNK)
         except BlockingIOError:
-            from select import select
-
-            select([input], [], [])
             continue
         except OSError:
             return

@@ -18,11 +18,13 @@ from tests.support.processes import eventually
 CHAPTERS = ["plan", "work", "kill -9", "monitor", "work", "kill -9", "monitor", "recover", "work"]
 
 
+@pytest.mark.timeout(1000)
 def test_the_promise_is_kept(nowhere: Shell) -> None:
     # A temporary directory of its own shows what is left over.
     nowhere.environment["TMPDIR"] = str(nowhere.directory)
-    process = nowhere.start("demo", "--pace", "0.15", constants={"agentbus.cli.demo.story.INTERVAL": 0.1})
-    out, err = process.communicate(timeout=110)
+    constants = {"agentbus.cli.demo.story.INTERVAL": 0.1, "agentbus.cli.demo.story.TIMEOUT": 300}
+    process = nowhere.start("demo", "--pace", "0.15", constants=constants)
+    out, err = process.communicate(timeout=900)
     assert (process.returncode, err) == (0, b""), (out, err)
     rows = [line.split("\t") for line in out.decode().splitlines()]
     told = [row for row in rows if row[0] != "result"]
@@ -36,7 +38,7 @@ def test_the_promise_is_kept(nowhere: Shell) -> None:
     # One death, then of up to three more: what they had in their hands was handed out again.
     assert 25 <= int(figures["deliveries"]) <= 28
     assert int(figures["acknowledged"]) > 12
-    assert float(figures["noticed"]) < 60
+    assert float(figures["noticed"]) < 300
     assert list(nowhere.directory.iterdir()) == []
     pids = [int(pid) for pid in re.findall(r"(?:coordinator|worker-\d|process) (\d+)", out.decode())]
     assert len(set(pids)) == 8

@@ -292,3 +292,33 @@ print(" ".join(sys.modules), file=sys.stderr)
     assert done.stdout.count(b"\n") == 2
     assert b"isError" not in done.stdout
     assert not HEAVY & set(done.stderr.decode().split())
+
+
+_READER = """
+import signal, sys, threading
+from agentbus.mcp.stdio import lines, wakeup
+
+def end(*_):
+    sys.exit(7)
+
+signal.signal(signal.SIGTERM, end)
+threading.Thread(target=signal.pause, daemon=True).start()
+# The other thread gets the signal, so it does not interrupt the read.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+with wakeup() as woken:
+    for _ in lines(0, woken):
+        print("read", flush=True)
+"""
+
+
+def test_a_signal_that_interrupts_no_read_ends_the_wait() -> None:
+    """Python runs its handler between two instructions of the main thread, which waits for the client."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _READER], stdin=pipe, stdout=pipe, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        reader.stdin.write("{}\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline() == "read\n"
+        reader.send_signal(signal.SIGTERM)
+        assert reader.wait(TIMEOUT) == 7
