@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentbus.core.clock import Clock, Now
+from agentbus.core.measurements import writes
 from agentbus.core.threads import running_loop
 from agentbus.engine.blocking import BlockingEngine
 from agentbus.engine.group_commit import AsyncEngine
@@ -57,7 +58,9 @@ class PostgresEngine(AsyncEngine[Writer]):
     async def _open(self) -> Entry:
         connection = await open_bus_connection(self._address, self._lock_timeout, self.clock, create=self._create)
         self._bell = bell = Bell(self._address, self.waiters)
-        runner = TransactionRunner(self._address, self.clock, lock_timeout=self._lock_timeout, connection=connection)
+        runner = TransactionRunner(
+            self._address, self.clock, lock_timeout=self._lock_timeout, connection=connection, writes=writes
+        )
         self._writer = Writer(runner, bell)
         self._readers = Readers(self._address, self._lock_timeout, lender=runner)
         bell.is_barred = lambda: runner.is_refused

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine.postgres import errors as driver_errors
@@ -45,6 +45,9 @@ from agentbus.operations.protocol import (
     group_by_operation,
 )
 
+if TYPE_CHECKING:
+    from agentbus.core.measurements import Writes
+
 log = logging.getLogger("agentbus.engine")
 
 T = TypeVar("T")
@@ -73,12 +76,21 @@ def _always() -> bool:
 
 
 class TransactionRunner:
-    """Commit batches of calls on one connection."""
+    """Commit batches of calls on one connection. ``writes`` counts them; a short command has none."""
 
-    def __init__(self, address: Address, clock: Clock, *, lock_timeout: float, connection: Connection | None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        *,
+        lock_timeout: float,
+        connection: Connection | None,
+        writes: Writes | None = None,
+    ) -> None:
         self._address = address
         self._clock = clock
         self._lock_timeout = lock_timeout
+        self._writes = writes
         self._limit: float | None = None
         self.is_heard: Callable[[], bool] = _always
         """Return True if a process may listen to ``LIVE``."""
@@ -203,6 +215,8 @@ class TransactionRunner:
                     bells = await self._run_single_statement(connection, calls[0]) if len(calls) == 1 else None
                     return bells or await self._run_batch(connection, calls)
                 except _RolledBack:
+                    if self._writes is not None:
+                        self._writes.replays += 1
                     return await self._run_with_savepoints(connection, calls)
         except driver_errors.DRIVER as error:
             if driver_errors.is_lost(error):
@@ -249,6 +263,7 @@ class TransactionRunner:
             return None
         if self.hint is not None:
             self.hint(planned.channels)
+        start = time.perf_counter()
         try:
             number = await planned.write(connection)
         except driver_errors.DRIVER as error:
@@ -262,6 +277,8 @@ class TransactionRunner:
         if not number:
             self._send_cache.forget()
             return None
+        if self._writes is not None:
+            self._writes.committed(1, time.perf_counter() - start, True)
         return await self._written(connection, call, planned, number[0][0])
 
     async def _settle_doubt(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
@@ -339,15 +356,23 @@ class TransactionRunner:
             begin += f"; SET LOCAL lock_timeout = {lock_timeout_ms(self._limit):d}"
         lock = self._shared if all(call.concurrent for call in calls) else self._alone
         clock = self._clock
+        start = time.perf_counter()
         try:
             if not isinstance(clock, ServerClock) or clock.is_fresh:
                 # One round trip for both; the result of the second is not needed.
                 await connection.execute(f"{begin}; {lock}")
-                return clock.now()
-            await connection.execute(begin)
-            ((_, moment),) = await connection.fetch(lock)
-            return clock.told(moment)
+                now = clock.now()
+            else:
+                await connection.execute(begin)
+                start = time.perf_counter()
+                ((_, moment),) = await connection.fetch(lock)
+                now = clock.told(moment)
+            if self._writes is not None:
+                self._writes.lock_wait.observe(time.perf_counter() - start)
+            return now
         except driver_errors.DRIVER as error:
+            if self._writes is not None and driver_errors.is_lock_timeout(error):
+                self._writes.timed_out(time.perf_counter() - start)
             # The lock timeout concerns every call, so none needs to run separately.
             await self._rollback(connection, error)
             raise
@@ -358,8 +383,11 @@ class TransactionRunner:
         scripts = self._scripts_of(connection)
         ring = await scripts.ringing(list(dict.fromkeys(bells.channels)), self.process) if bells.channels else None
         script = "; ".join([*last, "COMMIT", *([ring] if ring else [])])
+        start = time.perf_counter()
         try:
             await connection.execute(script)
+            if self._writes is not None:
+                self._writes.committed(len(calls), time.perf_counter() - start, any(call.durable for call in calls))
         except driver_errors.DRIVER as error:
             lost = driver_errors.is_lost(error)
             if not lost and (connection.is_in_transaction() or ring is None or driver_errors.is_conflict(error)):

@@ -16,6 +16,7 @@ import anyio.to_thread
 from agentbus.core.cancellation import complete
 from agentbus.core.clock import Clock, Now
 from agentbus.core.files import file_error
+from agentbus.core.measurements import writes
 from agentbus.core.threads import running_loop
 from agentbus.engine.blocking import BlockingEngine
 from agentbus.engine.group_commit import AsyncEngine
@@ -85,7 +86,7 @@ class SQLiteEngine(AsyncEngine[Writer]):
                 lock.close()
             raise
         try:
-            runner = TransactionRunner(self._home, connection._conn, lock, self.clock, disk=self._disk)
+            runner = TransactionRunner(self._home, connection._conn, lock, self.clock, disk=self._disk, writes=writes)
         except BaseException:
             try:
                 await complete(connection.close())

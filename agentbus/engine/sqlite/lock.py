@@ -31,7 +31,8 @@ class FileLock:
         self._ticket: _Ticket | None = None
         self._stops_at: float | None = None
         """Monotonic seconds from which on no acquisition waits."""
-        self._waited = 0.0
+        self.waited = 0.0
+        """Seconds that all acquisitions waited."""
         self._reported = 0
         forget_in_child(self)
 
@@ -79,7 +80,7 @@ class FileLock:
 
     def lock_wait_ms(self) -> int:
         """Return the milliseconds waited since the last call. May be called from another thread."""
-        before, self._reported = self._reported, round(self._waited * 1000)
+        before, self._reported = self._reported, round(self.waited * 1000)
         return self._reported - before
 
     def stop_waiting(self) -> None:
@@ -146,7 +147,7 @@ class FileLock:
         ticket.done.wait(timeout if self._stops_at is None else max(0.0, min(timeout, self._stops_at - start)))
         self._ticket = None
         waited = time.monotonic() - start
-        self._waited += waited
+        self.waited += waited
         if ticket.give_up():
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=round(waited, 1))
         return ticket.fd

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine import process_safety
@@ -22,7 +22,15 @@ from agentbus.engine.sqlite.doorbell import Ringer
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.paths import Home
 from agentbus.engine.sqlite.wal import WriteAheadLog
-from agentbus.errors import AgentBusError, DatabaseGone, DiskFull, LockedElsewhere, OutcomeUnknown, StoreError
+from agentbus.errors import (
+    AgentBusError,
+    DatabaseGone,
+    DiskFull,
+    LockedElsewhere,
+    LockTimeout,
+    OutcomeUnknown,
+    StoreError,
+)
 from agentbus.operations.protocol import (
     LIVE,
     Announce,
@@ -36,6 +44,9 @@ from agentbus.operations.protocol import (
     group_by_operation,
 )
 
+if TYPE_CHECKING:
+    from agentbus.core.measurements import Writes
+
 _ROWS_PER_INSERT = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
@@ -44,9 +55,18 @@ _LOG_PAGES = 1000
 
 
 class TransactionRunner:
-    """Commits batches of calls on one connection, under the lock."""
+    """Commits batches of calls on one connection, under the lock. ``writes`` counts them; a short command has none."""
 
-    def __init__(self, home: Home, connection: sqlite3.Connection, lock: FileLock, clock: Clock, *, disk: bool) -> None:
+    def __init__(
+        self,
+        home: Home,
+        connection: sqlite3.Connection,
+        lock: FileLock,
+        clock: Clock,
+        *,
+        disk: bool,
+        writes: Writes | None = None,
+    ) -> None:
         self.process = 0
         self.gone = False
         """True once another database, or none, was found at the path."""
@@ -56,6 +76,7 @@ class TransactionRunner:
         self.lock_wait_ms = lock.lock_wait_ms
         self._clock = clock
         self._disk = disk
+        self._writes = writes
         self._queries = queries("sqlite")
         self._wide: dict[str, str | None] = {}
         self._synchronous: bool | None = True
@@ -93,6 +114,8 @@ class TransactionRunner:
             if not self._lock.try_acquire():
                 return None
             self._nowait = True
+            if self._writes is not None:
+                self._writes.lock_wait.buckets[0] += 1
             self.check_exists()
             channels = self._with_disk_reserve(calls)
         except _Busy:
@@ -149,6 +172,8 @@ class TransactionRunner:
 
     def _fail(self, calls: Sequence[Call], error: Exception) -> tuple[list[str], bool]:
         """Fail every call: an exception that escaped the thread would leave their callers waiting."""
+        if self._writes is not None and isinstance(error, LockTimeout):
+            self._writes.timed_out(error.facts["waited"])
         for call in calls:
             call.outcome = self._error_for_caller(error)
         return [], True
@@ -163,7 +188,10 @@ class TransactionRunner:
         return channels, self._ringer.ring(channels)
 
     def _with_lock(self, calls: Sequence[Call]) -> list[str]:
+        before = self._lock.waited
         with self._lock.held():
+            if self._writes is not None:
+                self._writes.lock_wait.observe(self._lock.waited - before)
             return self._with_disk_reserve(calls)
 
     def _with_disk_reserve(self, calls: Sequence[Call]) -> list[str]:
@@ -190,6 +218,8 @@ class TransactionRunner:
             try:
                 return self._run_batch(calls)
             except _RolledBack:
+                if self._writes is not None:
+                    self._writes.replays += 1
                 return self._run_with_savepoints(calls)
         except sqlite3.Error as error:
             if not isinstance(translate_error(error, self._home), DiskFull):
@@ -311,8 +341,11 @@ class TransactionRunner:
                 self._ringer.load(channels, self.process)
                 if self._synchronous:
                     self._ringer.hint(channels)
+            start = time.perf_counter()
             self._connection.execute("COMMIT")
             self._log.synced = bool(self._synchronous)
+            if self._writes is not None:
+                self._writes.committed(len(calls), time.perf_counter() - start, self._log.synced)
         except sqlite3.Error as error:
             self._rollback()
             for call in calls:
