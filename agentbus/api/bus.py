@@ -95,6 +95,7 @@ from agentbus.records import (
     ExportReport,
     ImportReport,
     LiveChange,
+    MetricFamily,
     Page,
     ScopeRecord,
     Stats,
@@ -452,6 +453,16 @@ class Bus:
         counts = await self._engine.read(count, check_range(deepest, "deepest", 1, 1000))
         database, log_size = await self._engine.sizes()
         return Stats(counts.messages, counts.agents, counts.queues, counts.oldest_waiting, database, log_size)
+
+    async def metrics(self) -> list[MetricFamily]:
+        """Return the metrics of the bus and of this process; ``agentbus.api.metrics.render`` writes them as text.
+
+        >>> [family.name for family in await bus.metrics()][:2]                       # doctest: +SKIP
+        ['agentbus_build', 'agentbus_messages_sent']
+        """
+        from agentbus.api.metrics import collect
+
+        return await collect(self, self._engine.home, process=True)
 
     def events(
         self,

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "events": ("events", "print the audit log"),
     "types": ("types", "list, show and add types of agents and messages"),
     "monitor": ("monitor", "detect dead agents and interrupted sessions"),
+    "metrics": ("metrics", "print metrics of the bus for Prometheus"),
     "serve": ("serve", "serve the HTTP API and the dashboard"),
     "token": ("serve", "create, list and revoke tokens of HTTP clients"),
     "cleanup": ("maintenance", "archive and delete old data"),

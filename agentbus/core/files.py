@@ -324,13 +324,16 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 def write_json(target: Path, value: Any) -> None:
-    """Replace a file atomically by the JSON of a value. The new file is private to its owner; an error leaves the old
-    one.
+    """Replace a file by the JSON of a value, see ``replace_file``. The new file is private to its owner."""
+    replace_file(target, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def replace_file(target: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file atomically; an error leaves the old one.
 
     Some directories cannot be synced, for lack of permission or support. The contents are durable nevertheless, and
     after a power failure either the new file or the old one is found.
     """
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     temporary = None
     try:
         if target.is_dir() and not target.is_symlink():
@@ -340,8 +343,10 @@ def write_json(target: Path, value: Any) -> None:
         # Next to the target: a rename works only within a file system. Mode 0600 from the start.
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:20]}.", dir=target.parent)
         with open(descriptor, "wb") as file:
-            file.write(text)
+            file.write(content)
             file.flush()
+            if mode != 0o600:
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, target)
         temporary = None

@@ -8,6 +8,7 @@ one histogram and not yet in another.
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -52,12 +53,14 @@ class Histogram:
 class Writes:
     """The writes of this process."""
 
-    __slots__ = ("batch_calls", "commit", "lock_timeouts", "lock_wait", "replays", "synced_commit")
+    __slots__ = ("batch_calls", "commit", "lock_timeouts", "lock_wait", "replays", "started", "synced_commit")
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
+        self.started = time.time()
+        """Seconds since 1970: the start of the process, or nearly."""
         self.batch_calls = Histogram(BATCH_BOUNDS)
         """Calls per committed transaction (group commit)."""
         self.lock_wait = Histogram(SECOND_BOUNDS)

@@ -33,7 +33,7 @@ _SUBJECTS = {
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
     "state": "state", "type": "types", "token": "tokens",
     "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals", "signal": "signals",
-    "dependency": "dependencies", "item": "items", "hold": "holds", "thread": "holds",
+    "dependency": "dependencies", "item": "items", "hold": "holds", "thread": "holds", "metrics": "metrics",
 }  # fmt: skip
 """The file of a query, by the first word of its name."""
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         RetentionReport,
         Sweep,
     )
+    from agentbus.records.metrics import MetricFamily, MetricSample
     from agentbus.records.recovery import (
         CutOffSession,
         Recovered,
@@ -103,6 +104,8 @@ __all__ = [
     "MessageChange",
     "MessageRecord",
     "MessageSpan",
+    "MetricFamily",
+    "MetricSample",
     "NewToken",
     "Page",
     "QueueDepth",
@@ -143,7 +146,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import records on first use: most commands need one kind, or none."""
     if name in __all__:
-        for home in ("entities", "recovery", "maintenance", "tasks", "access", "setup"):
+        for home in ("entities", "recovery", "maintenance", "tasks", "access", "setup", "metrics"):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)

@@ -43,7 +43,7 @@ from agentbus.web.mcp import MCP
 from agentbus.web.mcp import PATH as MCP_PATH
 from agentbus.web.openapi import STYLE, document, page
 from agentbus.web.rates import RateRing
-from agentbus.web.routes import ALONE, PREFIX, ROUTES, Route, Table
+from agentbus.web.routes import ALONE, METRICS, PREFIX, ROUTES, Route, Table
 from agentbus.web.shared import SharedReads
 from agentbus.web.streams import Events, EventStream
 
@@ -158,6 +158,8 @@ class Application:
         method = "GET" if request.method == "HEAD" else request.method
         if path.startswith(f"{PREFIX}/"):
             return await self._call_api(request, method, path.removeprefix(f"{PREFIX}/"))
+        if path == METRICS:
+            return await self._call_api(request, method, METRICS.removeprefix("/"))
         if path == MCP_PATH:
             return await self._call_mcp(request)
         if method != "GET":

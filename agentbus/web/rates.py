@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,8 @@ class RateRing:
         self._newest = 0
         self._sampled = (0, 0)
         """The minute and the time of the last sample."""
+        self.totals: Counter[str] = Counter()
+        """Messages leased, acked, released and dead-lettered since the server started."""
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> RateRing:
@@ -107,6 +109,7 @@ class RateRing:
                 number += int(last) - int(first) + 1 if last.isdigit() else 1
         if change in {"leased", "acked", "released", "dead"}:
             setattr(self._present, change, getattr(self._present, change) + number)
+            self.totals[change] += number
 
     async def _sample_periodically(self) -> None:
         timer = self._bus._engine.waiters.listen(())

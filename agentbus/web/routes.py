@@ -23,6 +23,8 @@ from agentbus.web.handlers import agents, events, items, live, maintenance, mess
 from agentbus.web.streams import Events
 
 PREFIX = "/api/v1"
+METRICS = "/metrics"
+"""The path that Prometheus asks for unless told otherwise. It is served as the route of this name."""
 ALONE = "~"
 """A segment whose value is in the query."""
 
@@ -135,6 +137,7 @@ ROUTES: tuple[Route, ...] = (
     # The bus
     Route("GET", "/overview", READ, maintenance.overview, shared=True),
     Route("GET", "/stats", READ, maintenance.stats, shared=True),
+    Route("GET", "/metrics", READ, maintenance.metrics),
     Route("GET", "/types", READ, maintenance.list_types),
     Route("POST", "/types", OPERATE, maintenance.define_type),
     Route("GET", "/quotas", READ, maintenance.get_quotas),

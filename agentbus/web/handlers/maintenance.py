@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from starlette.responses import Response
 
 from agentbus.api.bus import KEEP_BACKUPS
 from agentbus.api.maintenance.retention import RetentionChanges
 from agentbus.api.messages import QuotaChanges
+from agentbus.api.metrics import CONTENT_TYPES, collect, negotiate, render
 from agentbus.api.overview import Overview, capacity_limits, gather_overview
 from agentbus.records import (
     BackupRecord,
@@ -89,6 +91,21 @@ async def overview(call: Call) -> Overview:
 async def stats(call: Call, query: DeepestQuery) -> Stats:
     """Show counts by status, the deepest queues, and sizes."""
     return await call.bus.stats(deepest=query.deepest)
+
+
+async def metrics(call: Call) -> Response:
+    """Return the metrics for Prometheus: text 0.0.4, or OpenMetrics 1.0 if the Accept header prefers it. Also at
+    /metrics, outside of the API."""
+    format = negotiate(call.request.headers.get("accept"))
+
+    async def read() -> bytes:
+        bus = call.bus
+        return render(
+            await collect(bus, bus._engine.home, process=True, changes=call.app.rates.totals), format
+        ).encode()
+
+    content = await call.app.shared.read(("metrics", format), read)
+    return Response(content, headers={"Content-Type": CONTENT_TYPES[format], "Vary": "Accept, Authorization, Cookie"})
 
 
 async def list_types(call: Call, query: TypesQuery) -> list[TypeRecord]:
