@@ -497,7 +497,8 @@ class Monitor:
 
     def _publish(self, findings: Sequence[Finding]) -> None:
         for finding in findings:
-            log.log(_LEVELS[finding.severity], "%s", finding.text)
+            about = {"code": finding.kind, "subject": finding.subject}
+            log.log(_LEVELS[finding.severity], "%s", finding.text, extra=about)
             self._found.append(finding)
             self._total += 1
             if self._file is not None:

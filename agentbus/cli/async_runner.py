@@ -13,6 +13,7 @@ from agentbus import Bus
 from agentbus.cli.context import Call
 from agentbus.cli.signals import ENDING, interrupts_left_to_loop
 from agentbus.cli.views import Report, progress_bar
+from agentbus.core.logs import json_handler, log_settings
 
 T = TypeVar("T")
 
@@ -84,15 +85,17 @@ def with_bar(call: Call, title: str, work: Callable[[Bus, Report | None], Awaita
 
 def log_to_stderr(call: Call) -> None:
     """Print warnings of the bus as notes, except findings of the monitor and interrupted sessions, which the commands
-    print themselves."""
+    print themselves. Structured logs have all of them."""
     log = logging.getLogger("agentbus")
-    log.handlers[:] = [_Notes(call)]
+    format, level = log_settings()
+    log.handlers[:] = [json_handler(level) if format == "json" and call.logs else _Notes(call, level)]
+    log.setLevel(level)
     log.propagate = False
 
 
 class _Notes(logging.Handler):
-    def __init__(self, call: Call) -> None:
-        super().__init__(logging.WARNING)
+    def __init__(self, call: Call, level: int) -> None:
+        super().__init__(level)
         self._call = call
 
     def emit(self, record: logging.LogRecord) -> None:

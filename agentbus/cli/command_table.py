@@ -58,6 +58,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Module and purpose by name, in the order of ``agentbus --help``."""
 
+LOGGED = frozenset({"serve", "monitor", "worker", "run"})
+"""The commands that run for long and write logs."""
+
 DEFAULTS = {
     "token": "list", "agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create",
     "holds": "list",

@@ -51,10 +51,12 @@ def ending_cleanly() -> Iterator[None]:
 class Call:
     """One call of a command: its arguments, its settings, the bus, and the calling agent."""
 
-    def __init__(self, command: str, arguments: Namespace, settings: Settings) -> None:
+    def __init__(self, command: str, arguments: Namespace, settings: Settings, *, logs: bool = False) -> None:
         self.command = command
         self.arguments = arguments
         self.settings = settings
+        self.logs = logs
+        """True for a command that runs for long and writes structured logs: its notes are among them."""
         self._headed = False
         """True once the names of the columns were printed."""
 
@@ -117,7 +119,13 @@ class Call:
 
     def note(self, text: str) -> None:
         """Print a note on stderr."""
-        if not self.arguments.quiet:
+        if self.arguments.quiet:
+            return
+        if self.logs:
+            from agentbus.cli.logs import log_note
+
+            log_note(text)
+        else:
             print(escape_control_chars(text), file=sys.stderr)
 
 

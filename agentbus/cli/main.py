@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agentbus.cli import errors
-from agentbus.cli.command_table import ALIASES, COMMANDS, DEFAULTS
+from agentbus.cli.command_table import ALIASES, COMMANDS, DEFAULTS, LOGGED
 from agentbus.cli.context import Call, Command, gather_settings
 from agentbus.cli.errors import Usage
 from agentbus.cli.output import escape_control_chars, write_json
@@ -47,24 +47,34 @@ def _is_hook(words: list[str], code: int) -> bool:
     interruption: its output must not count."""
     if "hook" not in words or "--debug" in words or code == errors.INTERRUPTED:
         return False
+    return _command(words) == "hook"
+
+
+def _writes_logs(words: list[str]) -> bool:
+    """Return True for a command whose standard error is a structured log."""
+    return os.environ.get("AGENTBUS_LOG", "").strip().lower() == "json" and _command(words) in LOGGED
+
+
+def _command(words: list[str]) -> str | None:
     try:
-        return _split(_split_at_dashes(words)[0])[0] == "hook"
+        return _split(_split_at_dashes(words)[0])[0]
     except Usage:
-        return False
+        return None
 
 
 def _main(words: list[str]) -> int:
     _open_streams()
     options, _ = _split_at_dashes(words)
     json, debug = "--json" in options, "--debug" in options
+    logs = _writes_logs(words)
     try:
-        code = _run(words)
+        code = _run(words, logs)
         sys.stdout.flush()
         return code
     except AgentBusError as error:
         if debug:
             raise
-        return _report(error, json)
+        return _report(error, json, logs)
     except KeyboardInterrupt:
         if debug:
             raise
@@ -77,13 +87,13 @@ def _main(words: list[str]) -> int:
     except OSError as error:
         if debug:
             raise
-        return _report(errors.from_os_error(error), json)
+        return _report(errors.from_os_error(error), json, logs)
     except Exception as error:
         if debug:
             raise
         from agentbus.core.validation import error_text
 
-        return _report(_Unexpected(reason=error_text(error)), json)
+        return _report(_Unexpected(reason=error_text(error)), json, logs)
 
 
 class _Unexpected(AgentBusError):
@@ -91,7 +101,7 @@ class _Unexpected(AgentBusError):
     fix_text = "--debug shows the traceback; please report it"
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], logs: bool) -> int:
     words, after = _split_at_dashes(words)
     for word in words:
         errors.check_text(word, "an argument")
@@ -111,7 +121,7 @@ def _run(words: list[str]) -> int:
     arguments = _parse(own, _options_first(own, rest))
     if command.runs:
         arguments.command = after[1:]
-    call = Call(name, arguments, gather_settings(arguments))
+    call = Call(name, arguments, gather_settings(arguments), logs=logs)
     for text in call.settings.notes:
         call.note(f"agentbus: {text}")
     try:
@@ -340,20 +350,20 @@ def _family_help(family: str, members: list[str], commands: dict[str, Command]) 
     raise SystemExit(errors.DONE)
 
 
-def _report(error: AgentBusError, json: bool) -> int:
+def _report(error: AgentBusError, json: bool, logs: bool) -> int:
     try:
         if json:
             write_json({"error": _describe(error)})
             # On a full disk, the buffer still holds it.
             sys.stdout.flush()
         else:
-            _explain(error)
+            _explain(error, logs)
     except BrokenPipeError:
         return _discard_output()
     except OSError:
         _discard_output()
         with suppress(OSError):
-            _explain(error)
+            _explain(error, logs)
     return errors.exit_code(error)
 
 
@@ -363,8 +373,13 @@ def _describe(error: AgentBusError) -> Problem:
     return describe_error(error, for_shell=True)
 
 
-def _explain(error: AgentBusError) -> None:
+def _explain(error: AgentBusError, logs: bool) -> None:
     problem = _describe(error)
+    if logs:
+        from agentbus.cli.logs import log_error
+
+        log_error(error, f"{problem.message} ({problem.fix})" if problem.fix else problem.message)
+        return
     text = f"agentbus: {problem.message}" + (f"\n  {problem.fix}" if problem.fix else "")
     print(escape_control_chars(text), file=sys.stderr)
 

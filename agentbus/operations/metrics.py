@@ -52,7 +52,7 @@ def count_bus(most: int, now: Now) -> Op[BusCounts]:
     pools = _largest(
         [(pool, number) for _, kind, pool, number, _ in rows if kind == "pool"], most, [name for (name,) in declared]
     )
-    members = dict((yield Query("metrics_members", (sorted(pools),)))) if pools else {}
+    members: dict[str, int] = dict((yield Query("metrics_members", (sorted(pools),)))) if pools else {}
     queued: dict[tuple[str, str], Waiting] = {}
     others: dict[str, dict[tuple[str, str], int]] = {"scheduled": {}, "leased": {}}
     for status, kind, pool, number, since in rows:

@@ -71,7 +71,7 @@ def _run_agent(call: Call, supervisor: Supervisor, streams: Streams, job: Job) -
     from agentbus.cli.signals import interrupts_left_to_loop
 
     bus = connected(call)
-    if not call.arguments.debug:
+    if not (call.arguments.debug or call.logs):
         # Standard error belongs to the command.
         logging.getLogger("agentbus").handlers[:] = [logging.NullHandler()]
 
