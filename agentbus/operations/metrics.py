@@ -107,9 +107,11 @@ def _largest(counts: list[tuple[str, int]], most: int, declared: list[str]) -> f
     """
     sums: dict[str, int] = {}
     for name, number in counts:
-        sums[name] = sums.get(name, 0) + number
-    ranked = [*sorted(sums, key=lambda name: (-sums[name], name)), *(name for name in declared if name not in sums)]
-    return frozenset(name for name in ranked[:most] if name != OTHER)
+        if name != OTHER:
+            sums[name] = sums.get(name, 0) + number
+    ranked = sorted(sums, key=lambda name: (-sums[name], name))
+    ranked += [name for name in declared if name not in sums and name != OTHER]
+    return frozenset(ranked[:most])
 
 
 def _bounded(counts: dict[str, int], most: int) -> dict[str, int]:

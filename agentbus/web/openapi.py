@@ -137,7 +137,7 @@ def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
     if route.streams:
         content = {"text/event-stream": {"schema": {"type": "string"}}}
     elif route.response is None:
-        content = {"text/html": {"schema": {"type": "string"}}}
+        content = {media: {"schema": {"type": "string"}} for media in route.media}
     else:
         content = {"application/json": {"schema": by_kind[str(route.response)]}}
     found: dict[str, Any] = {str(route.status): {"description": "Done and committed.", "content": content}}

@@ -40,7 +40,7 @@ READ, AGENT, OPERATE, DECIDE, PUBLIC = (
 class Route:
     """A route. ``large``: its body may hold a snapshot. ``waits``: its handler may wait for seconds, and is cancelled
     if the client leaves. ``shared``: its result is the same for all callers, and equal requests at one time are
-    one."""
+    one. ``media``: the types of a response that is text."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Route:
         large: bool = False,
         waits: bool = False,
         shared: bool = False,
+        media: tuple[str, ...] = ("text/html",),
     ) -> None:
         self.method = method
         self.path = path
@@ -60,6 +61,7 @@ class Route:
         self.large = large
         self.waits = waits
         self.shared = shared
+        self.media = media
         self.segments = tuple(path.strip("/").split("/"))
         self.fixed = tuple((place, own) for place, own in enumerate(self.segments) if not own.startswith("{"))
         """The segments that are no parameters, with their places."""
@@ -137,7 +139,7 @@ ROUTES: tuple[Route, ...] = (
     # The bus
     Route("GET", "/overview", READ, maintenance.overview, shared=True),
     Route("GET", "/stats", READ, maintenance.stats, shared=True),
-    Route("GET", "/metrics", READ, maintenance.metrics),
+    Route("GET", "/metrics", READ, maintenance.metrics, media=maintenance.METRICS_MEDIA),
     Route("GET", "/types", READ, maintenance.list_types),
     Route("POST", "/types", OPERATE, maintenance.define_type),
     Route("GET", "/quotas", READ, maintenance.get_quotas),

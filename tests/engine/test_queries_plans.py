@@ -56,6 +56,9 @@ MAY_SCAN = {
     "message_senders",
     "message_finished_counts",
     "copy_counts",
+    # Indexes of only those that are counted, see below.
+    "metrics_queues",
+    "metrics_dead",
 }
 
 MANY = """
@@ -177,6 +180,14 @@ def test_a_claim_of_tasks_looks_only_at_those_that_it_may_change(
 ) -> None:
     # What is walked is an index of only those that are held.
     assert index in plan(store, name)
+
+
+@each("name", [name for name in QUERIES if name.startswith("metrics_")])
+def test_metrics_walk_only_indexes(name: str, store: sqlite3.Connection) -> None:
+    """Of the messages, agents and tasks that wait or were left: the finished ones may be many."""
+    found = [step for step in scans(plan(store, name)) if not re.search(r"SCAN (counted|grouped|ready|holds)\b", step)]
+    partial = r"messages_(ready|due|leased|dead)|agents_\w+|tasks_(ready|by_status)|approvals_open|sessions_open"
+    assert [step for step in found if not re.search(rf"USING (COVERING )?INDEX ({partial})\b", step)] == []
 
 
 def test_every_inline_read_is_listed_here() -> None:

@@ -24,6 +24,8 @@ from agentbus.records import (
 )
 from agentbus.web.call import Body, Call, Created, Query, given
 
+METRICS_MEDIA = tuple(kind.partition(";")[0] for kind in CONTENT_TYPES.values())
+
 
 class TypesQuery(Query, frozen=True):
     kind: Literal["agent", "message"] | None = None
