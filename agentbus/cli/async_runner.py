@@ -89,7 +89,8 @@ def log_to_stderr(call: Call) -> None:
     log = logging.getLogger("agentbus")
     format, level = log_settings()
     log.handlers[:] = [json_handler(level) if format == "json" and call.logs else _Notes(call, level)]
-    log.setLevel(level)
+    if level < logging.WARNING:
+        log.setLevel(level)
     log.propagate = False
 
 

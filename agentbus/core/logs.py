@@ -46,6 +46,8 @@ _SECRETS = (
     (re.compile(r"\b(bearer\s+)[^\s\"']+", re.IGNORECASE), r"\1…"),
 )
 """Passwords in URLs, tokens of HTTP clients, and credentials of requests."""
+_LINE_ENDS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
+"""What JSON permits in a text, but some programs take for the end of a line, and a terminal for a command."""
 
 
 class JSONFormatter(logging.Formatter):
@@ -85,7 +87,7 @@ class JSONFormatter(logging.Formatter):
         found |= _trace()
         if record.exc_info and record.exc_info[2] is not None:
             found["exception"] = _traceback(record.exc_info[1])
-        return msgspec.json.encode(found).decode()
+        return _LINE_ENDS.sub(lambda match: f"\\u{ord(match[0]):04x}", msgspec.json.encode(found).decode())
 
 
 def log_settings() -> tuple[str, int]:

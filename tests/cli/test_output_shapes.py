@@ -114,6 +114,8 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("doctor", ("doctor",), 0),
     ("cleanup", ("cleanup", "--stale", "0"), 0),
     ("quotas", ("quotas", "--depth", "1000", "--by", "ada"), 0),
+    ("metrics", ("metrics",), 0),
+    ("metrics --output", ("metrics", "--output", "agentbus.prom"), 0),
     ("prime", ("prime",), 0),
     ("import a session", ("import", "old"), 0),
     ("session recover with a meeting", ("session", "recover", "session-20240115"), 0),
