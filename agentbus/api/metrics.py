@@ -94,9 +94,11 @@ def _build(engine: str) -> MetricFamily:
 
 def _bus(counts: BusCounts) -> list[MetricFamily]:
     return [
-        MetricFamily("agentbus_messages_sent", "counter", "Messages sent since the bus exists.", [_total(counts.sent)]),
         MetricFamily(
-            "agentbus_state_changes", "counter", "Changes of state since the bus exists.",
+            "agentbus_messages_sent", "counter", "Messages sent since the bus was created.", [_total(counts.sent)]
+        ),
+        MetricFamily(
+            "agentbus_state_changes", "counter", "Changes of state since the bus was created.",
             [_total(counts.state_changes)],
         ),
         *_queues(counts),
