@@ -47,7 +47,7 @@ _SECRETS = (
 )
 """Passwords in URLs, tokens of HTTP clients, and credentials of requests."""
 _LINE_ENDS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
-"""What JSON permits in a text, but some programs take for the end of a line, and a terminal for a command."""
+"""Characters that JSON permits in a text, but that some programs take for the end of a line, or a terminal obeys."""
 
 
 class JSONFormatter(logging.Formatter):

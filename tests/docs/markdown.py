@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 RUN = {"python", "sh", "bash", "console"}
 PARSED = {"json", "toml"}
-SHOWN = {"", "text", "sql", "ini", "mermaid"}
+SHOWN = {"", "text", "sql", "ini", "mermaid", "yaml"}
 LANGUAGES = RUN | PARSED | SHOWN
 MARKS = {"not run", "exits", "file", "background", "output"}
 

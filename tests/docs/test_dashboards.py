@@ -103,6 +103,12 @@ def test_the_dashboard_can_be_imported() -> None:
     assert set(re.findall(r"\$(?:\{)?([a-z]+)", json.dumps(DASHBOARD))) - {"__rate_interval"} <= names
 
 
+async def test_every_series_is_documented(bus: Bus) -> None:
+    page = (DOCS / "telemetry.md").read_text(encoding="utf-8")
+    documented = {re.sub(r"\{.*", "", name) for name in re.findall(r"`((?:agentbus|process)_[^`]+)`", page)}
+    assert documented == {re.sub(r"_(bucket|sum|count)$", "", name) for name in await series(bus)}
+
+
 async def test_every_alert_names_series_and_commands_that_exist(bus: Bus) -> None:
     known = await series(bus)
     text = RULES.read_text(encoding="utf-8")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         ExportReport,
         ImportReport,
         LiveChange,
+        MetricFamily,
         Page,
         ScopeRecord,
         Stats,
@@ -296,6 +297,14 @@ class Bus(BusBase, wraps=api.Bus):
         {'acked': 120, 'queued': 3}
         """
         return self._call(self._inner.stats, deepest=deepest)
+
+    def metrics(self) -> list[MetricFamily]:
+        """Return the metrics of the bus and of this process; ``agentbus.api.metrics.render`` writes them as text.
+
+        >>> [family.name for family in bus.metrics()][:2]                       # doctest: +SKIP
+        ['agentbus_build', 'agentbus_messages_sent']
+        """
+        return self._call(self._inner.metrics)
 
     def events(
         self,

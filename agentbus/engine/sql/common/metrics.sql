@@ -24,10 +24,11 @@ LEFT JOIN messages ON messages.id = grouped.oldest;
 SELECT name FROM mailboxes WHERE kind = 'pool' ORDER BY name LIMIT $1;
 
 -- name: metrics_members
--- The number of live members of pools, by name.
+-- The number of live members of pools, by name. CROSS JOIN keeps the order: SQLite would walk all live agents for each pool.
 SELECT mailboxes.name, count(*)
-FROM mailboxes JOIN pool_members ON pool_members.pool = mailboxes.id JOIN agents ON agents.id = pool_members.agent
-WHERE mailboxes.kind = 'pool' AND mailboxes.name /* in: $1 */ AND agents.status IN ('running', 'suspect')
+FROM mailboxes CROSS JOIN pool_members CROSS JOIN agents
+WHERE mailboxes.kind = 'pool' AND mailboxes.name /* in: $1 */
+    AND pool_members.pool = mailboxes.id AND agents.id = pool_members.agent AND agents.status IN ('running', 'suspect')
 GROUP BY mailboxes.name;
 
 -- name: metrics_redelivered
