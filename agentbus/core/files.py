@@ -329,7 +329,7 @@ def write_json(target: Path, value: Any) -> None:
 
 
 def replace_file(target: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file atomically; an error leaves the old one.
+    """Replace a file atomically; an error leaves the old one. The files of a bus are refused.
 
     Some directories cannot be synced, for lack of permission or support. The contents are durable nevertheless, and
     after a power failure either the new file or the old one is found.
@@ -338,6 +338,8 @@ def replace_file(target: Path, content: bytes, mode: int = 0o600) -> None:
     try:
         if target.is_dir() and not target.is_symlink():
             raise IsADirectoryError(errno.EISDIR, "it is a directory; name a file in it")
+        if os.path.lexists(target.parent / DATABASE):
+            raise PermissionError(errno.EPERM, "it would be among the files of a bus; choose another directory")
         import tempfile
 
         # Next to the target: a rename works only within a file system. Mode 0600 from the start.

@@ -40,6 +40,8 @@ def test_metrics_are_printed_or_replace_a_file_for_a_collector(shell: Shell) -> 
     families = shell.json("metrics")
     assert {"name", "type", "help", "samples", "unit", "scope"} == families[0].keys()
     assert shell.refused("metrics", "--output", "none/m.prom", code=1)["code"] == "not_writable"
+    refused = shell.refused("metrics", "--output", ".agentbus/bus.db", code=1)
+    assert "files of a bus" in refused["message"]
     assert shell.run("metrics", "--format", "xml").code == 2
 
 
