@@ -53,7 +53,7 @@ async def test_any_number_of_servers_run_on_one_bus(engine: Engine) -> None:
 @pytest.mark.one_engine
 async def test_a_base_path_works_with_and_without_a_proxy_that_removes_it(bus: Bus) -> None:
     async with serving(bus, base_path="/agents") as client:
-        for path in ("/agents/api/v1/agents", "/api/v1/agents"):
+        for path in ("/agents/api/v1/agents", "/api/v1/agents", "/agents/metrics"):
             assert (await client.get(path)).status == 200
         assert (await client.get("/agents")).headers["location"] == "/agents/"
         assert (await client.get("openapi.json")).json["servers"] == [{"url": "/agents/api/v1"}]
