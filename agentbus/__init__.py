@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agentbus.core.validation import Priority
     from agentbus.operations.receipts import Steered
     from agentbus.operations.send import Reach, Receipt
-    from agentbus.records import RetentionPolicy
+    from agentbus.records import History, HistoryItem, HistoryPut, RetentionPolicy
 
 __version__ = "0.1.0"
 
@@ -47,6 +47,9 @@ __all__ = [
     "Bus",
     "Clock",
     "Document",
+    "History",
+    "HistoryItem",
+    "HistoryPut",
     "Message",
     "Monitor",
     "Now",
@@ -81,6 +84,9 @@ _HOMES = {
     "Bus": "api.bus",
     "Clock": "core.clock",
     "Document": "api.documents",
+    "History": "records",
+    "HistoryItem": "records",
+    "HistoryPut": "records",
     "Message": "api.message",
     "Monitor": "api.monitor",
     "Now": "core.clock",

@@ -26,6 +26,7 @@ from agentbus.api.agents import (
 from agentbus.api.block import Block
 from agentbus.api.checkpoints import Checkpoints
 from agentbus.api.heartbeat import Heartbeat, Renewer
+from agentbus.api.histories import Histories
 from agentbus.api.holds import Holds
 from agentbus.api.live import live, parse_cursor
 from agentbus.api.maintenance.archive import Limits
@@ -139,6 +140,8 @@ class Bus:
     """The limits of queues."""
     holds: Holds
     """The messages that wait for a person."""
+    histories: Histories
+    """What agent frameworks store of conversations and runs."""
 
     _renewer: Renewer
 
@@ -177,6 +180,7 @@ class Bus:
         self.retention = Retention(engine)
         self.quotas = Quotas(engine)
         self.holds = Holds(engine)
+        self.histories = Histories(engine, max_snapshot)
         self.tokens = Tokens(engine)
 
     async def __aenter__(self) -> Bus:

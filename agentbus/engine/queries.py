@@ -34,6 +34,7 @@ _SUBJECTS = {
     "state": "state", "type": "types", "token": "tokens",
     "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals", "signal": "signals",
     "dependency": "dependencies", "item": "items", "hold": "holds", "thread": "holds", "metrics": "metrics",
+    "history": "histories",
 }  # fmt: skip
 """The file of a query, by the first word of its name."""
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})

@@ -28,6 +28,7 @@
     │   ├── UnknownParticipant
     │   ├── UnknownDocument
     │   ├── UnknownCheckpoint
+    │   ├── UnknownHistory
     │   ├── UnknownFile               a checkpoint refers to it
     │   ├── UnknownTask
     │   ├── UnknownStep
@@ -47,6 +48,7 @@
     │   ├── SessionDiffers            the id has another operation or milestone
     │   ├── SessionLost               another process resumed it
     │   ├── VersionConflict           a state entry was changed concurrently
+    │   │   └── HistoryConflict       a history was changed concurrently
     │   ├── TypeChanging              the schema kept changing while a payload was checked
     │   ├── ArchiveDiffers            a different row has the id of an imported one
     │   ├── Outdated                  the imported data is older than the data on the bus
@@ -150,6 +152,7 @@ from agentbus.errors.calls import (
     BusFull,
     Conflict,
     ForeignCheckpoint,
+    HistoryConflict,
     InvalidInput,
     InvalidName,
     InvalidPayload,
@@ -187,6 +190,7 @@ from agentbus.errors.calls import (
     UnknownCheckpoint,
     UnknownDocument,
     UnknownFile,
+    UnknownHistory,
     UnknownMessage,
     UnknownOperator,
     UnknownParticipant,
@@ -298,6 +302,7 @@ __all__ = [
     "ForeignCheckpoint",
     "ForeignObjects",
     "FormatRefused",
+    "HistoryConflict",
     "InvalidInput",
     "InvalidName",
     "InvalidPayload",
@@ -373,6 +378,7 @@ __all__ = [
     "UnknownDatabase",
     "UnknownDocument",
     "UnknownFile",
+    "UnknownHistory",
     "UnknownMessage",
     "UnknownOperator",
     "UnknownParticipant",

@@ -206,6 +206,15 @@ class UnknownDocument(NotFound):
     shell_fix_text = "save it first: agentbus document save"
 
 
+class UnknownHistory(NotFound):
+    """No history has this kind and name."""
+
+    code = "unknown_history"
+    text = "no history {name!r} of kind {kind!r}"
+    fix_text = "bus.histories.list() returns the histories; retention may have removed it"
+    shell_fix_text = "agentbus histories lists the histories; retention may have removed it"
+
+
 class UnknownCheckpoint(NotFound):
     """No checkpoint has this id."""
 
@@ -343,6 +352,14 @@ class VersionConflict(Conflict):
     code = "version_conflict"
     text = "state {key!r} of {scope} has version {found}, not {expected}"
     fix_text = "re-read the entry and retry; version 0 means that it does not exist"
+
+
+class HistoryConflict(VersionConflict):
+    """The history was changed, created or deleted concurrently."""
+
+    code = "history_conflict"
+    text = "history {name!r} ({kind}) has version {found}, not {expected}"
+    fix_text = "re-read the history and retry; version 0 means that it does not exist"
 
 
 class WrongState(Conflict):

@@ -53,6 +53,7 @@ KINDS = {
     " first 100), and checkpoint, reason or follow_on",
     "session_rolled_back": "a session was rolled back; checkpoint, saved (a checkpoint of the state before),"
     " documents, removed, entries, participants (counts)",
+    "history_deleted": "a history was deleted; history_kind, history (its name), items, size",
     "session_deleted": "an ended session was deleted with everything that belonged to it",
     "task_started": "a task was created; workflow, session, parent, auto",
     "task_running": "a worker took a task; before (its status), lease (its number)",

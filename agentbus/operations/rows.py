@@ -356,6 +356,8 @@ _TABLES = {
     "checkpoints": "id owner_kind owner name session created checksum size file_count notes files snapshot",
     "documents": "id session name version checksum author created value",
     "document_floors": "session name version",
+    "histories": "id kind name version last items size created updated meta",
+    "history_items": "id history part key number encoding checksum size created meta body",
     "threads": "thread opened messages held since updated agents",
     "holds": "message thread due created",
     "events": "id at kind subject_kind subject actor facts",

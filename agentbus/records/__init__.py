@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Stats,
         TypeRecord,
     )
+    from agentbus.records.histories import History, HistoryItem, HistoryKind, HistoryPut
     from agentbus.records.maintenance import (
         BackupRecord,
         Check,
@@ -94,6 +95,10 @@ __all__ = [
     "FileReference",
     "Finding",
     "FinishedMember",
+    "History",
+    "HistoryItem",
+    "HistoryKind",
+    "HistoryPut",
     "HoldRecord",
     "ImportProblem",
     "ImportReport",
@@ -146,7 +151,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import records on first use: most commands need one kind, or none."""
     if name in __all__:
-        for home in ("entities", "recovery", "maintenance", "tasks", "access", "setup", "metrics"):
+        for home in ("entities", "recovery", "maintenance", "tasks", "access", "setup", "metrics", "histories"):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)

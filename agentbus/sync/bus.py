@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from agentbus.api.agents import AgentOptions, Agents
     from agentbus.api.bus import Bus
     from agentbus.api.checkpoints import Checkpoints
+    from agentbus.api.histories import Histories
     from agentbus.api.holds import Holds
     from agentbus.api.messages import Messages
     from agentbus.api.recovery import Recovery
@@ -315,6 +316,12 @@ class BlockingBus:
         from agentbus.api.messages import Messages
 
         return Messages(self)
+
+    @cached_property
+    def histories(self) -> Histories:
+        from agentbus.api.histories import Histories
+
+        return Histories(self._engine, self._max_snapshot)
 
     @cached_property
     def holds(self) -> Holds:

@@ -26,6 +26,7 @@ SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "bus": ("api.bus", ("Bus",)),
     "checkpoints": ("api.checkpoints", ("Checkpoints",)),
     "documents": ("api.documents", ("Document",)),
+    "histories": ("api.histories", ("Histories",)),
     "holds": ("api.holds", ("Holds",)),
     "items": ("api.tasks.items", ("Items", "WorkItem")),
     "message": ("api.message", ("Message",)),

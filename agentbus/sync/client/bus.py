@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from agentbus.sync.client.agent import Agent
     from agentbus.sync.client.agents import Agents
     from agentbus.sync.client.checkpoints import Checkpoints
+    from agentbus.sync.client.histories import Histories
     from agentbus.sync.client.holds import Holds
     from agentbus.sync.client.messages import Messages, Quotas
     from agentbus.sync.client.monitor import Monitor
@@ -129,6 +130,11 @@ class Bus(BusBase, wraps=api.Bus):
     def holds(self) -> Holds:
         """The messages that wait for a person."""
         return cast("Holds", self._wrap(self._inner.holds))
+
+    @property
+    def histories(self) -> Histories:
+        """What agent frameworks store of conversations and runs."""
+        return cast("Histories", self._wrap(self._inner.histories))
 
     def session(
         self,

@@ -1,0 +1,337 @@
+"""``bus.histories``: what agent frameworks store of conversations and runs. Imports no event loop: the command line
+uses it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+from zlib import crc32
+
+import msgspec
+
+from agentbus.core.codec import LARGE, encode
+from agentbus.core.threads import run_in_thread
+from agentbus.core.validation import (
+    MAX_BATCH,
+    MAX_ID,
+    MAX_PAGE,
+    PAGE_SIZE,
+    check_choice,
+    check_range,
+    check_text,
+)
+from agentbus.errors import InvalidInput, InvalidName, OutOfRange, SnapshotTooLarge
+from agentbus.operations.histories import (
+    END,
+    NEXT,
+    CopyRequest,
+    DeleteRequest,
+    HistoryQuery,
+    ItemPage,
+    ItemPut,
+    ItemQuery,
+    WriteRequest,
+    copy_history,
+    delete_history,
+    find_history,
+    get_item,
+    list_histories,
+    list_items,
+    list_kinds,
+    prefix_end,
+    write_history,
+)
+from agentbus.records.histories import HistoryPut
+
+if TYPE_CHECKING:
+    from agentbus.engine.interface import Engine
+    from agentbus.records import History, HistoryItem, HistoryKind, Page
+
+MAX_META = 64 * 1024
+"""Bytes of the metadata of a history or an item, as JSON."""
+_MAX_TEXT = 512
+"""Characters of a name, a part or a key."""
+_MAX_PLACE = 2048
+"""Bytes of a part and a key together: an index must hold them."""
+_MAX_BODIES = 4
+"""Bodies of the maximum size that one write may have."""
+_PAGE = 200
+"""Items that are read together."""
+_FEW = 10
+"""Items that are read without leaving the event loop."""
+_KIND_RULE = "use 1 to 64 of A-Z a-z 0-9 . _ : @ / -"
+_NAMED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-"
+
+
+class Histories:
+    """What agent frameworks store of conversations and runs: a history, named by kind and name, has numbered items
+    under a part and a key.
+
+    >>> put = HistoryPut(body=b'{"role":"user","content":"hello"}')                   # doctest: +SKIP
+    >>> await bus.histories.write("openai", "chat-7", [put])                          # doctest: +SKIP
+    >>> [item.body for item in await bus.histories.items("openai", "chat-7")]         # doctest: +SKIP
+    [b'{"role":"user","content":"hello"}']
+    """
+
+    def __init__(self, engine: Engine, max_snapshot: int) -> None:
+        self._engine = engine
+        self._limit = max_snapshot
+
+    async def write(
+        self,
+        kind: str,
+        name: str,
+        puts: Iterable[HistoryPut] = (),
+        *,
+        delete: Iterable[tuple[str, str]] = (),
+        meta: dict[str, Any] | None = None,
+        if_version: int | None = None,
+    ) -> History:
+        """Delete items (part, key), then write others, all in one commit or nothing; return the history.
+
+        A history that does not exist is created. ``meta`` replaces its metadata. ``if_version`` is the version that it
+        must have, 0 if it must not exist; otherwise HistoryConflict is raised. The version grows by one.
+
+        >>> put = HistoryPut(key="c-2", body=b"...", part="child", meta={"step": 2})  # doctest: +SKIP
+        >>> await bus.histories.write("langgraph", "thread-1", [put], if_version=3)   # doctest: +SKIP
+        """
+        request = WriteRequest(
+            check_kind(kind),
+            check_text(name, "name", _MAX_TEXT, low=1),
+            deletes=tuple(_check_place(place) for place in _listed(delete, "delete", "tuples of part and key")),
+            meta=None if meta is None else _meta(meta),
+            if_version=None if if_version is None else check_range(if_version, "if_version", 0, MAX_ID),
+        )
+        given = _listed(puts, "puts", "a list of HistoryPut")
+        size = sum(len(put.body) for put in given if isinstance(put, HistoryPut) and isinstance(put.body, bytes))
+        checked = self._check(given) if size <= LARGE else await run_in_thread(self._check, given)
+        return await self._engine.write(write_history, msgspec.structs.replace(request, puts=checked))
+
+    async def get(self, kind: str, name: str, key: str, part: str = "") -> HistoryItem | None:
+        """Return an item, or None.
+
+        >>> (await bus.histories.get("langgraph", "thread-1", "c-2", "child")).meta   # doctest: +SKIP
+        {'step': 2}
+        """
+        place = check_kind(kind), check_text(name, "name", _MAX_TEXT, low=1), *_check_place((part, key))
+        return await self._engine.read_inline(get_item, place)
+
+    async def items(
+        self,
+        kind: str,
+        name: str | None = None,
+        *,
+        part: str | None = None,
+        key: str | None = None,
+        key_prefix: str | None = None,
+        before_key: str | None = None,
+        after: int = 0,
+        where: dict[str, Any] | None = None,
+        newest_first: bool = False,
+        by: Literal["number", "key"] = "number",
+        limit: int | None = None,
+        bodies: bool = True,
+    ) -> builtins.list[HistoryItem]:
+        """Return items of a history, or (without a name) of all histories of a kind; without a limit all of them.
+
+        They are ordered by number, or by key. Without a name the order is that of the names of the histories and then
+        of the numbers, or of keys, names and parts. ``newest_first`` reverses it. ``after``: only greater numbers;
+        ``before_key``: only smaller keys. ``where``: only items with these values in their metadata. ``bodies=False``
+        leaves the bodies out. Up to 200 items are read at one moment; longer lists are read in several steps.
+
+        >>> latest = await bus.histories.items(                                       # doctest: +SKIP
+        ...     "langgraph", "thread-1", part="", by="key", newest_first=True, limit=1
+        ... )
+        """
+        low, high = _range(key, key_prefix, before_key)
+        wanted = ItemQuery(
+            check_kind(kind),
+            None if name is None else check_text(name, "name", _MAX_TEXT, low=1),
+            _PAGE,
+            None if part is None else check_text(part, "part", _MAX_TEXT),
+            low,
+            high,
+            check_range(after, "after", 0, MAX_ID),
+            _where(where),
+            check_choice(by, "by", ("number", "key")) == "key",
+            bool(newest_first),
+            bool(bodies),
+        )
+        left = None if limit is None else check_range(limit, "limit", 1, MAX_ID)
+        found: builtins.list[HistoryItem] = []
+        while True:
+            if left is not None and wanted.where is None:
+                wanted = msgspec.structs.replace(wanted, limit=min(_PAGE, left - len(found)))
+            page = await self._read(wanted)
+            found += page.items
+            if page.cursor is None or (left is not None and len(found) >= left):
+                return found[:left]
+            wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
+
+    async def find(self, kind: str, name: str) -> History | None:
+        """Return a history without its items, or None.
+
+        >>> (await bus.histories.find("openai", "chat-7")).items                      # doctest: +SKIP
+        12
+        """
+        place = check_kind(kind), check_text(name, "name", _MAX_TEXT, low=1)
+        return await self._engine.read_inline(find_history, place)
+
+    async def list(
+        self,
+        kind: str | None = None,
+        *,
+        prefix: str | None = None,
+        where: dict[str, Any] | None = None,
+        limit: int = PAGE_SIZE,
+        cursor: str | None = None,
+    ) -> Page[History]:
+        """Return histories, ordered by kind and name: of one kind, with names that start with ``prefix``, with the
+        values ``where`` in their metadata.
+
+        >>> [one.name for one in (await bus.histories.list("openai", prefix="chat-")).items]   # doctest: +SKIP
+        ['chat-7', 'chat-8']
+        """
+        low = "" if prefix is None else check_text(prefix, "prefix", _MAX_TEXT)
+        wanted = HistoryQuery(
+            check_range(limit, "limit", 1, MAX_PAGE),
+            None if kind is None else check_kind(kind),
+            low,
+            prefix_end(low),
+            _where(where),
+            None if cursor is None else _check_cursor(cursor),
+        )
+        return await self._engine.read(list_histories, wanted)
+
+    async def kinds(self) -> builtins.list[HistoryKind]:
+        """Return how many histories there are of each kind, their size, and the time of the last write; at most 100
+        kinds.
+
+        >>> [(one.kind, one.histories) for one in await bus.histories.kinds()]        # doctest: +SKIP
+        [('langgraph', 40), ('openai', 3)]
+        """
+        return await self._engine.read(list_kinds, None)
+
+    async def delete(self, kind: str, name: str, *, part: str | None = None, keys: Iterable[str] | None = None) -> int:
+        """Delete a history with its items, or only the items of a part, or only these keys of a part (default "") in
+        one commit. Return the number of items deleted.
+
+        >>> await bus.histories.delete("langgraph", "thread-1")                       # doctest: +SKIP
+        31
+        """
+        checked = None
+        if keys is not None:
+            checked = tuple(_check_place((part or "", key))[1] for key in _listed(keys, "keys", "a list of keys"))
+        request = DeleteRequest(
+            check_kind(kind),
+            check_text(name, "name", _MAX_TEXT, low=1),
+            None if part is None else check_text(part, "part", _MAX_TEXT),
+            checked,
+        )
+        return await self._engine.write(delete_history, request)
+
+    async def copy(self, kind: str, source: str, target: str) -> History:
+        """Copy a history with its items to a name that is free, or whose history has no items, in one commit. Return
+        the copy. Raises UnknownHistory and WrongState.
+
+        >>> (await bus.histories.copy("langgraph", "thread-1", "thread-1-fork")).items   # doctest: +SKIP
+        31
+        """
+        names = (check_text(one, what, _MAX_TEXT, low=1) for one, what in ((source, "source"), (target, "target")))
+        return await self._engine.write(copy_history, CopyRequest(check_kind(kind), *names))
+
+    async def _read(self, wanted: ItemQuery) -> ItemPage:
+        few = wanted.limit <= _FEW and wanted.name is not None and wanted.where is None
+        if few and (wanted.part is not None if wanted.by_key else wanted.part is None and wanted.high == END):
+            return await self._engine.read_inline(list_items, wanted)
+        return await self._engine.read(list_items, wanted)
+
+    def _check(self, puts: builtins.list[HistoryPut]) -> tuple[ItemPut, ...]:
+        """Return checked items with their checksums."""
+        check_range(len(puts), "the number of puts", 0, MAX_BATCH)
+        checked = tuple(_put(put, self._limit) for put in puts)
+        size = sum(len(put.body) for put in checked)
+        if size > _MAX_BODIES * self._limit:
+            raise SnapshotTooLarge(size=size, limit=_MAX_BODIES * self._limit)
+        return checked
+
+
+def _put(put: object, limit: int) -> ItemPut:
+    if not isinstance(put, HistoryPut):
+        raise InvalidInput(reason=f"puts must be HistoryPut, not {type(put).__name__}")
+    if not isinstance(put.body, bytes | bytearray | memoryview):
+        raise InvalidInput(reason=f"the body of an item must be bytes, not {type(put.body).__name__}")
+    body = bytes(put.body)
+    if len(body) > limit:
+        raise SnapshotTooLarge(size=len(body), limit=limit)
+    part, key = (put.part, None) if put.key is None else _check_place((put.part, put.key))
+    return ItemPut(
+        check_text(part, "part", _MAX_TEXT),
+        key,
+        check_text(put.encoding, "encoding", 64, low=1),
+        crc32(body),
+        _meta(put.meta),
+        body,
+        bool(put.replace),
+    )
+
+
+def check_kind(kind: object) -> str:
+    """Return a valid kind of histories."""
+    if type(kind) is not str or not 0 < len(kind) <= 64 or kind.strip(_NAMED):
+        raise InvalidName(what="kind", name=kind, rule=_KIND_RULE)
+    return kind
+
+
+def _check_place(place: object) -> tuple[str, str]:
+    """Return a valid part and key."""
+    if not isinstance(place, tuple | list) or len(place) != 2:
+        raise InvalidInput(reason="an item is named by a part and a key")
+    part, key = check_text(place[0], "part", _MAX_TEXT), check_text(place[1], "key", _MAX_TEXT, low=1)
+    size = len(part.encode()) + len(key.encode())
+    if size > _MAX_PLACE:
+        raise OutOfRange(what="part and key", value=f"{size} bytes", allowed=f"at most {_MAX_PLACE} bytes together")
+    return part, key
+
+
+def _check_cursor(cursor: object) -> tuple[str, str]:
+    kind, _, name = cursor.partition(" ") if isinstance(cursor, str) else ("", "", "")
+    if not name or len(name) > _MAX_TEXT:
+        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
+    return check_kind(kind), check_text(name, "cursor", _MAX_TEXT)
+
+
+def _range(key: str | None, prefix: str | None, before: str | None) -> tuple[str, str]:
+    """Return the bounds of keys, the upper one exclusive."""
+    low, high = "", END
+    if prefix is not None:
+        low = check_text(prefix, "key_prefix", _MAX_TEXT)
+        high = prefix_end(low)
+    if key is not None:
+        check_text(key, "key", _MAX_TEXT, low=1)
+        low, high = max(low, key), min(high, key + NEXT)
+    if before is not None:
+        high = min(high, check_text(before, "before_key", _MAX_TEXT))
+    return low, high
+
+
+def _where(where: object) -> dict[str, Any] | None:
+    if where is None:
+        return None
+    if not isinstance(where, dict):
+        raise InvalidInput(reason="where must be a dict of the values that the metadata must have")
+    encode(where, MAX_META)
+    return where or None
+
+
+def _meta(meta: object) -> str:
+    if not isinstance(meta, dict):
+        raise InvalidInput(reason="meta must be a dict")
+    return "{}" if not meta else encode(meta, MAX_META)[0]
+
+
+def _listed(values: object, what: str, rule: str) -> builtins.list[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(reason=f"{what} must be {rule}")
+    return list(values)
