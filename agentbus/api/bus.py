@@ -141,7 +141,7 @@ class Bus:
     holds: Holds
     """The messages that wait for a person."""
     histories: Histories
-    """What agent frameworks store of conversations and runs."""
+    """The conversations and runs that agent frameworks store."""
 
     _renewer: Renewer
 

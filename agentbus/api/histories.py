@@ -24,6 +24,7 @@ from agentbus.core.validation import (
 from agentbus.errors import InvalidInput, InvalidName, OutOfRange, SnapshotTooLarge
 from agentbus.operations.histories import (
     END,
+    MAX_PLACE,
     NEXT,
     CopyRequest,
     DeleteRequest,
@@ -36,9 +37,11 @@ from agentbus.operations.histories import (
     delete_history,
     find_history,
     get_item,
+    get_short_item,
     list_histories,
     list_items,
     list_kinds,
+    list_short_items,
     prefix_end,
     write_history,
 )
@@ -52,8 +55,6 @@ MAX_META = 64 * 1024
 """Bytes of the metadata of a history or an item, as JSON."""
 _MAX_TEXT = 512
 """Characters of a name, a part or a key."""
-_MAX_PLACE = 2048
-"""Bytes of a part and a key together: an index must hold them."""
 _MAX_BODIES = 4
 """Bodies of the maximum size that one write may have."""
 _PAGE = 200
@@ -65,7 +66,7 @@ _NAMED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-"
 
 
 class Histories:
-    """What agent frameworks store of conversations and runs: a history, named by kind and name, has numbered items
+    """The conversations and runs that agent frameworks store: a history, named by kind and name, has numbered items
     under a part and a key.
 
     >>> put = HistoryPut(body=b'{"role":"user","content":"hello"}')                   # doctest: +SKIP
@@ -115,7 +116,8 @@ class Histories:
         {'step': 2}
         """
         place = check_kind(kind), check_text(name, "name", _MAX_TEXT, low=1), *_check_place((part, key))
-        return await self._engine.read_inline(get_item, place)
+        found = await self._engine.read_inline(get_short_item, place)
+        return await self._engine.read(get_item, place) if found is msgspec.UNSET else found
 
     async def items(
         self,
@@ -244,7 +246,9 @@ class Histories:
     async def _read(self, wanted: ItemQuery) -> ItemPage:
         few = wanted.limit <= _FEW and wanted.name is not None and wanted.where is None
         if few and (wanted.part is not None if wanted.by_key else wanted.part is None and wanted.high == END):
-            return await self._engine.read_inline(list_items, wanted)
+            found = await self._engine.read_inline(list_short_items, wanted)
+            if found is not msgspec.UNSET:
+                return found
         return await self._engine.read(list_items, wanted)
 
     def _check(self, puts: builtins.list[HistoryPut]) -> tuple[ItemPut, ...]:
@@ -290,8 +294,8 @@ def _check_place(place: object) -> tuple[str, str]:
         raise InvalidInput(reason="an item is named by a part and a key")
     part, key = check_text(place[0], "part", _MAX_TEXT), check_text(place[1], "key", _MAX_TEXT, low=1)
     size = len(part.encode()) + len(key.encode())
-    if size > _MAX_PLACE:
-        raise OutOfRange(what="part and key", value=f"{size} bytes", allowed=f"at most {_MAX_PLACE} bytes together")
+    if size > MAX_PLACE:
+        raise OutOfRange(what="part and key", value=f"{size} bytes", allowed=f"at most {MAX_PLACE} bytes together")
     return part, key
 
 

@@ -13,11 +13,13 @@ import msgspec
 
 from agentbus.core.validation import read_number
 from agentbus.errors import InvalidInput, OutOfRange
+from agentbus.operations.histories import list_kinds
 from agentbus.operations.holds import HoldsQuery, list_holds
 from agentbus.operations.lookups import count, failed_agents, last_seen
 from agentbus.operations.processes import WriterLoad, read_writer_load
 from agentbus.operations.task_lookups import unsettled_steps
 from agentbus.records.entities import QueueDepth
+from agentbus.records.histories import HistoryKind
 
 if TYPE_CHECKING:
     from agentbus.api.agents import Agents
@@ -176,6 +178,8 @@ class Overview(msgspec.Struct, frozen=True):
     database_bytes: int
     log_bytes: int
     outgrown: Capacity
+    histories: list[HistoryKind] = []
+    """Of each kind, at most 100 kinds."""
 
 
 async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits) -> Overview:
@@ -205,6 +209,7 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
         database_bytes=database_bytes,
         log_bytes=log_bytes,
         outgrown=await _capacity(bus, home, database_bytes + log_bytes, bounds),
+        histories=await bus._engine.read(list_kinds, None),
     )
 
 

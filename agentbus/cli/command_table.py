@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "state": ("state", "get, set, delete, list and watch entries of state"),
     "checkpoint": ("checkpoints", "create, list, show, verify, restore and prune checkpoints"),
     "document": ("documents", "save, show and export the documents of a session"),
+    "histories": ("histories", "list, show and delete what agent frameworks store"),
     "session": ("sessions", "start, show, pause, end and recover sessions"),
     "task": ("tasks", "start, show, approve, signal, take and control tasks"),
     "worker": ("worker", "run durable tasks with the workflows of a Python module"),
@@ -63,20 +64,20 @@ LOGGED = frozenset({"serve", "monitor", "worker", "run"})
 
 DEFAULTS = {
     "token": "list", "agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create",
-    "holds": "list",
+    "holds": "list", "histories": "list",
 }  # fmt: skip
 """The default member of a family of commands."""
 
 ALIASES = {
     "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
     "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
-    "quota": "quotas", "hold": "holds", "tokens": "token",
+    "quota": "quotas", "hold": "holds", "history": "histories", "tokens": "token",
 }  # fmt: skip
 """Singular and plural of the families."""
 
 SYNONYMS = {
     "ps": "agents list", "list": "agents list", "ls": "agents list", "workers": "agents list", "top": "status --watch",
-    "log": "events", "logs": "events", "history": "events", "audit": "events", "kill": "stop", "quit": "stop",
+    "log": "events", "logs": "events", "audit": "events", "kill": "stop", "quit": "stop",
     "exit": "stop", "done": "complete", "finish": "complete", "purge": "messages purge", "queue": "messages list",
     "inbox": "receive --peek", "peek": "receive --peek", "recv": "receive", "read": "receive", "get": "state get",
     "set": "state set", "join": "register", "publish": "send", "config": "status --settings",

@@ -532,7 +532,8 @@ _TASKS = (
 )
 _FEW = 5
 """Failures of a kind that are named."""
-_USE = ("settings", "sessions", "agents", "tasks", "failed", "waiting")
+_HISTORIES = (("kind", ""), ("histories", ""), ("items", ""), ("size", "bytes"), ("updated", "time"))
+_USE = ("settings", "histories", "sessions", "agents", "tasks", "failed", "waiting")
 """The parts that a small screen drops first."""
 _SHOW = "agentbus agents show, task show, session status, messages dead"
 _SETTINGS = (("setting", ""), ("value", ""), ("source", ""))
@@ -584,6 +585,8 @@ def draw_overview(
     if found["tasks"]:
         tasks = [{**one, "waits for": describe_waits(one["waits"]) or None} for one in found["tasks"]]
         add(_TASKS, tasks, "tasks")
+    if found["histories"]:
+        add(_HISTORIES, found["histories"], "histories")
     if settings is not None:
         rows = [{"setting": name, **one} for name, one in settings.items()]
         add(_SETTINGS, rows, "settings")

@@ -25,6 +25,8 @@ from agentbus.operations.archive_rows import (
     ArchivedCheckpoint,
     ArchivedDocument,
     ArchivedEvent,
+    ArchivedHistory,
+    ArchivedHistoryItem,
     ArchivedMessage,
     ArchivedParticipant,
     ArchivedPlace,
@@ -39,6 +41,7 @@ from agentbus.operations.archive_rows import (
 )
 from agentbus.operations.common import LIVE
 from agentbus.operations.events import event, record
+from agentbus.operations.histories import restore_history, restore_history_item
 from agentbus.operations.protocol import (
     ExecuteMany,
     Op,
@@ -233,6 +236,10 @@ def restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
                 return False
             yield ExecuteMany("mailbox_ensure", [(line.kind, line.name, "", now.wall)])
             return True
+        case ArchivedHistory() as line:
+            return (yield from restore_history(line))
+        case ArchivedHistoryItem() as line:
+            return (yield from restore_history_item(line))
         case ArchivedParticipant() as line:
             error = yield from of_another_session(line.session, line.created, needed=True)
             return error or bool((yield Query("participant_restore", line.row())))

@@ -33,6 +33,9 @@ MAX_NUMBER = 2**53
 """The largest number in an archive: an id or an epoch near the end of its range would leave none for others."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 Id = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+HistoryKindName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._:@/-]{1,64}$")]
+HistoryText = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
+HistoryMeta = Annotated[str, msgspec.Meta(max_length=65536)]
 _NUMBERS: dict[Any, Any] = {int: Number, int | None: Number | None}
 
 
@@ -166,6 +169,36 @@ class ArchivedParticipant(_Line, frozen=True, tag="participant"):
     finished: Number | None
     checksum: Number | None
     result: str | None
+
+
+class ArchivedHistory(_Line, frozen=True, tag="history"):
+    """A history; its items have lines of their own, which follow it."""
+
+    kind: HistoryKindName
+    name: HistoryText
+    version: Id
+    last: Number
+    created: Number
+    updated: Number
+    meta: HistoryMeta
+
+
+class ArchivedHistoryItem(_Line, frozen=True, tag="history_item"):
+    """An item of a history. ``version``: that of the history when the item was read; ``began``: when the history was
+    created."""
+
+    kind: HistoryKindName
+    history: HistoryText
+    version: Id
+    began: Number
+    part: Annotated[str, msgspec.Meta(max_length=512)]
+    key: HistoryText
+    number: Id
+    encoding: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    checksum: Number
+    created: Number
+    meta: HistoryMeta
+    body: bytes
 
 
 class ArchivedState(_Line, frozen=True, tag="state"):
@@ -330,6 +363,8 @@ Line: TypeAlias = (
     | ArchivedType
     | ArchivedPlace
     | ArchivedTask
+    | ArchivedHistory
+    | ArchivedHistoryItem
 )
 
 
@@ -347,6 +382,8 @@ JSON_FIELDS: dict[type, dict[str, Any]] = {
         "error": TaskProblem, "arguments": dict[str, Any],
     },
     ArchivedStep: {"error": TaskProblem},
+    ArchivedHistory: {"meta": dict[str, Any]},
+    ArchivedHistoryItem: {"meta": dict[str, Any]},
 }  # fmt: skip
 """The type of each text that is JSON, besides payloads."""
 
@@ -407,6 +444,17 @@ def with_receipts(
 load_messages = with_receipts(loading("message_archive", archived_message))
 load_checkpoints = loading("checkpoint_archive", ArchivedCheckpoint)
 load_documents = loading("document_archive", ArchivedDocument)
+load_histories = loading("history_archive", ArchivedHistory)
+load_history_items = loading("history_item_archive", ArchivedHistoryItem)
+_ITEMS = 100
+
+
+def find_history_items(wanted: tuple[int, int], now: Now) -> Op[tuple[list[tuple[int, int]], int | None]]:
+    """Return the ids and sizes of the next items of a history after an id, and the last id; None after the end."""
+    rows = yield Query("history_item_sizes", (*wanted, _ITEMS))
+    return [(id, size) for id, size in rows], rows[-1][0] if len(rows) == _ITEMS else None
+
+
 load_events = loading("event_archive", ArchivedEvent)
 load_processes = loading("process_archive", ArchivedProcess)
 load_tombstones = loading("state_archive_tombstones", ArchivedState)

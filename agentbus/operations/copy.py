@@ -51,6 +51,8 @@ TABLES = {
         Table("checkpoints", (0,), long=True),
         Table("documents", (0,), long=True),
         Table("document_floors", ("", "")),
+        Table("histories", (0,), long=True),
+        Table("history_items", (0,), long=True),
         Table("threads", ("",)),
         Table("holds", (0,)),
         Table("events", (0,), long=True),

@@ -26,6 +26,8 @@ from agentbus.operations.archive_rows import (
     load_checkpoints,
     load_documents,
     load_events,
+    load_histories,
+    load_history_items,
     load_tasks,
     loading,
     with_receipts,
@@ -89,6 +91,10 @@ def find(wanted: Wanted, now: Now) -> Op[Found]:
             rows = yield Query("document_after", (wanted.cursor or 0, wanted.outline.last["document"], _PAGE))
         case "checkpoint":
             rows = yield Query("checkpoint_after", (wanted.cursor or 0, wanted.outline.last["checkpoint"], _PAGE))
+        case "history":
+            rows = yield Query("history_after", (wanted.cursor or 0, wanted.outline.last["history"], _PAGE))
+        case "history_item":
+            rows = yield Query("history_item_after", (wanted.cursor or 0, wanted.outline.last["history_item"], _PAGE))
         case "message":
             return (yield from _messages(wanted))
         case _:
@@ -138,7 +144,7 @@ def _of_session(outline: Outline, kind: str) -> Op[Sequence[tuple[Any, int]]]:
         for owner_kind, owners in whose:
             rows = yield Query("checkpoint_sizes", (owner_kind, owners))
             keys += [(id, size) for id, _, size in rows]
-    else:
+    elif kind == "event":
         for subject_kind, subjects in (("agent", agents), ("session", [session]), ("task", ids)):
             rows = yield Query("event_of_subjects", (subject_kind, subjects))
             keys += [(id, size) for id, size in rows]
@@ -151,7 +157,7 @@ def _load_sessions(ids: Sequence[str], now: Now) -> Op[list[Line]]:
     return [*(ArchivedSession(*row) for row in rows), *(ArchivedParticipant(*row) for row in members)]
 
 
-_GROWING = ("message", "checkpoint", "document", "state", "event")
+_GROWING = ("message", "checkpoint", "document", "state", "event", "history", "history_item")
 LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "session": _load_sessions,
     "agent": loading("agent_archive", archived_agent),
@@ -159,6 +165,8 @@ LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "state": loading("state_export", ArchivedState),
     "document": load_documents,
     "checkpoint": load_checkpoints,
+    "history": load_histories,
+    "history_item": load_history_items,
     "message": with_receipts(loading("message_export", archived_message)),
     "event": load_events,
 }

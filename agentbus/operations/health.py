@@ -46,9 +46,9 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 
 
 class PayloadPage(msgspec.Struct, frozen=True):
-    """A page of stored payloads: descriptions, checksums and texts; and the cursor of the next page."""
+    """A page of stored payloads: descriptions, checksums and texts or bytes; and the cursor of the next page."""
 
-    rows: Sequence[tuple[str, int | str, str]]
+    rows: Sequence[tuple[str, int | str, str | bytes]]
     cursor: int | None
 
 
@@ -104,6 +104,11 @@ def approval_payloads(cursor: int, now: Now) -> Op[PayloadPage]:
 def signal_payloads(cursor: int, now: Now) -> Op[PayloadPage]:
     rows = yield Query("signal_payloads", (cursor, 64))
     return _page(rows, 64, "signal {} of task {}")
+
+
+def history_payloads(cursor: int, now: Now) -> Op[PayloadPage]:
+    rows = yield Query("history_payloads", (cursor, 8))
+    return _page(rows, 8, "item {!r} of history {!r} ({})")
 
 
 def _page(rows: Sequence[Row], limit: int, what: str) -> PayloadPage:

@@ -15,12 +15,22 @@ import msgspec
 from agentbus.core.clock import Now
 from agentbus.core.codec import canonical, decode, plain
 from agentbus.core.validation import MAX_ID
-from agentbus.errors import AgentBusError, DamagedPayload, HistoryConflict, InvalidName, UnknownHistory, WrongState
+from agentbus.errors import (
+    AgentBusError,
+    ArchiveDiffers,
+    DamagedPayload,
+    HistoryConflict,
+    InvalidName,
+    Outdated,
+    UnknownHistory,
+    WrongState,
+)
 from agentbus.operations.common import page
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row, Rows, operation, single_operation
 
 if TYPE_CHECKING:
+    from agentbus.operations.archive_rows import ArchivedHistory, ArchivedHistoryItem
     from agentbus.records import History, HistoryItem, HistoryKind, Page
 
 Place: TypeAlias = tuple[str, str]
@@ -29,9 +39,11 @@ Place: TypeAlias = tuple[str, str]
 END = "\U0010ffff" * 513
 """A text after all keys and names."""
 NEXT = "\x01"
-"""What makes a text the first one after itself: no key contains NUL."""
+"""Appended to a text, it makes the first one after it: no key contains NUL."""
 DIGITS = 20
 """Digits of a key that the bus chooses."""
+MAX_PLACE = 2048
+"""Bytes of a part and a key together: an index must hold them."""
 _INLINE = 64 * 1024
 """Bytes of a body that is read together with its row; a longer one is read by itself."""
 _KINDS = 100
@@ -151,7 +163,7 @@ class _Item(msgspec.Struct):
     created: int = 0
     there: bool = True
     put: ItemPut | None = None
-    """What is written, if it changes."""
+    """The new contents, if it changes."""
     changed: bool = False
 
 
@@ -327,10 +339,7 @@ def delete_history(request: DeleteRequest, now: Now) -> Op[Outcome[int]]:
     if history.id is None:
         return 0
     if request.part is None and request.keys is None:
-        yield Query("history_clear", (history.id,))
-        yield Query("history_delete", (history.id,))
-        facts = {"history_kind": request.kind, "history": request.name, "items": history.items, "size": history.size}
-        yield from record([event(now.wall, "history_deleted", ("bus", "histories"), None, **facts)])
+        yield from _delete(history.id, *place, history.items, history.size, now)
         return history.items
     part = request.part or ""
     if request.keys is None:
@@ -372,6 +381,60 @@ def copy_history(request: CopyRequest, now: Now) -> Op[Outcome[History]]:
     return _made(*target, copy)
 
 
+def restore_history(line: ArchivedHistory) -> Op[Outcome[bool]]:
+    """Restore a history of an archive, without its items. One that exists is the same if it was created at the same
+    time."""
+    place = line.kind, line.name
+    history = (yield from _read_histories([place]))[place]
+    if history.id is not None:
+        return False if history.created == line.created else ArchiveDiffers(what="history", id=line.name)
+    new = _History(None, line.version, line.last, 0, 0, line.created, line.updated, plain(decode(line.meta)), True)
+    yield from _store({place: new}, {})
+    return True
+
+
+def restore_history_item(line: ArchivedHistoryItem) -> Op[Outcome[bool]]:
+    """Restore an item of a history that has not changed since it was archived: otherwise a deleted item would come
+    back."""
+    place = line.kind, line.history
+    history = (yield from _read_histories([place]))[place]
+    if history.id is None:
+        return UnknownHistory(kind=line.kind, name=line.history)
+    what = item_text(line.kind, line.history, line.part, line.key)
+    if history.created != line.began:
+        return ArchiveDiffers(what="history", id=line.history)
+    rows = yield Query("history_alike", (history.id, line.part, line.key, line.number))
+    if rows:
+        same = rows == [(line.part, line.key, line.number, line.checksum)]
+        return False if same else ArchiveDiffers(what="item", id=what.removeprefix("item "))
+    if line.version < history.version:
+        return Outdated(what="item", id=what.removeprefix("item "), reason="its history has changed since")
+    history.version, history.last = line.version, max(history.last, line.number)
+    history.items += 1
+    history.size += len(line.body)
+    values = (line.number, line.encoding, line.checksum, len(line.body), line.created, plain(decode(line.meta)))
+    yield ExecuteMany("history_put", [(history.id, line.part, line.key, *values, line.body)])
+    yield from _update([history])
+    return True
+
+
+def remove_history(id: int, version: int, now: Now) -> Op[bool]:
+    """Delete an archived history with its items, unless it has changed since; return whether it was deleted."""
+    rows = yield Query("history_version", (id, version))
+    if not rows:
+        return False
+    ((kind, name, items, size),) = rows
+    yield from _delete(id, kind, name, items, size, now)
+    return True
+
+
+def _delete(id: int, kind: str, name: str, items: int, size: int, now: Now) -> Op[None]:
+    yield Query("history_clear", (id,))
+    yield Query("history_delete", (id,))
+    facts = {"history_kind": kind, "history": name, "items": items, "size": size}
+    yield from record([event(now.wall, "history_deleted", ("bus", "histories"), None, **facts)])
+
+
 def find_history(place: Place, now: Now) -> Op[History | None]:
     rows = yield Query("history_find", place)
     return _history(rows[0]) if rows else None
@@ -380,8 +443,16 @@ def find_history(place: Place, now: Now) -> Op[History | None]:
 def get_item(wanted: tuple[str, str, str, str], now: Now) -> Op[HistoryItem | None]:
     """Return one item. ``wanted``: the kind and name of its history, its part and key."""
     rows = yield Query("history_get", (*wanted, _INLINE))
-    found = yield from _with_bodies(rows, wanted[0])
+    found = yield from _with_bodies(rows)
     return _item(found[0], wanted[0]) if found else None
+
+
+def get_short_item(wanted: tuple[str, str, str, str], now: Now) -> Op[HistoryItem | msgspec.UnsetType | None]:
+    """Return one item, or UNSET if its body is long. For callers that must not wait."""
+    rows = yield Query("history_get", (*wanted, _INLINE))
+    if not rows:
+        return None
+    return msgspec.UNSET if rows[0][-1] is None else _item(rows[0], wanted[0])
 
 
 def list_kinds(_: None, now: Now) -> Op[list[HistoryKind]]:
@@ -414,11 +485,23 @@ def list_histories(wanted: HistoryQuery, now: Now) -> Op[Page[History]]:
 def list_items(wanted: ItemQuery, now: Now) -> Op[ItemPage]:
     """Return a page of items in the wanted order. With ``where`` a page may be short although there are more."""
     rows = yield _items_query(wanted)
-    cursor = _cursor(wanted, rows[-1]) if len(rows) == wanted.limit else None
     found = [row for row in rows if _matches(row[_META], wanted.where)]
     if wanted.bodies:
-        found = yield from _with_bodies(found, wanted.kind)
+        found = yield from _with_bodies(found)
         found = [row for row in found if _matches(row[_META], wanted.where)]
+    return _item_page(wanted, rows, found)
+
+
+def list_short_items(wanted: ItemQuery, now: Now) -> Op[ItemPage | msgspec.UnsetType]:
+    """Return a page of items, or UNSET if one of the bodies is long. For callers that must not wait."""
+    rows = yield _items_query(wanted)
+    if wanted.bodies and any(row[-1] is None for row in rows):
+        return msgspec.UNSET
+    return _item_page(wanted, rows, rows)
+
+
+def _item_page(wanted: ItemQuery, rows: Rows, found: Rows) -> ItemPage:
+    cursor = _cursor(wanted, rows[-1]) if len(rows) == wanted.limit else None
     return ItemPage([_item(row, wanted.kind, wanted.bodies) for row in found], cursor)
 
 
@@ -461,7 +544,7 @@ def _cursor(wanted: ItemQuery, row: Row) -> tuple[Any, ...]:
     return (key,) if wanted.name is not None and wanted.part is not None else (key, name, part)
 
 
-def _with_bodies(rows: Rows, kind: str) -> Op[Rows]:
+def _with_bodies(rows: Rows) -> Op[Rows]:
     """Return the rows with the bodies that were too long to be read together with them. An item that was replaced
     meanwhile is returned as it is now; one that was deleted is left out."""
     if all(row[-1] is not None for row in rows):

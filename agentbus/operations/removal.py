@@ -13,6 +13,7 @@ from agentbus.operations.agent_deletion import Rest, dead_letter_mailbox, remove
 from agentbus.operations.archive_rows import delete_tasks
 from agentbus.operations.common import LIVE, Budget, read_agent_statuses
 from agentbus.operations.events import event, record
+from agentbus.operations.histories import remove_history
 from agentbus.operations.protocol import Op, Outcome, Query, single_operation
 from agentbus.operations.retention import Piece, read_marks
 from agentbus.operations.state import clear_state
@@ -183,6 +184,15 @@ def _remove_tombstones(pieces: Sequence[Piece], step: _Removal) -> Op[list[Piece
     return _removed(pieces, rows)
 
 
+def _remove_histories(pieces: Sequence[Piece], step: _Removal) -> Op[list[Piece]]:
+    """Remove histories, each with all its items: half of one would be continued as if it were whole."""
+    going: list[Piece] = []
+    for piece in pieces:
+        if (yield from remove_history(piece.key, piece.mark[0], step.now)):
+            going.append(piece)
+    return going
+
+
 def _removed(pieces: Sequence[Piece], rows: Sequence[tuple[object, ...]]) -> list[Piece]:
     gone = {key for (key,) in rows}
     return [piece for piece in pieces if piece.key in gone]
@@ -199,4 +209,5 @@ _REMOVALS = {
     "event": _remove_events,
     "process": _remove_processes,
     "tombstone": _remove_tombstones,
+    "history": _remove_histories,
 }

@@ -189,6 +189,16 @@ def find_tombstones(wanted: RetentionQuery, now: Now) -> Op[RetentionPage]:
     return RetentionPage(pieces, (rows[-1][1], rows[-1][0]) if len(rows) == _PAGE else None)
 
 
+def find_histories(wanted: RetentionQuery, now: Now) -> Op[RetentionPage]:
+    """Find histories that were last written before the cutoff."""
+    if wanted.policy.histories is None:
+        return RetentionPage([])
+    limit = cutoff(now, wanted.policy.histories)
+    rows = yield Query("history_expendable", (wanted.cursor or 0, limit, _PAGE))
+    pieces = [Piece("history", id, size, (version,)) for id, version, size in rows]
+    return RetentionPage(pieces, rows[-1][0] if len(rows) == _PAGE else None)
+
+
 TIERS = (
     find_checkpoints,
     find_messages,
@@ -198,6 +208,7 @@ TIERS = (
     find_events,
     find_processes,
     find_tombstones,
+    find_histories,
 )
 """In this order: a process may be removed after the agents and sessions that refer to it."""
 

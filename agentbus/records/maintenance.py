@@ -49,6 +49,9 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     """Seconds since a process left or died, once no agent or session refers to it."""
     tombstones: float | None = 30 * DAY
     """Seconds since a state entry was deleted or expired. A watcher that resumes from an earlier change misses it."""
+    histories: float | None = None
+    """Seconds since the last write of a history, which is removed with its items. They stay by default: frameworks
+    continue them."""
 
     def __post_init__(self) -> None:
         check_range(self.checkpoints_last, "checkpoints_last", 1, _MAX_COUNT)
@@ -62,6 +65,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
 
 _SECONDS = (
     "messages", "dead_letters", "agents", "sessions", "failed_sessions", "tasks", "events", "processes", "tombstones",
+    "histories",
 )  # fmt: skip
 
 

@@ -90,6 +90,14 @@ def fill(places: Places) -> None:
         await bus.tasks.add("review", {"n": 1}, id="review-1", priority=7)
         await bus.tasks.add("merge", id="merge-1", after=["review-1", "asking-1"], on_failed_dependency="cancel")
         await work_off(bus, asking)
+        puts = [
+            agentbus.HistoryPut(body=bytes(range(256)), part="ä", key="k", meta={"n": 1}),
+            agentbus.HistoryPut(body=b""),
+        ]
+        await bus.histories.write("langgraph", "thread 1", puts, meta={"user": "ada"})
+        await bus.histories.write("langgraph", "thread 1", [puts[1]], delete=[("", f"{2:020}")])
+        await bus.histories.write("openai", "gone")
+        await bus.histories.delete("openai", "gone")
 
     places.on(places.source, live)
     with places.visited(places.source) as bus:
@@ -130,6 +138,8 @@ def views(places: Places, url: str) -> dict[str, Any]:
             "tasks": bus.do(bus.tasks.list(limit=1000)).items,
             "policy": bus.read(read_policy, None),
             "holds": bus.do(bus.holds.list()).items,
+            "histories": bus.do(bus.histories.list()).items,
+            "items": bus.do(bus.histories.items("langgraph")),
         }
 
 

@@ -33,7 +33,7 @@ async def test_one_pass_reads_the_whole_audit_log(bus: Bus) -> None:
     # What a monitor finds is told in test_liveness; retention, archives, backups and copies have tests of their own,
     # as has the command line.
     by_monitor = {"process_dead", "process_back", "agent_suspected", "agent_recovered"}
-    kept = {"session_deleted", "retention_applied", "retention_changed", "archive_imported"}
+    kept = {"session_deleted", "history_deleted", "retention_applied", "retention_changed", "archive_imported"}
     replaced = {"bus_restored", "bus_copied"}
     set_apart = {"quotas_changed", "agent_renamed", "thread_held", "thread_released", "thread_discarded"}
     by_visitors = {"agent_joined", "agent_busy", "token_created", "token_revoked"}

@@ -24,6 +24,7 @@ PRINTED = (
     ("agents", "list"), ("agents", "show", "a"), ("agents", "find", "python"), ("agents", "delete", "old"),
     ("agents", "clear"), ("receive", "--peek"), ("watch", "--max", "1"), ("messages", "list"),
     ("messages", "show", "m-1"), ("messages", "dead"), ("holds", "list"),
+    ("histories", "list"), ("histories", "show", "k", "h", "--bodies"),
     ("state", "list"), ("state", "watch", "--max", "1"), ("checkpoint", "list"), ("checkpoint", "show", "1"),
     ("checkpoint", "verify", "1"), ("document", "list", "--session", "s"),
     ("document", "history", "plan", "--session", "s"), ("session", "status", "s"), ("session", "list"),
@@ -97,6 +98,7 @@ def busy(shell: Shell) -> Shell:
         (message,) = a.receive_many(1)
         a.reject(str(message.lease), error="no")
         bus.do(a.state.set("k", 1, ttl=60))
+        bus.do(bus.histories.write("k", "h", [agentbus.HistoryPut(body=b"\xff\t")]))
     write_json(shell.directory / "old" / "current_session.json", session())
     for words in (
         ("session", "start", "planning", "--id", "s", "--expect", "b=c"), ("document", "save", "plan", "1"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agentbus import HistoryPut
 from agentbus.sync.bus import open_bus
 from tests.api.legacy_files import session
 from tests.api.legacy_files import write as write_json
@@ -91,6 +92,10 @@ KEEPING: list[tuple[str, tuple[str, ...], int]] = [
     ("checkpoint restore", ("checkpoint", "restore"), 0),
     ("checkpoint verify", ("checkpoint", "verify", "1"), 0),
     ("checkpoint prune", ("checkpoint", "prune", "--keep", "1"), 0),
+    ("histories list", ("histories", "list"), 0),
+    ("histories show", ("histories", "show", "k", "h", "--bodies"), 0),
+    ("histories show nothing", ("histories", "show", "k", "none"), 4),
+    ("histories delete", ("histories", "delete", "k", "h"), 0),
     ("complete in a session", ("complete", "--agent", "b"), 0),
     ("fail of another", ("fail", "no", "--agent", "d"), 0),
     ("session status", ("session", "status", "s"), 0),
@@ -192,6 +197,8 @@ def shapes(shell: Shell, part: str) -> dict[str, Any]:
         begun(shell)
     if part == "keeping":
         write_json(shell.directory / "old" / "current_session.json", session())
+        with open_bus(shell.directory / ".agentbus") as bus:
+            bus.do(bus.histories.write("k", "h", [HistoryPut(body=b"{}", meta={"n": 1})]))
     found: dict[str, Any] = {}
     for name, words, code in ALL[part]:
         # Only a person decides.

@@ -37,6 +37,7 @@ from agentbus.operations.archive_rows import (
     JSON_FIELDS,
     ArchivedCheckpoint,
     ArchivedDocument,
+    ArchivedHistoryItem,
     ArchivedMessage,
     ArchivedPart,
     ArchivedParticipant,
@@ -47,6 +48,7 @@ from agentbus.operations.archive_rows import (
     Header,
     Line,
 )
+from agentbus.operations.histories import MAX_PLACE, item_text
 
 FOLDER = "archive"
 _MAGIC = b"\x1f\x8b\x08"
@@ -418,6 +420,13 @@ def _verify(line: Line, limits: Limits) -> None:
     elif isinstance(line, ArchivedDocument):
         what = f"version {line.version} of document {line.name} of session {line.session}"
         _verify_hash(line.value, line.checksum, what)
+    elif isinstance(line, ArchivedHistoryItem):
+        if len(line.body) > limits.snapshot:
+            raise SnapshotTooLarge(size=len(line.body), limit=limits.snapshot)
+        if zlib.crc32(line.body) != line.checksum:
+            raise DamagedPayload(what=item_text(line.kind, line.history, line.part, line.key))
+        if len(line.part.encode()) + len(line.key.encode()) > MAX_PLACE:
+            raise InvalidInput(reason=f"part and key have more than {MAX_PLACE} bytes")
 
 
 def _verify_texts(line: Line | ArchivedPart, limits: Limits) -> None:

@@ -41,6 +41,7 @@ _PAYLOADS: dict[str, tuple[Callable[[int, Any], Any], Callable[[bytes], int | st
     "steps": (health.step_payloads, crc32),
     "approvals": (health.approval_payloads, crc32),
     "signals": (health.signal_payloads, crc32),
+    "histories": (health.history_payloads, crc32),
 }
 
 
@@ -162,9 +163,10 @@ def _compare(page: health.PayloadPage, checksum_of: Callable[[bytes], int | str]
     size = 0
     for what, checksum, text in page.rows:
         # A damaged row may contain anything.
-        encoded = text.encode(errors="surrogateescape") if isinstance(text, str) else b""
-        size += len(encoded)
-        if not isinstance(text, str) or checksum_of(encoded) != checksum:
+        encoded = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        whole = isinstance(encoded, bytes)
+        size += len(encoded) if whole else 0
+        if not whole or checksum_of(encoded) != checksum:
             damaged.append(what)
     return damaged, size
 

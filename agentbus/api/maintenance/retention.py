@@ -74,6 +74,7 @@ class RetentionChanges(TypedDict, total=False):
     events: float | None
     processes: float | None
     tombstones: float | None
+    histories: float | None
 
 
 class Retention:
@@ -223,8 +224,27 @@ class _Run:
                 raise
             await run_to_completion(self.archive.write, lines)
 
+    async def _archive_histories(self, ids: list[int]) -> list[Line]:
+        """Archive histories with their items in portions, and return the last one. Each is removed as a whole, but may
+        be larger than a portion."""
+        lines: list[Line] = await self._engine.read(archive_rows.load_histories, ids) if ids else []
+        size = 0
+        for id in ids:
+            last: int | None = 0
+            while last is not None:
+                items, last = await self._engine.read(archive_rows.find_history_items, (id, last))
+                wanted: list[int] = []
+                for item, item_size in items:
+                    wanted.append(item)
+                    size += item_size
+                    if size > _MAX_BYTES:
+                        await self._archive(lines + await self._engine.read(archive_rows.load_history_items, wanted))
+                        lines, wanted, size = [], [], 0
+                lines += await self._engine.read(archive_rows.load_history_items, wanted)
+        return lines
+
     async def _remove(self, portion: tuple[Piece, ...]) -> None:
-        lines: list[Line] = []
+        lines = await self._archive_histories([piece.key for piece in portion if piece.kind == "history"])
         # Read before the entries: later changes have a higher number.
         change = await self._engine.read(last_change, None)
         for kind, load in _LOADING.items():

@@ -23,7 +23,11 @@ _ASKED = f'"$(agentbus task show "$third" 2>/dev/null | {_OPEN} | cut -f2)"'
 _SIGNALS = """"$(agentbus task show "$third" 2>/dev/null | grep '^step.*signal.*waiting' | cut -f2 | cut -d'#' -f1)\""""
 _VALUES = '"$(agentbus task query "$third" 2>/dev/null | cut -f1)"'
 _HOLDS = '"$(agentbus holds list --limit 1000 2>/dev/null | cut -f1)"'
-_MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS, "holds": _HOLDS}
+_KINDS = '"$(agentbus histories list --limit 1000 2>/dev/null | cut -f1 | sort -u)"'
+_PLAIN = "grep -x '[A-Za-z0-9._:@/-]*'"
+_NAMES = f'"$(agentbus histories list "$third" --limit 1000 2>/dev/null | cut -f2 | {_PLAIN})"'
+"""Only plain names: the shell expands the words that it completes, and the name of a history can be any text."""
+_MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS, "holds": _HOLDS, "histories": _KINDS}
 """Families whose members take an id first."""
 _FURTHER = {
     "task start": ("", _WORKFLOWS),
@@ -32,6 +36,7 @@ _FURTHER = {
     "task signal": ("t", _SIGNALS), "task query": ("t", _VALUES),
     "task take": ("", _ITEMS), "task finish": ("", _HELD), "task fail": ("", _HELD), "task release": ("", _HELD),
     "task progress": ("", _HELD),
+    "histories show": ("t", _NAMES), "histories delete": ("t", _NAMES),
 }  # fmt: skip
 """Completions after the member of a family ("") or after its id ("t"), where they differ from an id."""
 _BASH = """\

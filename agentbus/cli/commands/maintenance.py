@@ -117,6 +117,7 @@ def _cleanup(parser: ArgumentParser) -> None:
     )  # fmt: skip
     add("--failed-sessions", type=hours, metavar="H", help="delete failed sessions older than this number of hours")
     add("--keep-days", type=days, metavar="N", help="delete finished data older than this number of days")
+    add("--histories", type=days, metavar="N", help="delete histories not written for this number of days")
     add("--dry-run", action="store_true", help="only show what would be deleted")
 
 
@@ -156,7 +157,7 @@ def cleanup(call: Call) -> Result:
     left: dict[str, str] = {}
 
     async def work(bus: Bus) -> Any:
-        policy = _policy(await bus.retention.policy(), given.failed_sessions, given.keep_days)
+        policy = _policy(await bus.retention.policy(), given.failed_sessions, given.keep_days, given.histories)
         if given.stale is not None:
             await _end_stale(bus, given.stale, given.dry_run, ended, left)
         if given.dry_run:
@@ -183,7 +184,9 @@ def cleanup(call: Call) -> Result:
     )  # fmt: skip
 
 
-def _policy(policy: RetentionPolicy, failed_sessions: float | None, keep_days: float | None) -> RetentionPolicy:
+def _policy(
+    policy: RetentionPolicy, failed_sessions: float | None, keep_days: float | None, histories: float | None
+) -> RetentionPolicy:
     """Return the policy of the bus, with the options of this run."""
     changes: dict[str, Any] = {}
     if keep_days is not None:
@@ -194,6 +197,9 @@ def _policy(policy: RetentionPolicy, failed_sessions: float | None, keep_days: f
     if failed_sessions is not None:
         check_seconds(failed_sessions * 3600, "failed-sessions in seconds", zero=True)
         changes["failed_sessions"] = failed_sessions * 3600
+    if histories is not None:
+        check_seconds(histories * _DAY, "histories in seconds", zero=True)
+        changes["histories"] = histories * _DAY
     return replace(policy, **changes)
 
 

@@ -146,6 +146,7 @@ class Status(Watchable):
         rows += [("outgrown", why, found["outgrown"]["fix"]) for why in found["outgrown"]["why"]]
         rows += [("task", one["id"], one["status"]) for one in found["tasks"]]
         rows += [("asked", one["task"], one["command"]) for one in found["asked"]]
+        rows += [("histories", one["kind"], one["histories"]) for one in found["histories"]]
         rows += [("server", one["url"], one["pid"]) for one in self._servers]
         for name, one in self._settings.items() if self._with_settings else ():
             value = "-" if one["value"] is None else one["value"]
@@ -183,6 +184,7 @@ COMMANDS = {
         "  agents, name (a status), value (how many)\n  messages, name (a status), value (how many)\n"
         "  agent, name, value (status)\n  queue, name, value (messages)\n  session, name, value (status)\n"
         "  outgrown, name (the reason), value (the fix)\n  task, name, value (status)\n  asked, name, value (command)\n"
+        "  histories, name (a kind), value (how many)\n"
         "  setting, name, value (with --settings)",
         columns=True,
     ),

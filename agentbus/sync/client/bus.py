@@ -133,7 +133,7 @@ class Bus(BusBase, wraps=api.Bus):
 
     @property
     def histories(self) -> Histories:
-        """What agent frameworks store of conversations and runs."""
+        """The conversations and runs that agent frameworks store."""
         return cast("Histories", self._wrap(self._inner.histories))
 
     def session(

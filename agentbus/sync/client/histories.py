@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Histories(Wrapper[api.Histories], wraps=api.Histories):
-    """What agent frameworks store of conversations and runs: a history, named by kind and name, has numbered items
+    """The conversations and runs that agent frameworks store: a history, named by kind and name, has numbered items
     under a part and a key.
 
     >>> put = HistoryPut(body=b'{"role":"user","content":"hello"}')                   # doctest: +SKIP

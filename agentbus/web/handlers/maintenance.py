@@ -66,6 +66,7 @@ class RetentionBody(Body, frozen=True):
     events: float | msgspec.UnsetType | None = msgspec.UNSET
     processes: float | msgspec.UnsetType | None = msgspec.UNSET
     tombstones: float | msgspec.UnsetType | None = msgspec.UNSET
+    histories: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ApplyBody(Body, frozen=True):

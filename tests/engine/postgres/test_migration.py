@@ -18,6 +18,7 @@ from agentbus.sync.bus import open_bus
 from tests.conftest import PostgresStore
 from tests.support.clock import FakeClock
 from tests.support.guarded import run
+from tests.support.old_histories import check_histories
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
 from tests.support.old_receipts import OWN_TYPE, check_receipts
 from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
@@ -220,6 +221,7 @@ async def test_a_bus_with_messages_of_the_fourth_version_takes_headers(schemas: 
         # Version 9 records deliveries.
         assert all(one.leased_at is not None for one in (await bus.messages.list()).items)
         await check_receipts(bus, messages[0].message_id)
+        await check_histories(bus)
         assert [check.name for check in await bus.doctor() if check.status == "error"] == []
     assert await asyncio.to_thread(steps, url) == []
 

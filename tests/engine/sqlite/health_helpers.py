@@ -8,7 +8,7 @@ NAMES = [
     "integrity", "foreign keys", "schema", "sqlite", "file system", "permissions", "log", "disk", "backups", "orphans",
     "lock", "payloads of messages", "payloads of state", "payloads of documents", "payloads of participants",
     "payloads of checkpoints", "payloads of tasks", "payloads of steps", "payloads of approvals",
-    "payloads of signals", "processes",
+    "payloads of signals", "payloads of histories", "processes",
     "leases", "holds", "clock", "expected documents", "dependencies", "room",
 ]  # fmt: skip
 

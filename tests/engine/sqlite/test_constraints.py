@@ -79,6 +79,14 @@ ROWS: dict[str, dict[str, Any]] = {
     "reach": {"agent": "a", "channel": "hook", "epoch": 1, "wakes": "tool", "declared": 0},
     "threads": {"thread": "t", "opened": 2, "messages": 1, "held": 1, "since": 0, "updated": 0, "agents": ",a"},
     "holds": {"message": 900, "thread": "t", "due": 0, "created": 0},
+    "histories": {
+        "id": 900, "kind": "k", "name": "two words", "version": 1, "last": 1, "items": 1, "size": 2, "created": 0,
+        "updated": 0, "meta": "{}",
+    },
+    "history_items": {
+        "history": 900, "part": "", "key": "k", "number": 1, "encoding": "json", "checksum": 0, "size": 2,
+        "created": 0, "meta": "{}", "body": b"{}",
+    },
     "tokens": {"id": "t-1", "hash": "0" * 64, "role": "agent:a", "operator": "ada", "created": 0, "expires": 0},
 }  # fmt: skip
 
@@ -213,6 +221,18 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "since": [*NO_TIME, None], "updated": [*NO_TIME, None], "agents": [None],
     },
     "holds": {"message": ["x"], "thread": [*NO_LABEL, None], "due": NO_TIME, "created": [*NO_TIME, None]},
+    "histories": {
+        "kind": [*NO_NAME, "k" * 65], "name": ["", "x" * 513, "a\0b", None], "version": [0, -1, "x", None],
+        "last": [-1, "x", None], "items": [-1, "x", None], "size": [-1, "x", None], "created": [*NO_TIME, None],
+        "updated": [*NO_TIME, None], "meta": [*NO_OBJECT, '{"k":"' + "x" * 65536 + '"}'],
+    },
+    "history_items": {
+        "history": ["x", None], "part": ["x" * 513, "a\0b", None, "\U0010ffff" * 512],
+        "key": ["", "x" * 513, "a\0b", None, "\U0010ffff" * 513],
+        "number": [0, -1, "x", None], "encoding": ["", "x" * 65, "a\0b", None], "checksum": [-1, 2**32, "x", None],
+        "size": [1, 3, -1, "x", None], "created": [*NO_TIME, None],
+        "meta": [*NO_OBJECT, '{"k":"' + "x" * 65536 + '"}'], "body": ["{}", b"", 1, None],
+    },
     "tokens": {
         "id": ["", "T", "x" * 33, None], "hash": ["", "0" * 63, "G" * 64, None], "role": ["", "admin", "agent:", None],
         "operator": ["", "x" * 201, None], "created": [*NO_TIME, None], "expires": NO_TIME,

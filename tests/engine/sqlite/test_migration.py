@@ -14,6 +14,7 @@ from agentbus import Task
 from agentbus.engine.sqlite import connection, migration, schema_check
 from agentbus.engine.sqlite.paths import Home
 from tests.api.task_workers import work_off
+from tests.support.old_histories import check_histories
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
 from tests.support.old_receipts import OWN_TYPE, check_receipts
 from tests.support.old_tasks import NUMBERED, OLD_TASKS, STEPS, check_old_tasks, check_waits
@@ -157,6 +158,7 @@ async def test_a_bus_with_messages_of_the_eighth_version_records_deliveries_and_
         await bus.quotas.change(thread=1)
         assert [(await agent.send("a", "note", correlation="t")).held for _ in range(2)] == [False, True]
         await check_receipts(bus, before.message_id)
+        await check_histories(bus)
     with closing(sqlite3.connect(path)) as database:
         assert schema_check.schema_differences(database) == []
 

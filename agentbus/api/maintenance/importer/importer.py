@@ -46,6 +46,7 @@ from agentbus.errors import (
     NotImportable,
     Outdated,
     TypeChanging,
+    UnknownHistory,
     UnknownSession,
 )
 from agentbus.operations.archive_restore import (
@@ -59,6 +60,7 @@ from agentbus.operations.archive_restore import (
 )
 from agentbus.operations.archive_rows import (
     ArchivedEvent,
+    ArchivedHistory,
     ArchivedMessage,
     ArchivedPlace,
     ArchivedSession,
@@ -81,7 +83,7 @@ _LARGE = 16 * 1024
 """Characters of JSON above which a check runs on a thread."""
 MISFITS = (InvalidInput, TypeChanging)
 """Errors that exclude one message."""
-REFUSALS = (ArchiveDiffers, FormatRefused, Outdated, UnknownSession, *MISFITS)
+REFUSALS = (ArchiveDiffers, FormatRefused, Outdated, UnknownHistory, UnknownSession, *MISFITS)
 """Errors that exclude one line; any other error ends the import."""
 _MAX_LINES = 200
 """Lines of an archive imported together."""
@@ -89,7 +91,7 @@ _MAX_FILES = 200
 _MAX_ITEMS = 500
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_READ = 16 * 1024 * 1024
-_FIRST = (ArchivedSession, ArchivedType, ArchivedPlace, ArchivedEvent)
+_FIRST = (ArchivedSession, ArchivedType, ArchivedPlace, ArchivedEvent, ArchivedHistory)
 """Kinds restored first: other lines refer to them, and events must precede those of the import to keep their ids."""
 _TEXTS = ("payload", "snapshot", "value", "metadata", "prompt", "arguments", "context", "result")
 _GZIP = b"\x1f\x8b"

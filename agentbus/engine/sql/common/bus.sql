@@ -26,7 +26,8 @@ SELECT coalesce(max(at), 0) FROM (
 SELECT
     (SELECT coalesce(max(id), 0) FROM messages), (SELECT coalesce(max(id), 0) FROM checkpoints),
     (SELECT coalesce(max(id), 0) FROM documents), (SELECT coalesce(max(id), 0) FROM state),
-    (SELECT coalesce(max(id), 0) FROM events);
+    (SELECT coalesce(max(id), 0) FROM events), (SELECT coalesce(max(id), 0) FROM histories),
+    (SELECT coalesce(max(id), 0) FROM history_items);
 
 -- name: counter_set
 -- Set a counter.

@@ -24,6 +24,8 @@ UNION ALL SELECT 'state_floors', count(*) FROM state_floors
 UNION ALL SELECT 'checkpoints', count(*) FROM checkpoints
 UNION ALL SELECT 'documents', count(*) FROM documents
 UNION ALL SELECT 'document_floors', count(*) FROM document_floors
+UNION ALL SELECT 'histories', count(*) FROM histories
+UNION ALL SELECT 'history_items', count(*) FROM history_items
 UNION ALL SELECT 'threads', count(*) FROM threads
 UNION ALL SELECT 'holds', count(*) FROM holds
 UNION ALL SELECT 'events', count(*) FROM events
@@ -313,6 +315,36 @@ FROM document_floors WHERE (session, name) > ($1, $2) ORDER BY session, name LIM
 -- Insert copied versions of removed documents.
 INSERT INTO document_floors (/* columns: document_floors */)
 VALUES (/* values: document_floors */);
+
+-- name: copy_sizes_histories
+-- The length of the next histories.
+SELECT length(meta)
+FROM histories WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_read_histories
+-- The next histories.
+SELECT /* columns: histories */
+FROM histories WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_write_histories
+-- Insert copied histories.
+INSERT INTO histories (/* columns: histories */)
+VALUES (/* values: histories */);
+
+-- name: copy_sizes_history_items
+-- The length of the next items of histories.
+SELECT length(meta) + size
+FROM history_items WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_read_history_items
+-- The next items of histories.
+SELECT /* columns: history_items */
+FROM history_items WHERE id > $1 ORDER BY id LIMIT $2;
+
+-- name: copy_write_history_items
+-- Insert copied items of histories.
+INSERT INTO history_items (/* columns: history_items */)
+VALUES (/* values: history_items */);
 
 -- name: copy_read_threads
 -- The next threads.

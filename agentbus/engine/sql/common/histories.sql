@@ -188,3 +188,51 @@ INSERT INTO history_items (history, part, key, number, encoding, checksum, size,
 SELECT CAST($1 AS bigint), part, key, number, encoding, checksum, size, created, meta, body
 FROM history_items
 WHERE history = $2;
+
+-- name: history_after
+-- Histories after one row and up to another, ordered by row.
+SELECT id, 500 + length(meta) FROM histories WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: history_item_after
+-- Items of histories after one row and up to another, ordered by row.
+SELECT id, 500 + size FROM history_items WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: history_item_sizes
+-- The items of a history after one row, ordered by row.
+SELECT id, 500 + size FROM history_items WHERE history = $1 AND id > $2 ORDER BY id LIMIT $3;
+
+-- name: history_archive
+-- Histories for an archive, ordered by row.
+SELECT kind, name, version, last, created, updated, meta
+FROM /* rows: histories.id $1 */
+/* postgres: ORDER BY id */;
+
+-- name: history_item_archive
+-- Items of histories for an archive, ordered by row.
+SELECT
+    histories.kind, histories.name, histories.version, histories.created, history_items.part, history_items.key,
+    history_items.number, history_items.encoding, history_items.checksum, history_items.created, history_items.meta,
+    history_items.body
+FROM histories, /* rows: history_items.id $1 */ AND histories.id = history_items.history
+/* postgres: ORDER BY history_items.id */;
+
+-- name: history_alike
+-- The items of a history that have this part and key, or this number.
+SELECT part, key, number, checksum FROM history_items
+WHERE history = $1 AND ((part = $2 AND key = $3) OR number = $4);
+
+-- name: history_expendable
+-- Histories after one row that were last written before a time, ordered by row, with an estimate of their size.
+SELECT id, version, 500 + size + 300 * items FROM histories WHERE id > $1 AND updated <= $2 ORDER BY id LIMIT $3;
+
+-- name: history_version
+-- A history, if it has this version.
+SELECT kind, name, items, size FROM histories WHERE id = $1 AND version = $2;
+
+-- name: history_payloads
+-- Stored bodies before the cursor, newest first, with their checksums.
+SELECT i.id, i.checksum, i.body, i.key, h.name, h.kind
+FROM history_items AS i LEFT JOIN histories AS h ON h.id = i.history
+WHERE i.id < $1
+ORDER BY i.id DESC
+LIMIT $2;

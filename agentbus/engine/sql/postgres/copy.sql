@@ -20,7 +20,7 @@ SELECT name, value FROM (
         pg_get_serial_sequence(quote_ident(CAST(relname AS text)), CAST(attname AS text))::regclass), 0) AS value
     FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
     WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind = 'r' AND attidentity <> ''
-        AND relname NOT IN ('state', 'participants', 'steps', 'approvals', 'signals')
+        AND relname NOT IN ('state', 'participants', 'steps', 'approvals', 'signals', 'history_items')
 ) AS tables
 WHERE name > $1 ORDER BY name LIMIT $2;
 
@@ -29,7 +29,9 @@ WHERE name > $1 ORDER BY name LIMIT $2;
 SELECT setval(pg_get_serial_sequence('state', 'id'), max(id)) FROM state HAVING max(id) IS NOT NULL
 UNION ALL SELECT setval(pg_get_serial_sequence('steps', 'id'), max(id)) FROM steps HAVING max(id) IS NOT NULL
 UNION ALL SELECT setval(pg_get_serial_sequence('approvals', 'id'), max(id)) FROM approvals HAVING max(id) IS NOT NULL
-UNION ALL SELECT setval(pg_get_serial_sequence('signals', 'id'), max(id)) FROM signals HAVING max(id) IS NOT NULL;
+UNION ALL SELECT setval(pg_get_serial_sequence('signals', 'id'), max(id)) FROM signals HAVING max(id) IS NOT NULL
+UNION ALL SELECT setval(pg_get_serial_sequence('history_items', 'id'), max(id)) FROM history_items
+    HAVING max(id) IS NOT NULL;
 
 -- name: copy_write_sequences
 -- Set the last number that a table issued. Differs: it has a sequence.
