@@ -19,7 +19,19 @@ from starlette.responses import Response
 
 from agentbus.web.access import Permission
 from agentbus.web.call import Created
-from agentbus.web.handlers import agents, events, items, live, maintenance, messages, sessions, sign_in, state, tasks
+from agentbus.web.handlers import (
+    agents,
+    events,
+    histories,
+    items,
+    live,
+    maintenance,
+    messages,
+    sessions,
+    sign_in,
+    state,
+    tasks,
+)
 from agentbus.web.streams import Events
 
 PREFIX = "/api/v1"
@@ -217,6 +229,10 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/state/{scope}/entries/{key}", OPERATE, state.delete_entry),
     Route("POST", "/state/{scope}/entries/{key}/increment", OPERATE, state.increment_entry),
     Route("GET", "/state/{scope}/watch", READ, state.watch),
+    # Histories
+    Route("GET", "/histories", READ, histories.list_histories),
+    Route("GET", "/histories/{kind}/{name}", READ, histories.get_history),
+    Route("DELETE", "/histories/{kind}/{name}", OPERATE, histories.delete_history),
     # Checkpoints
     Route("GET", "/checkpoints", READ, sessions.list_checkpoints),
     Route("POST", "/checkpoints", OPERATE, sessions.save_checkpoint, large=True),
