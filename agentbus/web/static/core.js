@@ -1,7 +1,7 @@
 // What every screen uses: JSON with exact integers, the API, the view in the URL, preferences, live data.
 import { batch, computed, effect, signal, useEffect, useMemo } from "./vendor.js";
 
-// JSON ----------------------------------------------------------------------------------------------------------------
+// JSON
 
 /** An integer that a JavaScript number cannot hold. */
 export class Big {
@@ -36,7 +36,7 @@ export function toJson(value, indent = 0, level = 0) {
   return parts.length ? `${open}${pad}${parts.join(`,${pad}`)}${end}${close}` : open + close;
 }
 
-// The API -------------------------------------------------------------------------------------------------------------
+// The API
 
 const ROOT = new URL("api/v1/", location.origin + location.pathname.replace(/[^/]*$/, ""));
 const PARAMETER = {
@@ -135,7 +135,7 @@ export async function call(method, target, body, headers = {}, options = {}) {
 export const get = (target) => call("GET", target);
 export const post = (target, body = {}) => call("POST", target, body);
 
-// The view is in the URL ----------------------------------------------------------------------------------------------
+// The view is in the URL
 
 function read() {
   const [place, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -184,7 +184,7 @@ addEventListener("hashchange", () => {
   restore();
 });
 
-// Preferences: on the server for an operator, in the browser for others -------------------------------------------------
+// Preferences: on the server for an operator, in the browser for others
 
 export const preferences = signal({ theme: "auto", views: {} });
 let saved = "";
@@ -255,12 +255,12 @@ effect(() => {
   else document.documentElement.dataset.theme = theme;
 });
 
-// Time ----------------------------------------------------------------------------------------------------------------
+// Time
 
 export const tick = signal(Date.now());
 setInterval(() => { if (!document.hidden) { tick.value = now(); refreshOld(); } }, 1000);
 
-// Data ----------------------------------------------------------------------------------------------------------------
+// Data
 
 const resources = new Map();
 export const paused = signal(false);
@@ -423,7 +423,7 @@ export async function change(method, target, body, topics = [], headers = {}) {
   return found;
 }
 
-// The stream: one per tab; a hidden tab has none ------------------------------------------------------------------------
+// The stream: one per tab; a hidden tab has none
 
 let source = null;
 let last = null;
@@ -500,7 +500,7 @@ document.addEventListener("visibilitychange", () => {
 addEventListener("pagehide", () => source?.close());
 addEventListener("online", () => openStream());
 
-// Sign in -------------------------------------------------------------------------------------------------------------
+// Sign in
 
 export async function signIn(token) {
   identity.value = await call("POST", "login", { token });

@@ -26,7 +26,7 @@ function List() {
     <${Load} from=${list.head}>${() => html`<${Table} label="Sessions" rows=${list.items} columns=${COLUMNS} href=${(one) => link("sessions", one.id)} more=${Boolean(list.cursor)} onEnd=${list.more} empty="No session matches" />`}</${Load}></div>`;
 }
 
-// Differences -----------------------------------------------------------------------------------------------------------
+// Differences
 
 /** Lines of two texts, as [mark, line]; the longest common subsequence of the lines that differ. */
 export function difference(before, after) {
@@ -73,7 +73,7 @@ function Documents({ session, documents, missing }) {
         <${Load} from=${versions}>${() => shown && html`<p class="muted note">v${shown.version} by <${Text} v=${shown.author ?? "–"} />, <${At} at=${shown.created} /></p>${diff ? html`<${Diff} before=${before.value} after=${shown.value} />` : html`<${Json} value=${shown.value} depth=${3} label="document" />`}`}</${Load}></div></div>` : html`<${Empty} title="No document" />`}</${Card}>`;
 }
 
-// Recovery ----------------------------------------------------------------------------------------------------------------
+// Recovery
 
 function Recovery({ id }) {
   const plan = useData(path`sessions/${id}/recovery`, { topics: ["sessions", `session:${id}`, "agents"], every: 15 });

@@ -37,7 +37,7 @@ function List() {
     <${Load} from=${list.head}>${() => html`<${Table} label="Tasks" rows=${list.items} columns=${COLUMNS} href=${(one) => link("tasks", one.id)} more=${Boolean(list.cursor)} onEnd=${list.more} empty="No task matches" />`}</${Load}></div>`;
 }
 
-// Why it waits ------------------------------------------------------------------------------------------------------------
+// Why it waits
 
 function Why({ task, approvals }) {
   const lines = [];
@@ -63,7 +63,7 @@ function Why({ task, approvals }) {
     ${mayOperate.value && step && html`<${Button} kind="primary small" onClick=${() => settle(task.id, step)}>Settle …</${Button}>`}</li>`)}</ul></div>`;
 }
 
-// The Gantt chart -----------------------------------------------------------------------------------------------------------
+// The Gantt chart
 
 const ROW = 26;
 
@@ -132,7 +132,7 @@ function Chosen({ row, task }) {
       <h4>To be judged</h4><${Json} value=${one.shown} depth=${3} />`}</div>`;
 }
 
-// Controls ------------------------------------------------------------------------------------------------------------------
+// Controls
 
 const topics = (task) => ["tasks", `task:${task.id}`];
 async function redo(task, step) {

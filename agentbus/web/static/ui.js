@@ -4,7 +4,7 @@ import { Big, link, listParam, now, param, Problem, setParams, tick, toggleParam
 
 export const html = htm.bind(h);
 
-// Text ----------------------------------------------------------------------------------------------------------------
+// Text
 
 // Control characters but tab and line feed, bidirectional controls, invisible characters, tags, variation selectors
 // in numbers, lone surrogates, and long runs of combining marks.
@@ -34,7 +34,7 @@ export function Text({ v, max = 400 }) {
   return html`<bdi>${parts}${long ? "…" : ""}</bdi>`;
 }
 
-// Numbers and times -----------------------------------------------------------------------------------------------------
+// Numbers and times
 
 const COMMAS = new Intl.NumberFormat("en");
 export const number = (value) => (value === null || value === undefined ? "–" : COMMAS.format(value));
@@ -83,7 +83,7 @@ export function Ago({ at, future = false }) {
 }
 export const At = ({ at }) => (at ? html`<time datetime=${new Date(at).toISOString()} title=${duration(now() - at) + " ago"}>${stamp(at)}</time>` : html`<span class="muted">–</span>`);
 
-// Marks -----------------------------------------------------------------------------------------------------------------
+// Marks
 
 const TONES = {
   running: "good", active: "good", leased: "good", ok: "good", approved: "good", finished: "good",
@@ -104,8 +104,8 @@ const ICONS = {
   events: "M12 7v5l3 2M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18Z", health: "M12 20s-8-5-8-11a4.5 4.5 0 0 1 8-3 4.5 4.5 0 0 1 8 3c0 6-8 11-8 11Z",
   pause: "M8 5v14M16 5v14", play: "M7 4l13 8-13 8z", sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.5 1.5M17.5 17.5 19 19M5 19l1.5-1.5M17.5 6.5 19 5",
   moon: "M20 14A8 8 0 1 1 10 4a7 7 0 0 0 10 10Z", auto: "M12 3a9 9 0 1 0 0 18zM12 3a9 9 0 0 1 0 18", check: "M4 12l5 6L20 6", cross: "M6 6l12 12M18 6 6 18",
-  search: "M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14ZM21 21l-5-5", copy: "M9 9h11v11H9zM5 15H4V4h11v1", send: "M4 12 20 4l-6 16-3-7z", back: "M15 5l-7 7 7 7", out: "M15 4h5v16h-5M10 8l-4 4 4 4M6 12h9",
-  next: "M9 5l7 7-7 7", redo: "M19 8a8 8 0 1 0 1 6M20 3v5h-5", key: "M14 10a4 4 0 1 0-4 4l2-2h3v-3h3V6h-3z", bell: "M6 17V10a6 6 0 0 1 12 0v7l2 1H4zM10 21h4",
+  search: "M11 18a7 7 0 1 0 0-14 7 7 0 0 0 0 14ZM21 21l-5-5", copy: "M9 9h11v11H9zM5 15H4V4h11v1", send: "M4 12 20 4l-6 16-3-7z", out: "M15 4h5v16h-5M10 8l-4 4 4 4M6 12h9",
+  redo: "M19 8a8 8 0 1 0 1 6M20 3v5h-5",
 };
 export const Icon = ({ name }) => html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true" focusable="false"><path d=${ICONS[name]} /></svg>`;
 
@@ -174,7 +174,7 @@ export function Tabs({ name = "tab", items, label }) {
       onClick=${() => setParams({ [name]: key === items[0][0] ? "" : key })}>${title}${count !== undefined && html`<small>${number(count)}</small>`}</button>`)}</div>`;
 }
 
-// Filters ---------------------------------------------------------------------------------------------------------------
+// Filters
 
 export function Search({ name = "q", label = "Search" }) {
   const [text, setText] = useState(param(name));
@@ -209,7 +209,7 @@ export function Field({ name, label, placeholder }) {
 
 export const Clear = ({ names }) => names.some((name) => param(name)) && html`<button type="button" class="button quiet" onClick=${() => setParams(Object.fromEntries(names.map((name) => [name, ""])))}>Clear filters</button>`;
 
-// JSON ------------------------------------------------------------------------------------------------------------------
+// JSON
 
 const PAGE = 100;
 
@@ -262,7 +262,7 @@ export async function copy(text) {
   toast(done ? "Copied" : "Copying is not possible here", !done);
 }
 
-// Notices and questions ---------------------------------------------------------------------------------------------------
+// Notices and questions
 
 const toasts = signal([]);
 let count = 0;
@@ -342,7 +342,7 @@ export function typed(text, parse) {
   try { return parse(given); } catch { return given; }
 }
 
-// Pictures ----------------------------------------------------------------------------------------------------------------
+// Pictures
 
 export function Sparkline({ values, label, width = 96, height = 22 }) {
   if (!values?.length) return html`<span class="muted">–</span>`;

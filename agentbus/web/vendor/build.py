@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -37,8 +38,13 @@ def build(work: Path) -> tuple[bytes, str]:
         folder = modules / name
         version = json.loads((folder / "package.json").read_text())["version"]
         text = next(folder.glob("LICENSE*")).read_text().strip()
-        parts.append(f"{name} {version}\n{'=' * 72}\n{text}\n")
+        parts.append(f"{name} {version}\n{'=' * 72}\n{unwrapped(text)}\n")
     return (work / "vendor.js").read_bytes(), "\n".join(parts)
+
+
+def unwrapped(text: str) -> str:
+    """Return a licence with one line for each paragraph: the dashboard has to be small."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ with ``agentbus serve --url BUS``.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 from asyncio import AbstractEventLoop
@@ -200,6 +201,9 @@ async def fill(team: Team) -> None:
     await planner.state.set("phase", "building")
     await reviewer.state.set("checklist", ["headers", "tests", "docs"])
     await session.state.set("branch", "release/2.4")
+    turns = [{"role": "user", "content": "Which limits apply?"}, {"role": "assistant", "content": "100 per key."}]
+    puts = [agentbus.HistoryPut(body=json.dumps(one).encode(), meta={"role": one["role"]}) for one in turns]
+    await bus.histories.write("openai", "support/chat-7", puts, meta={"model": "small"})
     await bus.state("feature-flags").set("search.rate_limit", {"on": True, "share": 0.1})
     await planner.checkpoint("after_planning", {"step": 3, "open": ["metrics"]}, notes="plan v3 approved")
     await executors[5].fail("RuntimeError: git clone: connection reset by peer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -17,7 +18,7 @@ SCREENS = (
     "now", "agents", "agents/planner-1", "agents/planner-1?tab=checkpoints", "lanes", "queues", "messages", "tasks",
     "tasks/rate-limit?sel=approval:plan:0", "tasks/eval-ranking", "tasks/rate-limit?tab=data", "sessions",
     "sessions/release-2.4", "sessions/release-2.4?tab=documents&doc=plan&diff=1", "sessions/db-migration",
-    "state?scope=planner-1", "events", "health",
+    "state?scope=planner-1", "state?tab=histories&kind=openai&name=support%2Fchat-7", "events", "health",
 )  # fmt: skip
 AXE = """async () => {
     const found = await axe.run(document, { resultTypes: ['violations'] });
@@ -102,6 +103,8 @@ async def test_texts_of_agents_are_harmless_on_every_screen(real_bus: Bus, visit
     await message.reject(every)
     await agent.state.set("k", {short: every})
     await agent.checkpoint("c", {short: every}, notes=every[:500])
+    put = agentbus.HistoryPut(key=short[:200], part=short[:200], body=every.encode(), meta={short: every})
+    await bus.histories.write("k", short, [put], meta={short: every})
     for text in (every, short):
         await session.document("d").save(text, author="a")
     await session.checkpoint_all("all", notes=short)
@@ -120,13 +123,16 @@ async def test_texts_of_agents_are_harmless_on_every_screen(real_bus: Bus, visit
         "now", "agents", "agents/a", "agents/b", "agents/a?tab=state", "agents/a?tab=checkpoints&open=1",
         "agents/a?tab=events", "lanes", "queues", "messages", f"messages/{dead}", "tasks", "tasks/one",
         "tasks/one?sel=step:fail:0", "tasks/one?tab=data", "tasks/two", "sessions", "sessions/s",
-        "sessions/s?tab=documents&diff=1", "sessions/s?tab=checkpoints", "state?scope=a", "events", "health",
+        "sessions/s?tab=documents&diff=1", "sessions/s?tab=checkpoints", "state?scope=a",
+        f"state?tab=histories&kind=k&name={quote(short)}", "events", "health",
     )  # fmt: skip
     async with serving(bus) as client, visiting(client) as visit:
         wrong: list[str] = []
         for screen in screens:
             page = await visit.go(screen)
             await settle(visit)
+            for body in await page.get_by_role("button", name="Body").all():
+                await body.click()
             texts = page.locator(".json-bar button:text-is('text')")
             for _ in range(min(3, await texts.count())):
                 await texts.first.click()
