@@ -22,6 +22,7 @@ from agentbus.errors import (
     VersionConflict,
     WrongState,
 )
+from tests.conftest import Engine
 from tests.support.cases import each
 from tests.support.clock import FakeClock
 
@@ -102,10 +103,18 @@ async def test_a_write_that_is_refused_writes_nothing(bus: Bus) -> None:
     assert (history.version, history.meta) == (1, {})
 
 
-async def test_of_concurrent_writers_with_one_version_one_succeeds(bus: Bus) -> None:
+async def test_of_concurrent_writers_with_one_version_one_succeeds(engine: Engine, bus: Bus) -> None:
+    async with engine.connect() as second, engine.connect() as third:
+        await race((bus, second, third))
+
+
+async def race(buses: tuple[Bus, ...]) -> None:
+    """Let 20 writers on several buses write the same histories."""
+    bus = buses[0]
+
     async def writer(number: int) -> bool:
         try:
-            await bus.histories.write("k", "h", [put(f"{number}-a"), put(f"{number}-b")], if_version=0)
+            await buses[number % 3].histories.write("k", "h", [put(f"{number}-a"), put(f"{number}-b")], if_version=0)
         except VersionConflict as error:
             return not isinstance(error, HistoryConflict) or (error.facts["expected"], error.facts["found"]) != (0, 1)
         return True
@@ -114,12 +123,13 @@ async def test_of_concurrent_writers_with_one_version_one_succeeds(bus: Bus) -> 
     assert len({key.split("-")[0] for key in keys(await bus.histories.items("k", "h"))}) == 1
 
     async def increment(number: int) -> None:
+        own = buses[number % 3].histories
         while True:
-            history = await bus.histories.find("k", "count")
+            history = await own.find("k", "count")
             count = 0 if history is None else history.meta["n"]
             version = 0 if history is None else history.version
             try:
-                await bus.histories.write("k", "count", [put()], meta={"n": count + 1}, if_version=version)
+                await own.write("k", "count", [put()], meta={"n": count + 1}, if_version=version)
             except HistoryConflict:
                 continue
             return
@@ -129,7 +139,7 @@ async def test_of_concurrent_writers_with_one_version_one_succeeds(bus: Bus) -> 
     assert history is not None
     assert (history.version, history.items, history.meta) == (20, 20, {"n": 20})
     # Those that are committed together number their items without gaps.
-    await asyncio.gather(*(bus.histories.write("k", "many", [put(), put()]) for _ in range(20)))
+    await asyncio.gather(*(buses[n % 3].histories.write("k", "many", [put(), put()]) for n in range(20)))
     assert [item.number for item in await bus.histories.items("k", "many")] == list(range(1, 41))
 
 
