@@ -78,6 +78,8 @@ _NUMBERS = {
     "range_subtype": None, "attrtypoids": None, "attrnames": None, "elemtype_name": "bigint",
 }  # fmt: skip
 """The type bigint[], which is the same on every server."""
+_BODIES = {**_NUMBERS, "oid": 1001, "name": "_bytea", "elemtype": 17, "elemtype_name": "bytea"}
+"""The type bytea[], likewise."""
 
 
 class _Sessions:
@@ -142,8 +144,8 @@ async def connect(address: Address, settings: Mapping[str, str] | None = None, *
         raise
     _sessions.add(connection)
     _keep_alive(connection)
-    # Without this the driver looks the type up at the first list of numbers, which takes 15 ms.
-    cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS])
+    # Without this the driver looks a type up at its first list, which takes 15 ms.
+    cast(Any, connection)._protocol.get_settings().register_data_types([_NUMBERS, _BODIES])
     return connection
 
 

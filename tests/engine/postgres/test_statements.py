@@ -17,7 +17,7 @@ from tests.support.postgres import Schemas, at_schema
 from tests.support.queries import HOT, LOOKS, STEPS
 
 PARTS = [(name, part.sql) for name, parts in statements().items() for part in parts]
-KNOWN = {"int8", "int4", "text", "bool", "void", "int8[]", "text[]", "json"}
+KNOWN = {"int8", "int4", "text", "bool", "void", "int8[]", "text[]", "json", "bytea"}
 
 MANY = """
 INSERT INTO mailboxes (kind, name, owner, created)
