@@ -18,10 +18,11 @@ from agentbus.core.validation import (
     MAX_PAGE,
     PAGE_SIZE,
     check_choice,
+    check_kind,
     check_range,
     check_text,
 )
-from agentbus.errors import InvalidInput, InvalidName, OutOfRange, SnapshotTooLarge
+from agentbus.errors import InvalidInput, OutOfRange, SnapshotTooLarge
 from agentbus.operations.histories import (
     END,
     MAX_PLACE,
@@ -61,8 +62,6 @@ _PAGE = 200
 """Items that are read together."""
 _FEW = 10
 """Items that are read without leaving the event loop."""
-_KIND_RULE = "use 1 to 64 of A-Z a-z 0-9 . _ : @ / -"
-_NAMED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:@/-"
 
 
 class Histories:
@@ -279,13 +278,6 @@ def _put(put: object, limit: int) -> ItemPut:
         body,
         bool(put.replace),
     )
-
-
-def check_kind(kind: object) -> str:
-    """Return a valid kind of histories."""
-    if type(kind) is not str or not 0 < len(kind) <= 64 or kind.strip(_NAMED):
-        raise InvalidName(what="kind", name=kind, rule=_KIND_RULE)
-    return kind
 
 
 def _check_place(place: object) -> tuple[str, str]:

@@ -126,6 +126,13 @@ def check_prefix(prefix: object) -> str:
     return prefix
 
 
+def check_kind(kind: object) -> str:
+    """Return a valid kind of histories."""
+    if type(kind) is not str or not 0 < len(kind) <= 64 or kind.strip(_NAMED):
+        raise InvalidName(what="kind", name=kind, rule="use 1 to 64 of A-Z a-z 0-9 . _ : @ / -")
+    return kind
+
+
 def check_scope(scope: object) -> str:
     """Return a valid scope of state: an agent's id, a session's scope, or any other name."""
     session = scope_session(scope) if type(scope) is str else None
@@ -228,6 +235,11 @@ def check_keep(keep: object, *, low: int = 1) -> int:
 def check_row_cursor(cursor: object) -> int:
     """Return the row below which a page in row order, newest first, continues."""
     return MAX_ID if cursor is None else int(_match_cursor(cursor, _ROW_CURSOR)[0])
+
+
+def check_number_cursor(cursor: object) -> int:
+    """Return the number after which a page in the order of numbers continues."""
+    return 0 if cursor is None else int(_match_cursor(cursor, _ROW_CURSOR)[0])
 
 
 def check_time_cursor(cursor: object) -> tuple[int, str]:

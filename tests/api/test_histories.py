@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import agentbus
 from agentbus import Bus, History, HistoryItem, HistoryPut
 from agentbus.errors import (
     AgentBusError,
@@ -334,3 +335,14 @@ async def test_bad_input_is_refused(bus: Bus) -> None:
         with pytest.raises(expected):
             await call
     assert (await histories.list()).items == []
+
+
+@pytest.mark.one_engine
+def test_histories_are_used_without_an_event_loop(engine: Engine) -> None:
+    with agentbus.sync.connect(engine.url) as bus:
+        written = bus.histories.write("k", "h", [put("a", b"x" * 300_000), put()], meta={"m": 1})
+        assert bus.histories.find("k", "h") == written == bus.histories.list().items[0]
+        assert [len(item.body) for item in bus.histories.items("k", "h")] == [300_000, 2]
+        assert bus.histories.copy("k", "h", "copy").items == bus.histories.delete("k", "h") == 2
+        with pytest.raises(HistoryConflict):
+            bus.histories.write("k", "copy", if_version=7)

@@ -30,6 +30,8 @@ async def fill(path: Path) -> None:
                 for number in range(4):
                     await agent.checkpoint(f"step-{number}", {"n": number, "text": name * 5000})
         await session.document("plan").save({"text": "p" * 9000})
+        puts = [agentbus.HistoryPut(body=bytes([n]) * 9000, meta={"n": n}) for n in range(12)]
+        await bus.histories.write("langgraph", "thread", puts)
         await bus.backup()
 
 
@@ -45,6 +47,7 @@ async def everything(path: Path) -> dict[str, Any]:
         found["messages"] = (await bus.messages.list(limit=1000)).items
         found["session"] = await bus.sessions.get("s")
         found["document"] = await (await bus.sessions.open("s")).document("plan").record()
+        found["history"] = await bus.histories.items("langgraph")
         found["events"] = [event async for event in bus.events()]
         return found
 
@@ -86,7 +89,8 @@ def contents(record: Any) -> Any:
     """What a caller stored: that is what has a checksum."""
     if isinstance(record, list):
         return [contents(one) for one in record]
-    return next((getattr(record, name) for name in ("payload", "value", "snapshot") if hasattr(record, name)), None)
+    names = ("payload", "value", "snapshot", "body")
+    return next((getattr(record, name) for name in names if hasattr(record, name)), None)
 
 
 @pytest.mark.slow

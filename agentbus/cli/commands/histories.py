@@ -10,8 +10,8 @@ from agentbus.cli.arguments import paging
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import missing
 from agentbus.cli.output import Done, Result, Rows, counted
-from agentbus.core.validation import MAX_ID, MAX_PAGE, check_range
-from agentbus.errors import OutOfRange, UnknownHistory
+from agentbus.core.validation import MAX_PAGE, check_number_cursor, check_range
+from agentbus.errors import UnknownHistory
 
 if TYPE_CHECKING:
     from agentbus.records import History, HistoryItem
@@ -36,8 +36,8 @@ def show(call: Call) -> Result:
     limit = check_range(given.limit, "limit", 1, MAX_PAGE)
     found = call.bus.do(
         call.bus.histories.items(
-            history.kind, history.name, part=given.part, key=given.key, after=_after(given.cursor), limit=limit + 1,
-            bodies=given.bodies,
+            history.kind, history.name, part=given.part, key=given.key, after=check_number_cursor(given.cursor),
+            limit=limit + 1, bodies=given.bodies,
         )
     )  # fmt: skip
     cursor = str(found[limit - 1].number) if len(found) > limit else None
@@ -78,14 +78,6 @@ def _find(call: Call) -> History:
     if history is None:
         raise missing(UnknownHistory(kind=given.kind, name=given.name))
     return history
-
-
-def _after(cursor: str | None) -> int:
-    if cursor is None:
-        return 0
-    if not cursor.isascii() or not cursor.isdigit() or len(cursor) > 18:
-        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
-    return check_range(int(cursor), "cursor", 0, MAX_ID)
 
 
 def _shown(item: HistoryItem, bodies: bool) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from agentbus.core.validation import MAX_ID, MAX_PAGE, MAX_SNAPSHOT, PAGE_SIZE, check_range
-from agentbus.errors import OutOfRange, UnknownHistory
+from agentbus.core.validation import MAX_PAGE, MAX_SNAPSHOT, PAGE_SIZE, check_number_cursor, check_range
+from agentbus.errors import UnknownHistory
 from agentbus.records import History, HistoryItem, Page
 from agentbus.web.call import Call, Count, Query
 
@@ -51,7 +51,7 @@ async def get_history(call: Call, query: ItemsQuery) -> HistoryPage:
     """Show a history and its items, without their bodies unless they are asked for."""
     history = await _find(call)
     limit = check_range(query.limit, "limit", 1, MAX_PAGE)
-    after = _after(query.cursor)
+    after = check_number_cursor(query.cursor)
     histories = call.bus.histories
     found = await histories.items(
         history.kind, history.name, part=query.part, key=query.key, after=after, limit=limit + 1, bodies=False
@@ -78,12 +78,6 @@ async def _find(call: Call) -> History:
     if found is None:
         raise UnknownHistory(kind=kind, name=name)
     return found
-
-
-def _after(cursor: str | None) -> int:
-    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
-    return check_range(int(cursor or 0), "cursor", 0, MAX_ID)
 
 
 def _fitting(items: list[HistoryItem]) -> int:
