@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 
 include tests/mcp/conformance.mk
+include tests/integrations/packages.mk
 
 export PIP_ROOT_USER_ACTION = ignore
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -24,13 +25,14 @@ endef
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-matrix conformance faults bench schemas sync picture clean
+.PHONY: help demo test test-matrix conformance integrations faults bench schemas sync picture clean
 
 help:
 	@echo "make demo    watch a team be killed and resume its work"
 	@echo "make test    run every check: ruff, mypy, pytest, the guard (PYTEST_ARGS=\"-k lease\" selects)"
 	@echo "make test-matrix  run the conformance suite with the oldest and the newest dependencies (PYTHON=python3.13)"
 	@echo "make conformance  run the official MCP conformance suite and two independent clients (build/conformance)"
+	@echo "make integrations run the tests of the adapters with the real frameworks (build/integrations)"
 	@echo "make faults  try to lose data, ten minutes or more (FAULTS=--long for hours, with fresh seeds)"
 	@echo "make schemas write schemas/json/ and docs/errors.md from the code"
 	@echo "make sync    write agentbus/sync/client/ from the asynchronous API"
@@ -62,6 +64,11 @@ test-matrix:
 # Node, the suite and the clients are installed below build/conformance: they are too large for every run of the tests.
 conformance: $(VENV)/.installed-dev build/conformance/.installed
 	@$(BIN)/python -m tests.mcp.conformance
+
+# The frameworks are installed below build/integrations: together they are 127 packages.
+integrations: build/integrations/.installed
+	@build/integrations/venv/bin/python -m pytest -n 2 -p no:langsmith_plugin --session-timeout=600 \
+		tests/integrations $(PYTEST_ARGS)
 
 # One after the other: some of them measure how long others have to wait.
 faults: $(VENV)/.installed-dev
@@ -112,6 +119,20 @@ build/conformance/.installed: tests/mcp/conformance.mk
 	PATH="$$PWD/$$modules/bin:$$PATH" $$modules/bin/node $$modules/lib/node_modules/npm/bin/npm-cli.js install \
 		--silent --no-audit --no-fund --prefix build/conformance $(MCP_SUITE)
 	@touch $@
+
+# If they cannot be installed together, they are tried one by one. The tests of one that is left out are skipped, and it is
+# tried again the next time.
+build/integrations/.installed: tests/integrations/packages.mk pyproject.toml
+	$(check-python)
+	@echo "Installing agentbus and the agent frameworks that it has adapters for"
+	@test -x build/integrations/venv/bin/python || $(PYTHON) -m venv build/integrations/venv
+	@pip="build/integrations/venv/bin/python -m pip install -qq --no-compile"; \
+	if $$pip -e '.[test]' $(INTEGRATION_PACKAGES); then touch $@; else \
+		$$pip -e '.[test]' || exit 1; \
+		for package in $(INTEGRATION_PACKAGES); do \
+			$$pip "$$package" || echo "$$package could not be installed: the tests that need it are skipped" >&2; \
+		done; \
+	fi
 
 # What is not to be had is left out of the benchmarks, with a note.
 $(VENV)/.installed-bench: $(VENV)/.installed
