@@ -12,4 +12,4 @@ INTEGRATION_PACKAGES := \
 	opentelemetry-exporter-otlp-proto-http==1.44.0 \
 	opentelemetry-sdk==1.44.0 \
 	prometheus_client==0.26.0 \
-	pydantic-ai-slim==2.66.0
+	pydantic-ai-slim[mcp]==2.66.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from agentbus.api.tasks.run import Run, Wait
@@ -609,6 +610,10 @@ class Task:
         if current is not None and current.run is self._run:
             raise Misuse(reason=f"{what} was called inside step {current.key!r}; call it from the workflow itself")
         return self._run
+
+
+RUNNING: ContextVar[Task | None] = ContextVar("agentbus_task", default=None)
+"""The task whose workflow is executed in this context, for adapters that are not given it."""
 
 
 class ConfiguredTask:

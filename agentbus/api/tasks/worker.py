@@ -17,7 +17,7 @@ import anyio.abc
 
 from agentbus.api.agent import Agent
 from agentbus.api.tasks.run import Run, first_of, retry_transient
-from agentbus.api.tasks.task import Task
+from agentbus.api.tasks.task import RUNNING, Task
 from agentbus.api.tasks.workflow import Workflow
 from agentbus.core.cancellation import (
     await_user_code,
@@ -280,7 +280,12 @@ class Worker:
 
         async def call() -> Any:
             arguments, keywords = run.arguments()
-            return await await_user_code(run.workflow.function(Task(run), *arguments, **keywords))
+            task = Task(run)
+            token = RUNNING.set(task)
+            try:
+                return await await_user_code(run.workflow.function(task, *arguments, **keywords))
+            finally:
+                RUNNING.reset(token)
 
         await run.run(call)
 
