@@ -115,7 +115,13 @@ def test_the_examples_in_the_documentation_are_true() -> None:
     failed: list[str] = []
     with_examples: set[str] = set()
     for name in names:
-        for found in finder.find(importlib.import_module(name), name, extraglobs=known):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            # The framework of an adapter is not installed.
+            assert name.startswith("agentbus.integrations."), name
+            continue
+        for found in finder.find(module, name, extraglobs=known):
             # The runner resets a debugger for each docstring, with examples or without.
             if found.examples:
                 with_examples.add(name)

@@ -68,7 +68,8 @@ COMMAND_LINE = ("Command line", "Codes that only commands report.")
 def kinds() -> list[Kind]:
     """Return every error class of the package, in the order of its definition."""
     for module in pkgutil.walk_packages([str(PACKAGE)], f"{agentbus.__name__}."):
-        if not module.name.endswith("__main__"):
+        # Adapters define no errors, and their frameworks are not installed everywhere.
+        if not module.name.endswith("__main__") and not module.name.startswith(f"{agentbus.__name__}.integrations."):
             importlib.import_module(module.name)
     found = [kind for kind in _below(AgentBusError) if kind.__module__.startswith(f"{agentbus.__name__}.")]
     return list(dict.fromkeys(found))

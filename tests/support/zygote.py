@@ -362,7 +362,8 @@ def _preload() -> None:
             import_module(name)
     package = import_module("agentbus")
     for module in pkgutil.walk_packages(package.__path__, "agentbus."):
-        if not module.name.endswith("__main__"):
+        # The frameworks of adapters take seconds to import.
+        if not module.name.endswith("__main__") and not module.name.startswith("agentbus.integrations."):
             with suppress(ImportError):
                 import_module(module.name)
     import_module("tests.support.processes")
