@@ -13,6 +13,7 @@ import subprocess
 import time
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from contextlib import AsyncExitStack, redirect_stdout, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ GRACE = 5.0
 """Seconds after which a process that outlives its shell counts as left behind."""
 _STARTED = 1.0
 """Seconds after which a background command has surely started: before, an interrupt would meet a half-made Python."""
+
+
+def is_installed(module: str | None) -> bool:
+    """Tell whether a module that a block needs can be imported."""
+    try:
+        return module is None or find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
 
 
 class BlockFailed(AssertionError):
@@ -58,7 +67,7 @@ class PageRun:
             raise BlockFailed(f"{self._page.path}: {left}")
 
     async def _run_block(self, block: Block) -> None:
-        if "not run" in block.marks:
+        if "not run" in block.marks or not is_installed(block.marks.get("needs")):
             return
         if "file" in block.marks:
             path = self._directory / block.marks["file"]
