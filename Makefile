@@ -68,7 +68,7 @@ conformance: $(VENV)/.installed-dev build/conformance/.installed
 # The frameworks are installed below build/integrations: together they are 127 packages.
 integrations: build/integrations/.installed
 	@build/integrations/venv/bin/python -m pytest -n 2 -p no:langsmith_plugin --session-timeout=600 \
-		tests/integrations tests/docs/test_documentation.py -k integrations $(PYTEST_ARGS)
+		tests/integrations $(PYTEST_ARGS)
 
 # One after the other: some of them measure how long others have to wait.
 faults: $(VENV)/.installed-dev

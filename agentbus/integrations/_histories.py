@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentbus.api.bus import Bus, connect
+from agentbus.errors import InvalidInput
 
 if TYPE_CHECKING:
     from typing import Self
@@ -28,6 +29,10 @@ class HistoryAdapter:
     """
 
     def __init__(self, bus: Place) -> None:
+        given: object = bus
+        if not isinstance(given, Bus | str | os.PathLike):
+            name = f"{type(given).__module__}.{type(given).__name__}"
+            raise InvalidInput(reason=f"give a bus of agentbus.connect(), or the directory or URL of one, not {name}")
         self._bus = bus if isinstance(bus, Bus) else connect(bus)
         self._owned = self._bus is not bus
 

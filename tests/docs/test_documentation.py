@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -30,7 +28,6 @@ INHERITED = {"HOME", "PATH", "LD_LIBRARY_PATH", "TMPDIR"}
 """Variables that the shell of a page gets, besides those of a PostgreSQL client."""
 MAX_NOT_RUN = 13
 """Blocks that cannot run, on all pages together."""
-_IMPORTED = re.compile(r"^ *(?:from|import) (\w+)", re.MULTILINE)
 
 
 def _pages() -> list[Page]:
@@ -49,8 +46,6 @@ def _name(page: Page) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.blocks], ids=_name)
 def test_the_blocks_of_a_page_run_in_their_order(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not page.problems
-    if missing := _missing(page):
-        pytest.skip(f"not installed: {', '.join(missing)} (make integrations)")
     # Not tmp_path: a short path leaves room for the doorbells beside the database.
     with tempfile.TemporaryDirectory(prefix="agentbus-docs-") as name:
         folder = Path(name).resolve()
@@ -70,15 +65,6 @@ def test_the_blocks_of_a_page_run_in_their_order(page: Page, monkeypatch: pytest
             inherited = {name: value for name, value in os.environ.items() if name in INHERITED or name[:2] == "PG"}
             run = PageRun(page, directory, scratch, inherited | environment)
             asyncio.run(run.run())
-
-
-def _missing(page: Page) -> list[str]:
-    """Return the agent frameworks that a page about one imports and that are not installed."""
-    if page.path.parent != DOCS / "integrations":
-        return []
-    own = {Path(block.marks["file"]).stem for block in page.blocks if "file" in block.marks}
-    imports = {name for block in page.blocks for name in _IMPORTED.findall(block.text) if block.language == "python"}
-    return sorted(name for name in imports - own if find_spec(name) is None)
 
 
 @contextmanager
