@@ -11,9 +11,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-ADAPTERS = sorted(
-    file.stem for file in (ROOT / "agentbus" / "integrations").glob("*.py") if not file.stem.startswith("_")
-)
+FILES = (ROOT / "agentbus" / "integrations").glob("*")
+ADAPTERS = sorted(file.stem for file in FILES if (file.suffix == ".py" or file.is_dir()) and file.stem[0] != "_")
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
 ]
