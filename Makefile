@@ -65,7 +65,7 @@ test-matrix:
 conformance: $(VENV)/.installed-dev build/conformance/.installed
 	@$(BIN)/python -m tests.mcp.conformance
 
-# The frameworks are installed below build/integrations: together they are 127 packages.
+# The frameworks are installed below build/integrations: together they are about 140 packages.
 integrations: build/integrations/.installed
 	@build/integrations/venv/bin/python -m pytest -n 2 -p no:langsmith_plugin --session-timeout=600 \
 		tests/integrations $(PYTEST_ARGS)
