@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from agentbus.core.validation import Priority
     from agentbus.operations.receipts import Steered
     from agentbus.operations.send import Reach, Receipt
-    from agentbus.records import History, HistoryItem, HistoryPut, RetentionPolicy
+    from agentbus.records import History, HistoryItem, HistoryPut, HistoryWrite, RetentionPolicy
 
 __version__ = "0.1.0"
 
@@ -50,6 +50,7 @@ __all__ = [
     "History",
     "HistoryItem",
     "HistoryPut",
+    "HistoryWrite",
     "Message",
     "Monitor",
     "Now",
@@ -87,6 +88,7 @@ _HOMES = {
     "History": "records",
     "HistoryItem": "records",
     "HistoryPut": "records",
+    "HistoryWrite": "records",
     "Message": "api.message",
     "Monitor": "api.monitor",
     "Now": "core.clock",

@@ -25,6 +25,7 @@ PUBLIC = [
     "History",
     "HistoryItem",
     "HistoryPut",
+    "HistoryWrite",
     "Message",
     "Monitor",
     "Now",

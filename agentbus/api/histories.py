@@ -33,6 +33,7 @@ from agentbus.operations.histories import (
     ItemPage,
     ItemPut,
     ItemQuery,
+    WriteAllRequest,
     WriteRequest,
     copy_history,
     delete_history,
@@ -44,9 +45,10 @@ from agentbus.operations.histories import (
     list_kinds,
     list_short_items,
     prefix_end,
+    write_histories,
     write_history,
 )
-from agentbus.records.histories import HistoryPut
+from agentbus.records.histories import HistoryPut, HistoryWrite
 
 if TYPE_CHECKING:
     from agentbus.engine.interface import Engine
@@ -96,6 +98,34 @@ class Histories:
         >>> put = HistoryPut(key="c-2", body=b"...", part="child", meta={"step": 2})  # doctest: +SKIP
         >>> await bus.histories.write("langgraph", "thread-1", [put], if_version=3)   # doctest: +SKIP
         """
+        return await self._engine.write(
+            write_history, await self._request(kind, name, puts, delete, meta, if_version)
+        )  # fmt: skip
+
+    async def write_all(self, writes: Iterable[HistoryWrite]) -> builtins.list[History]:
+        """Write several histories, all in one commit or nothing; return them. Each write does what ``write`` does with
+        the same arguments; no two may name the same history.
+
+        >>> chat = HistoryWrite(kind="adk", name="app/ada/chat-7", puts=[event], if_version=3)   # doctest: +SKIP
+        >>> user = HistoryWrite(kind="adk", name="app/ada", puts=[state])             # doctest: +SKIP
+        >>> await bus.histories.write_all([chat, user])                               # doctest: +SKIP
+        """
+        given = _listed(writes, "writes", "a list of HistoryWrite")
+        requests: builtins.list[WriteRequest] = []
+        for one in given:
+            if not isinstance(one, HistoryWrite):
+                raise InvalidInput(reason=f"writes must be HistoryWrite, not {type(one).__name__}")
+            requests.append(
+                await self._request(one.kind, one.name, one.puts, one.delete, one.meta, one.if_version)
+            )  # fmt: skip
+        if len({(request.kind, request.name) for request in requests}) < len(requests):
+            raise InvalidInput(reason="two of the writes name the same history: put their items into one write")
+        return await self._engine.write(write_histories, WriteAllRequest(tuple(requests))) if requests else []
+
+    async def _request(
+        self, kind: str, name: str, puts: object, delete: object, meta: object, if_version: int | None
+    ) -> WriteRequest:
+        """Return a checked write."""
         request = WriteRequest(
             check_kind(kind),
             check_text(name, "name", _MAX_TEXT, low=1),
@@ -106,7 +136,7 @@ class Histories:
         given = _listed(puts, "puts", "a list of HistoryPut")
         size = sum(len(put.body) for put in given if isinstance(put, HistoryPut) and isinstance(put.body, bytes))
         checked = self._check(given) if size <= LARGE else await run_in_thread(self._check, given)
-        return await self._engine.write(write_history, msgspec.structs.replace(request, puts=checked))
+        return msgspec.structs.replace(request, puts=checked)
 
     async def get(self, kind: str, name: str, key: str, part: str = "") -> HistoryItem | None:
         """Return an item, or None.

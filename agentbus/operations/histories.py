@@ -86,6 +86,24 @@ class WriteRequest(msgspec.Struct, frozen=True):
         return bool(self.puts) or self.meta is not None
 
 
+class WriteAllRequest(msgspec.Struct, frozen=True):
+    """Writes to different histories that commit together or not at all."""
+
+    writes: tuple[WriteRequest, ...]
+
+    @property
+    def row_estimate(self) -> int:
+        return sum(write.row_estimate for write in self.writes)
+
+    @property
+    def data_size(self) -> int:
+        return sum(write.data_size for write in self.writes)
+
+    @property
+    def stores_data(self) -> bool:
+        return any(write.stores_data for write in self.writes)
+
+
 class DeleteRequest(msgspec.Struct, frozen=True):
     """Delete a history, or only the items of a part, or only these keys of a part."""
 
@@ -195,6 +213,36 @@ def write_history(requests: Sequence[WriteRequest], now: Now) -> Op[list[Outcome
         outcomes.append(_apply(request, histories[place], items.setdefault(place, {}), now))
     yield from _store(histories, items)
     return outcomes
+
+
+@operation(durable=True, concurrent=True, stores_data=True)
+def write_histories(requests: Sequence[WriteAllRequest], now: Now) -> Op[list[Outcome[list[History]]]]:
+    """Write several histories for each request, all of them or none."""
+    writes = [write for request in requests for write in request.writes]
+    histories = yield from _read_histories((write.kind, write.name) for write in writes)
+    items = yield from _read_items(writes, histories)
+    outcomes: list[Outcome[list[History]]] = []
+    for request in requests:
+        outcomes.append(_apply_all(request, histories, items, now))
+    yield from _store(histories, items)
+    return outcomes
+
+
+def _apply_all(
+    request: WriteAllRequest, histories: dict[Place, _History], items: _Items, now: Now
+) -> Outcome[list[History]]:
+    places = [(write.kind, write.name) for write in request.writes]
+    for write, place in zip(request.writes, places, strict=True):
+        error = _refusal(write, histories[place], items.setdefault(place, {}))
+        if error is not None:
+            return error
+    made: list[History] = []
+    for write, place in zip(request.writes, places, strict=True):
+        outcome = _apply(write, histories[place], items[place], now)
+        if isinstance(outcome, AgentBusError):  # the writes of one request are to different histories
+            raise outcome
+        made.append(outcome)
+    return made
 
 
 def _read_histories(places: Iterable[Place]) -> Op[dict[Place, _History]]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         Stats,
         TypeRecord,
     )
-    from agentbus.records.histories import History, HistoryItem, HistoryKind, HistoryPut
+    from agentbus.records.histories import History, HistoryItem, HistoryKind, HistoryPut, HistoryWrite
     from agentbus.records.maintenance import (
         BackupRecord,
         Check,
@@ -99,6 +99,7 @@ __all__ = [
     "HistoryItem",
     "HistoryKind",
     "HistoryPut",
+    "HistoryWrite",
     "HoldRecord",
     "ImportProblem",
     "ImportReport",

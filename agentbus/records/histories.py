@@ -61,6 +61,21 @@ class HistoryPut(msgspec.Struct, frozen=True, kw_only=True):
     replace: bool = True
 
 
+class HistoryWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A write to one history: the arguments of ``bus.histories.write``, for a commit that writes several.
+
+    >>> HistoryWrite(kind="adk", name="app/ada", puts=[HistoryPut(key="name", body=b'"Ada"')]).if_version is None
+    True
+    """
+
+    kind: str
+    name: str
+    puts: list[HistoryPut] = []
+    delete: list[tuple[str, str]] = []
+    meta: dict[str, Any] | None = None
+    if_version: int | None = None
+
+
 class HistoryKind(msgspec.Struct, frozen=True):
     """The histories of one kind: their number, the number of their items and the bytes of the bodies, and the wall time
     of the last write.

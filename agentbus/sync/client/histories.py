@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from agentbus.records import History, HistoryItem, HistoryKind, Page
-    from agentbus.records.histories import HistoryPut
+    from agentbus.records.histories import HistoryPut, HistoryWrite
 
 
 class Histories(Wrapper[api.Histories], wraps=api.Histories):
@@ -52,6 +52,16 @@ class Histories(Wrapper[api.Histories], wraps=api.Histories):
         >>> bus.histories.write("langgraph", "thread-1", [put], if_version=3)   # doctest: +SKIP
         """
         return self._call(self._inner.write, kind, name, puts, delete=delete, meta=meta, if_version=if_version)
+
+    def write_all(self, writes: Iterable[HistoryWrite]) -> builtins.list[History]:
+        """Write several histories, all in one commit or nothing; return them. Each write does what ``write`` does with
+        the same arguments; no two may name the same history.
+
+        >>> chat = HistoryWrite(kind="adk", name="app/ada/chat-7", puts=[event], if_version=3)   # doctest: +SKIP
+        >>> user = HistoryWrite(kind="adk", name="app/ada", puts=[state])             # doctest: +SKIP
+        >>> bus.histories.write_all([chat, user])                               # doctest: +SKIP
+        """
+        return self._call(self._inner.write_all, writes)
 
     def get(self, kind: str, name: str, key: str, part: str = "") -> HistoryItem | None:
         """Return an item, or None.
