@@ -11,8 +11,9 @@ from pathlib import Path
 from benchmarks.contestants.servers import postgres_program, program
 
 PACKAGES = (
-    "asyncpg", "dbos", "dirq", "diskcache", "huey", "litequeue", "nats-py", "persist-queue", "procrastinate", "psycopg",
-    "redis",
+    "asyncpg", "dbos", "dirq", "diskcache", "huey", "langgraph", "langgraph-checkpoint",
+    "langgraph-checkpoint-postgres", "langgraph-checkpoint-sqlite", "litequeue", "nats-py", "persist-queue",
+    "procrastinate", "psycopg", "redis",
 )  # fmt: skip
 
 
