@@ -110,7 +110,7 @@ WORK: dict[str, tuple[Work, int]] = {
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
-    seconds = 0.3 if options.quick else 2.0
+    seconds, slices = (0.3, 1) if options.quick else (0.5, 4)
     if GRAPH in options.chosen and installed("langgraph.graph"):
         # Importing it takes longer than a round.
         import_module("langgraph.graph")
@@ -122,8 +122,8 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
             series = Series(workload, about.key, RATE, title=about.title, durability=about.durability)
             run = partial(in_new_directory, directory, partial(_rate, about, workload, seconds))
             cases.append(Case(results.add(series), run))
-    interleave(cases, options.rounds, 1, progress)
-    return {"seconds": seconds, "threads": THREADS}
+    interleave(cases, options.rounds, slices, progress)
+    return {"seconds": seconds, "slices": slices, "threads": THREADS}
 
 
 def checks(results: Results) -> list[Check]:
