@@ -15,6 +15,7 @@
     │   ├── WrongArguments            the workflow does not accept the arguments of the task
     │   ├── NotAnOperator             agents cannot approve, reject or steer
     │   ├── NotRecipient              an agent marks a message of others as seen
+    │   ├── InvalidSettings           a file of the user's own settings
     │   ├── ReservedScope             the scope belongs to the bus
     │   └── InvalidUrl                the URL does not name a bus
     │       └── NoDriver              the driver for the server is not installed
@@ -35,6 +36,7 @@
     │   ├── UnknownApproval
     │   ├── NotExposed                the task has no value of this name
     │   ├── UnknownToken              of an HTTP client
+    │   ├── UnknownNotifier           the user's settings have none of this name
     │   └── NoSuchFile                a backup or an archive
     ├── Conflict                      the call is valid, but not in the present state
     │   ├── AgentExists               the agent is running elsewhere
@@ -157,6 +159,7 @@ from agentbus.errors.calls import (
     InvalidName,
     InvalidPayload,
     InvalidSchema,
+    InvalidSettings,
     InvalidUrl,
     LeaseLost,
     MessageIdConflict,
@@ -192,6 +195,7 @@ from agentbus.errors.calls import (
     UnknownFile,
     UnknownHistory,
     UnknownMessage,
+    UnknownNotifier,
     UnknownOperator,
     UnknownParticipant,
     UnknownRecipient,
@@ -307,6 +311,7 @@ __all__ = [
     "InvalidName",
     "InvalidPayload",
     "InvalidSchema",
+    "InvalidSettings",
     "InvalidUrl",
     "LeaseLost",
     "LockTimeout",
@@ -380,6 +385,7 @@ __all__ = [
     "UnknownFile",
     "UnknownHistory",
     "UnknownMessage",
+    "UnknownNotifier",
     "UnknownOperator",
     "UnknownParticipant",
     "UnknownRecipient",

@@ -162,6 +162,14 @@ class ReservedScope(InvalidInput):
     fix_text = "choose another scope"
 
 
+class InvalidSettings(InvalidInput):
+    """A file of the user's own settings is invalid, or other users can read or write it. It was not used."""
+
+    code = "invalid_settings"
+    text = "{path}: {reason}"
+    fix_text = "{advice}"
+
+
 class NotRecipient(InvalidInput):
     """The message is in no mailbox that the agent reads, and the agent does not hold it."""
 
@@ -231,6 +239,14 @@ class UnknownFile(NotFound):
     text = "no file {path!r} in {root}"
     fix_text = "write it first, or pass its directory as root="
     shell_fix_text = "write it first, or pass its directory with --root"
+
+
+class UnknownNotifier(NotFound):
+    """The user's settings have no notifier of this name."""
+
+    code = "unknown_notifier"
+    text = "no notifier {notifier!r} in {path}"
+    fix_text = "agentbus notifications list shows the notifiers"
 
 
 class UnknownToken(NotFound):
