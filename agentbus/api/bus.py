@@ -36,6 +36,7 @@ from agentbus.api.maintenance.importer import importer
 from agentbus.api.maintenance.retention import Retention, apply_when_due
 from agentbus.api.messages import Messages, Quotas
 from agentbus.api.monitor import Callback, Monitor, PeriodicJob, Sweeper, Thresholds
+from agentbus.api.notifications import Deliverer, Notifications
 from agentbus.api.overview import capacity_limits
 from agentbus.api.recovery import Ask, Recovery, auto_resume_decider
 from agentbus.api.sending import PayloadChecker
@@ -142,6 +143,8 @@ class Bus:
     """The messages that wait for a person."""
     histories: Histories
     """The conversations and runs that agent frameworks store."""
+    notifications: Notifications
+    """The notifiers of users, and what they delivered."""
 
     _renewer: Renewer
 
@@ -181,6 +184,7 @@ class Bus:
         self.quotas = Quotas(engine)
         self.holds = Holds(engine)
         self.histories = Histories(engine, max_snapshot)
+        self.notifications = Notifications(engine)
         self.tokens = Tokens(engine)
 
     async def __aenter__(self) -> Bus:
@@ -530,11 +534,15 @@ class Bus:
         deep_queue: int = 1000,
         log_file: str | os.PathLike[str] | None = None,
         on_finding: Callback | None = None,
+        notify: bool = True,
     ) -> Monitor:
         """Run a monitor for the length of a block: every ``interval`` seconds it sweeps, as ``sweep`` does, and reports
         its findings to ``on_finding`` (which may be async), to ``monitor.findings()``, to the logger
         ``agentbus.monitor`` and to ``log_file``. About once an hour, but not in its first ``interval``, it applies
         ``bus.retention``, unless another process did. Any number of monitors may run.
+
+        It delivers notifications to the notifiers that the user has set up for this bus in
+        ``~/.config/agentbus/notifications.toml``, unless ``notify`` is False: of several monitors, one delivers each.
 
         >>> async with bus.monitor(fail_stuck_after=600, log_file="monitor.log", on_finding=print):   # doctest: +SKIP
         ...     await work()
@@ -546,7 +554,7 @@ class Bus:
         job = PeriodicJob("retention", _RETENTION_CHECK_INTERVAL, lambda: apply_when_due(self._engine))
         return Monitor(
             self._engine, sweeper, interval=seconds, log_file=log_file, on_finding=on_finding, jobs=(job,),
-            threads=self._threads,
+            threads=self._threads, deliverer=Deliverer(self._engine) if notify else None,
         )  # fmt: skip
 
     async def sweep(

@@ -23,6 +23,7 @@ import anyio
 import msgspec
 
 from agentbus.api.heartbeat import expire_state, is_gone
+from agentbus.api.notifications import Deliverer
 from agentbus.core import process_info
 from agentbus.core.cancellation import Threads, call, is_being_cancelled, log_failure
 from agentbus.core.files import check_path, file_error
@@ -71,6 +72,12 @@ def _interrupted(event: EventRecord) -> str:
     return f"session {event.subject} was interrupted: {event.facts.get('reason') or 'by its owner'}"
 
 
+def _gave_up(event: EventRecord) -> str:
+    facts = event.facts
+    notification = f"notification of {facts['about']} by {facts['notifier']}"
+    return f"{notification} was given up after {facts['attempts']} attempts: {facts['error']}"
+
+
 _DEATHS = {
     "dead": "died",
     "rebooted": "is gone: the machine was rebooted",
@@ -90,6 +97,7 @@ _DESCRIPTIONS: dict[str, tuple[str, Callable[[EventRecord], str]]] = {
     "process_back": ("warning", lambda event: f"process {event.subject} was marked dead, but sends heartbeats"),
     "session_interrupted": ("error", _interrupted),
     "task_failed": ("error", lambda event: f"task {_failed(event)}"),
+    "notification_dead": ("warning", _gave_up),
     "approval_requested": ("info", lambda event: f"task {event.subject} requests approval: {event.facts['approval']}"),
 }
 
@@ -376,6 +384,7 @@ class Monitor:
         on_finding: Callback | None = None,
         jobs: Sequence[PeriodicJob] = (),
         threads: Threads | None = None,
+        deliverer: Deliverer | None = None,
     ) -> None:
         self.sweeps = 0
         self.last = None
@@ -386,6 +395,7 @@ class Monitor:
         self._on_finding = on_finding
         self._jobs = jobs
         self._threads = threads or Threads()
+        self._deliverer = deliverer
         self._task: asyncio.Task[None] | None = None
         self._entered = False
         self._file: int | None = None
@@ -401,6 +411,12 @@ class Monitor:
         await self._sweeper.start()
         if self._log_file is not None:
             self._file = open_log(self._engine, self._log_file)
+        if self._deliverer is not None:
+            try:
+                await self._deliverer.start(lambda finding: self._publish([finding]))
+            except BaseException:
+                self._close_log()
+                raise
         # A separate task: a task group would wrap the exceptions of the caller's block.
         self._task = asyncio.create_task(self._run(), name="agentbus-monitor")
         return self
@@ -415,9 +431,12 @@ class Monitor:
                 if isinstance(ending, Exception):
                     log.error("the monitor ended with an error", exc_info=ending)
         finally:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            self._close_log()
+
+    def _close_log(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Yield all findings since the monitor started, then new ones until its block ends. Every caller gets all of
@@ -447,6 +466,8 @@ class Monitor:
                     tasks.start_soon(self._call_back, self._on_finding)
                 for job in self._jobs:
                     tasks.start_soon(self._run_job, job)
+                if self._deliverer is not None:
+                    tasks.start_soon(self._deliverer.run, self._interval)
                 await self._sweep_loop()
                 tasks.cancel_scope.cancel()
         finally:
@@ -468,6 +489,8 @@ class Monitor:
             else:
                 self.last = swept
                 self._publish(swept.findings)
+                if self._deliverer is not None:
+                    self._deliverer.note(swept.findings)
             self.sweeps += 1
             await pause.wait(self._interval)
 

@@ -127,6 +127,7 @@ class AsyncEngine(Generic[W]):
         self.beat_every = HEARTBEAT_INTERVAL
         self.directory = directory
         self.home = home
+        self.location = home or ""
         self.last_lock_timeout = float("-inf")
         self._disk = durability == "disk"
         self._owner = process_safety.Owner()

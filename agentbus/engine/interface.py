@@ -35,6 +35,8 @@ class Engine(Protocol):
     """Directory for the files of this bus on this machine."""
     home: str | None
     """Directory of a bus in one file; None if it is on a server."""
+    location: str
+    """The directory of the bus, or the URL of its server without user and password, in one form for every spelling."""
     last_lock_timeout: float
     """Monotonic seconds of the last lock timeout while an agent left."""
 

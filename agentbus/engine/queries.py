@@ -35,6 +35,7 @@ _SUBJECTS = {
     "task": "tasks", "workflow": "tasks", "step": "steps", "approval": "approvals", "signal": "signals",
     "dependency": "dependencies", "item": "items", "hold": "holds", "thread": "holds", "metrics": "metrics",
     "history": "histories",
+    "notifier": "notifiers",
 }  # fmt: skip
 """The file of a query, by the first word of its name."""
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})

@@ -42,6 +42,7 @@ from agentbus.operations.archive_rows import (
 from agentbus.operations.common import LIVE
 from agentbus.operations.events import event, record
 from agentbus.operations.histories import restore_history, restore_history_item
+from agentbus.operations.notifications import skip_restored
 from agentbus.operations.protocol import (
     ExecuteMany,
     Op,
@@ -244,11 +245,11 @@ def restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
             error = yield from of_another_session(line.session, line.created, needed=True)
             return error or bool((yield Query("participant_restore", line.row())))
         case line:
-            return (yield from _restore_numbered(line))
+            return (yield from _restore_numbered(line, now))
 
 
 def _restore_numbered(
-    line: ArchivedCheckpoint | ArchivedDocument | ArchivedEvent | ArchivedProcess,
+    line: ArchivedCheckpoint | ArchivedDocument | ArchivedEvent | ArchivedProcess, now: Now
 ) -> Op[Outcome[bool]]:
     """Restore a row with a number of its own."""
     error: AgentBusError | None = None
@@ -267,6 +268,8 @@ def _restore_numbered(
         same = rows or (yield Query("document_same", (line.session, line.name, line.version, line.checksum)))
     elif isinstance(line, ArchivedEvent):
         rows = yield Query("event_restore", line.row())
+        if rows:
+            yield from skip_restored(line.id, now)
         same = rows or (yield Query("event_same", (line.id, line.at, line.kind, line.subject)))
     else:
         rows = yield Query("process_restore", line.row())

@@ -64,6 +64,7 @@ TABLES = {
 """In this order, because of foreign keys. Sequences are no table, but the last ids that tables have issued."""
 LEFT_OUT = {
     "listeners": "only processes that have the bus open listen",
+    "notifiers": "a copy notifies of nothing that happened before",
     "reach": "adapters declare it with their next call",
     "tokens": "a copy must not admit the HTTP clients of the original",
     "workflows": "workers announce them when they start",

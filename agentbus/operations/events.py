@@ -85,6 +85,9 @@ KINDS = {
     "bus_restored": "the bus was replaced by a backup; backup, processes (number of live ones in it)",
     "token_created": "a token of an HTTP client was created; token (its id), role, operator",
     "token_revoked": "a token of an HTTP client was revoked; token (its id), role, operator",
+    "condition_reported": "a monitor saw a lasting condition that a user is notified of; condition, level, text, facts",
+    "notification_dead": "a notification was given up; notifier, notification (its id), about (its kind), count (of"
+    " events), attempts, error",
     "type_defined": "a type was defined; schema (whether it has one)",
     "type_changed": "the description or schema of a type changed; changed (which)",
     "checkpoint_deleted": "a checkpoint was deleted; owner_kind, owner, name",

@@ -317,6 +317,30 @@ _NAMED_PROFILE_COLUMNS = 4
 """The first fields of ``Profile``, which the queries name because they have defaults."""
 MESSAGE_JSON: dict[str, Any] = {"headers": dict[str, str]}
 """The types of the columns of a message that are JSON, besides the payload."""
+
+
+class NotifierRow(msgspec.Struct, frozen=True):
+    """The progress of a notifier of a user through the audit log. ``first`` and ``until`` are the events of the
+    notification that is being delivered, if any."""
+
+    name: str
+    cursor: int
+    first: int | None
+    until: int | None
+    skipped: int
+    attempts: int
+    failures: int
+    lease: int
+    lease_until: int | None
+    due: int | None
+    delivered: int
+    dropped: int
+    dead: int
+    error: str | None
+    created: int
+    updated: int
+
+
 AGENT_JSON: dict[str, Any] = {"capabilities": list[str], "metadata": dict[str, Any], "evidence": dict[str, Any]}
 """The types of the columns of an agent that are JSON."""
 AGENT_DURATIONS = ("estimate", "patience")
@@ -377,6 +401,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "agent": AgentRow.__struct_fields__,
     "stored_agent": StoredAgent.__struct_fields__,
     "held_task": tuple(_HELD_TASK.split()),
+    "notifier": NotifierRow.__struct_fields__,
     **{table: tuple(columns.split()) for table, columns in _TABLES.items()},
 }
 """The columns of each row, by the name that queries use."""

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         Sweep,
     )
     from agentbus.records.metrics import MetricFamily, MetricSample
+    from agentbus.records.notifications import Notification, NotificationAttempt, NotifierRecord
     from agentbus.records.recovery import (
         CutOffSession,
         Recovered,
@@ -113,6 +114,9 @@ __all__ = [
     "MetricFamily",
     "MetricSample",
     "NewToken",
+    "Notification",
+    "NotificationAttempt",
+    "NotifierRecord",
     "Page",
     "QueueDepth",
     "QueueRecord",
@@ -152,7 +156,17 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import records on first use: most commands need one kind, or none."""
     if name in __all__:
-        for home in ("entities", "recovery", "maintenance", "tasks", "access", "setup", "metrics", "histories"):
+        for home in (
+            "entities",
+            "recovery",
+            "maintenance",
+            "tasks",
+            "access",
+            "setup",
+            "metrics",
+            "histories",
+            "notifications",
+        ):
             module = import_module(f"agentbus.records.{home}")
             if hasattr(module, name):
                 globals()[name] = value = getattr(module, name)

@@ -36,10 +36,13 @@ async def test_one_pass_reads_the_whole_audit_log(bus: Bus) -> None:
     kept = {"session_deleted", "history_deleted", "retention_applied", "retention_changed", "archive_imported"}
     replaced = {"bus_restored", "bus_copied"}
     set_apart = {"quotas_changed", "agent_renamed", "thread_held", "thread_released", "thread_discarded"}
+    notified = {"condition_reported", "notification_dead"}
     by_visitors = {"agent_joined", "agent_busy", "token_created", "token_revoked"}
     # Tasks have a story of their own.
     by_tasks = {kind for kind in KINDS if kind.startswith(("task_", "step_", "approval_"))}
-    assert left == by_monitor | kept | replaced | by_visitors | set_apart | by_tasks, "the story forgot something"
+    assert left == by_monitor | kept | replaced | by_visitors | set_apart | by_tasks | notified, (
+        "the story forgot something"
+    )
 
 
 async def test_followers_of_this_and_another_bus_receive_every_event(engine: Engine, clock: FakeClock) -> None:

@@ -32,6 +32,7 @@ SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "message": ("api.message", ("Message",)),
     "messages": ("api.messages", ("Messages", "Quotas")),
     "monitor": ("api.monitor", ("Monitor",)),
+    "notifications": ("api.notifications", ("Notifications",)),
     "recovery": ("api.recovery", ("Recovery", "RecoveryPlan")),
     "retention": ("api.maintenance.retention", ("Retention",)),
     "session": ("api.session", ("Participants", "Session")),

@@ -39,6 +39,7 @@ class PostgresEngine(AsyncEngine[Writer]):
         self, address: Address, *, create: bool, durability: str, clock: Clock | None, lock_timeout: float
     ) -> None:
         super().__init__(clock or ServerClock(), address.directory, home=None, durability=durability)
+        self.location = address.location
         self._address = address
         self._create = create
         self._lock_timeout = lock_timeout

@@ -77,6 +77,12 @@ class Address(msgspec.Struct, frozen=True):
         return [f"[{host}]:{port}" if ":" in host else f"{host.lower()}:{port}" for host, port in hosts]
 
     @property
+    def location(self) -> str:
+        """Return servers, database and schema, without user and password, in one form for every spelling of the URL."""
+        database = unquote(urlsplit(self.dsn).path)
+        return f"postgresql://{','.join(self.servers)}{database}?schema={self.schema}"
+
+    @property
     def borrowed(self) -> list[str]:
         """Return the options of the URL that take credentials from files or services of the user."""
         return [name for name in dict(parse_qsl(urlsplit(self.dsn).query)) if name in _BORROWING]

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from agentbus.sync.client.holds import Holds
     from agentbus.sync.client.messages import Messages, Quotas
     from agentbus.sync.client.monitor import Monitor
+    from agentbus.sync.client.notifications import Notifications
     from agentbus.sync.client.recovery import Recovery
     from agentbus.sync.client.retention import Retention
     from agentbus.sync.client.session import Session
@@ -135,6 +136,11 @@ class Bus(BusBase, wraps=api.Bus):
     def histories(self) -> Histories:
         """The conversations and runs that agent frameworks store."""
         return cast("Histories", self._wrap(self._inner.histories))
+
+    @property
+    def notifications(self) -> Notifications:
+        """The notifiers of users, and what they delivered."""
+        return cast("Notifications", self._wrap(self._inner.notifications))
 
     def session(
         self,
@@ -364,11 +370,15 @@ class Bus(BusBase, wraps=api.Bus):
         deep_queue: int = 1000,
         log_file: str | os.PathLike[str] | None = None,
         on_finding: Callback | None = None,
+        notify: bool = True,
     ) -> Monitor:
         """Run a monitor for the length of a block: every ``interval`` seconds it sweeps, as ``sweep`` does, and reports
         its findings to ``on_finding`` (which may be async), to ``monitor.findings()``, to the logger
         ``agentbus.monitor`` and to ``log_file``. About once an hour, but not in its first ``interval``, it applies
         ``bus.retention``, unless another process did. Any number of monitors may run.
+
+        It delivers notifications to the notifiers that the user has set up for this bus in
+        ``~/.config/agentbus/notifications.toml``, unless ``notify`` is False: of several monitors, one delivers each.
 
         >>> with bus.monitor(fail_stuck_after=600, log_file="monitor.log", on_finding=print):   # doctest: +SKIP
         ...     work()
@@ -384,6 +394,7 @@ class Bus(BusBase, wraps=api.Bus):
                     deep_queue=deep_queue,
                     log_file=log_file,
                     on_finding=on_finding,
+                    notify=notify,
                 )
             ),
         )

@@ -35,6 +35,7 @@ from agentbus.errors import (
     UnknownDatabase,
     UseServerTools,
 )
+from agentbus.operations.notifications import open_notifiers
 from agentbus.sync.bus import open_store
 from tests.support.guarded import SECRET, free_port, guarded_server, guest, run
 from tests.support.postgres import Server, at_schema, server_url
@@ -300,6 +301,10 @@ async def test_a_bus_of_the_first_version_is_upgraded_with_all_that_is_in_it(sch
         await bus.quotas.change(thread=1)
         agent = await bus.register("a", type="worker")
         assert [(await agent.send("a", "note", correlation="t")).held for _ in range(2)] == [False, True]
+        # What happened before the upgrade is not notified.
+        await bus._engine.write(open_notifiers, ("ada/ops",))
+        (notifier,) = await bus.notifications.list()
+        assert (notifier.status, notifier.delivered) == ("idle", 0)
     ((newest,),) = (await asyncio.to_thread(run, server_url(), "SELECT max(version) FROM upgraded.migrations"))[0]
     assert newest == max(migrations())
 

@@ -87,6 +87,10 @@ ROWS: dict[str, dict[str, Any]] = {
         "history": 900, "part": "", "key": "k", "number": 1, "encoding": "json", "checksum": 0, "size": 2,
         "created": 0, "meta": "{}", "body": b"{}",
     },
+    "notifiers": {
+        "name": "ada/ops", "cursor": 1, "first": 2, "until": 3, "skipped": 1, "attempts": 1, "failures": 1, "lease": 1,
+        "lease_until": 5, "due": 5, "delivered": 1, "dropped": 1, "dead": 1, "error": "e", "created": 0, "updated": 0,
+    },
     "tokens": {"id": "t-1", "hash": "0" * 64, "role": "agent:a", "operator": "ada", "created": 0, "expires": 0},
 }  # fmt: skip
 
@@ -232,6 +236,12 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "number": [0, -1, "x", None], "encoding": ["", "x" * 65, "a\0b", None], "checksum": [-1, 2**32, "x", None],
         "size": [1, 3, -1, "x", None], "created": [*NO_TIME, None],
         "meta": [*NO_OBJECT, '{"k":"' + "x" * 65536 + '"}'], "body": ["{}", b"", 1, None],
+    },
+    "notifiers": {
+        "name": ["", "x" * 301, None], "cursor": [-1, 2, "x", None], "first": [1, 4, None], "until": [1, "x", None],
+        "skipped": [-1, "x", None], "attempts": [-1, "x", None], "failures": [-1, "x", None], "lease": [-1, "x", None],
+        "lease_until": NO_TIME, "due": NO_TIME, "delivered": [-1, "x", None], "dropped": [-1, "x", None],
+        "dead": [-1, "x", None], "error": ["", "x" * 501], "created": [*NO_TIME, None], "updated": [*NO_TIME, None],
     },
     "tokens": {
         "id": ["", "T", "x" * 33, None], "hash": ["", "0" * 63, "G" * 64, None], "role": ["", "admin", "agent:", None],

@@ -13,6 +13,7 @@ import agentbus
 from agentbus import Task
 from agentbus.engine.sqlite import connection, migration, schema_check
 from agentbus.engine.sqlite.paths import Home
+from agentbus.operations.notifications import open_notifiers
 from tests.api.task_workers import work_off
 from tests.support.old_histories import check_histories
 from tests.support.old_operators import CASES, OLD_OPERATORS, check_renamed
@@ -159,6 +160,10 @@ async def test_a_bus_with_messages_of_the_eighth_version_records_deliveries_and_
         assert [(await agent.send("a", "note", correlation="t")).held for _ in range(2)] == [False, True]
         await check_receipts(bus, before.message_id)
         await check_histories(bus)
+        # What happened before the upgrade is not notified.
+        await bus._engine.write(open_notifiers, ("ada/ops",))
+        (notifier,) = await bus.notifications.list()
+        assert (notifier.status, notifier.delivered) == ("idle", 0)
     with closing(sqlite3.connect(path)) as database:
         assert schema_check.schema_differences(database) == []
 

@@ -1,0 +1,86 @@
+"""A command gets the words of the settings, the notification on standard input, and no more of the environment than it
+needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentbus.api.notification_command import run
+from agentbus.core.notification_settings import Command
+from tests.support.processes import eventually
+
+FACTS = {"ID": "id-1", "KIND": "test"}
+
+
+def command(*words: str, **options: Any) -> Command:
+    return Command(**{"command": list(words), "buses": ["*"], "timeout": 20.0, **options})
+
+
+async def test_it_gets_the_notification_on_standard_input_and_a_small_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTBUS_URL", "s3cret")
+    monkeypatch.setenv("LD_PRELOAD_NOT", "s3cret")
+    monkeypatch.setenv("WANTED", "w")
+    monkeypatch.chdir(tmp_path)
+    program = "import json, os, sys; print(json.dumps([sys.argv[1:], sys.stdin.read(), dict(os.environ), os.getcwd()]))"
+    words = (sys.executable, "-IS", "-c", program, "$(touch here)", "a;b", "*")
+    found = await run(command(*words, environment=["WANTED", "ABSENT"]), FACTS, b'{"x": "$(touch here)"}')
+    assert found.error is None
+    assert found.output is not None
+    given, text, environment, directory = json.loads(found.output)
+    assert (given, text, directory) == (["$(touch here)", "a;b", "*"], '{"x": "$(touch here)"}', "/")
+    assert "s3cret" not in str(environment)
+    assert environment["AGENTBUS_NOTIFICATION_ID"] == "id-1"
+    assert {name for name in environment if name.startswith("AGENTBUS_")} == {
+        "AGENTBUS_NOTIFICATION_ID", "AGENTBUS_NOTIFICATION_KIND",
+    }  # fmt: skip
+    assert (environment["WANTED"], "ABSENT" in environment, os.listdir(tmp_path)) == ("w", False, [])
+
+
+async def test_its_exit_status_decides() -> None:
+    failed = await run(command("/bin/sh", "-c", "echo why; exit 3"), FACTS, b"{}")
+    assert (failed.error, failed.output) == ("the command failed: exit status 3", "why\n")
+    killed = await run(command("/bin/sh", "-c", "kill -9 $$"), FACTS, b"{}")
+    assert killed.error == "the command failed: signal 9"
+    missing = await run(command("/nowhere/s3cret", "s3cret"), FACTS, b"{}")
+    assert missing.error == "the command was not started: No such file or directory"
+
+
+async def test_one_that_reads_nothing_and_prints_without_end_is_bounded() -> None:
+    body = b"x" * 4_000_000
+    unread = await run(command("/bin/true"), FACTS, body)
+    assert unread.error is None
+    long = await run(command("/bin/sh", "-c", "head -c 3000000 /dev/zero"), FACTS, body)
+    assert (long.error, long.output) == (None, "\0" * 4096)
+
+
+async def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    found = await run(command("/bin/sleep", "600", timeout=0.2), FACTS, b"{}")
+    assert found.error == "the command was ended after 0.2 s"
+
+
+async def test_all_that_it_started_is_ended_with_it(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
+    task = asyncio.create_task(run(command("/bin/sh", "-c", script), FACTS, b"{}"))
+    await asyncio.to_thread(eventually, pids.exists, "it did not start")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    started = pids.read_text().split()
+    await asyncio.to_thread(eventually, lambda: all(map(_has_ended, started)), "they still run")
+
+
+def _has_ended(pid: str) -> bool:
+    """Whether a process is gone, or waits only for its parent to notice."""
+    done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
+    return done.stdout.strip()[:1] in {"", "Z"}
