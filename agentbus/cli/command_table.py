@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "types": ("types", "list, show and add types of agents and messages"),
     "monitor": ("monitor", "detect dead agents and interrupted sessions"),
     "metrics": ("metrics", "print metrics of the bus for Prometheus"),
+    "notifications": ("notifications", "list, check and test webhooks and commands that are told of what needs you"),
     "serve": ("serve", "serve the HTTP API and the dashboard"),
     "token": ("serve", "create, list and revoke tokens of HTTP clients"),
     "cleanup": ("maintenance", "archive and delete old data"),
@@ -64,7 +65,7 @@ LOGGED = frozenset({"serve", "monitor", "worker", "run"})
 
 DEFAULTS = {
     "token": "list", "agents": "list", "messages": "list", "types": "list", "task": "list", "backup": "create",
-    "holds": "list", "histories": "list",
+    "holds": "list", "histories": "list", "notifications": "list",
 }  # fmt: skip
 """The default member of a family of commands."""
 
@@ -72,6 +73,7 @@ ALIASES = {
     "agent": "agents", "message": "messages", "type": "types", "event": "events", "sessions": "session",
     "checkpoints": "checkpoint", "documents": "document", "backups": "backup", "tasks": "task",
     "quota": "quotas", "hold": "holds", "history": "histories", "tokens": "token",
+    "notification": "notifications",
 }  # fmt: skip
 """Singular and plural of the families."""
 
@@ -92,6 +94,7 @@ SYNONYMS = {
     "install": "setup", "uninstall": "setup --remove", "integrate": "setup",
     "check": "doctor", "follow": "watch", "exec": "run", "spawn": "run",
     "web": "serve", "dashboard": "serve", "ui": "serve", "http": "serve", "api": "serve",
+    "notify": "notifications test", "webhook": "notifications list", "webhooks": "notifications list",
     "migrate": "copy", "move": "copy", "mv": "copy", "cp": "copy", "clone": "copy",
 }  # fmt: skip
 """Names of other tools. They are only suggested, not run: some of the commands cannot be undone."""

@@ -17,6 +17,9 @@ from tests.api.legacy_files import session
 from tests.api.legacy_files import write as write_json
 from tests.cli.conftest import TIMEOUT, Shell
 from tests.cli.task_workers import add_module, begun, start, work
+from tests.support.receiver import UserSettings, user
+
+__all__ = ["user"]
 
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 # In this order, as agent "a".
@@ -35,7 +38,8 @@ PRINTED = (
     ("task", "ready"), ("task", "query", "o-1"), ("task", "take"), ("quotas",),
     ("types", "list"), ("types", "show", "note"), ("monitor", "--once"), ("status",), ("status", "--settings"),
     ("backup", "list"), ("doctor",), ("cleanup", "--stale", "0"), ("import", "more"), ("copy", ".agentbus", "copy"),
-    ("trust", "--list"), ("setup",), ("worker", "flows:docs", "--until-idle"),
+    ("trust", "--list"), ("notifications", "list"), ("notifications", "check"), ("notifications", "test", "log"),
+    ("setup",), ("worker", "flows:docs", "--until-idle"),
 )  # fmt: skip
 
 
@@ -80,8 +84,9 @@ async def expose(shell: Shell) -> None:
 
 
 @pytest.fixture
-def busy(shell: Shell) -> Shell:
+def busy(shell: Shell, user: UserSettings) -> Shell:
     """A bus with something in each list."""
+    user.write('[command.log]\ncommand = ["/bin/cat"]\nbuses = ["*"]\n')
     begun(shell)
     begun(shell, "f-2")
     asyncio.run(expose(shell))

@@ -23,6 +23,7 @@ _ASKED = f'"$(agentbus task show "$third" 2>/dev/null | {_OPEN} | cut -f2)"'
 _SIGNALS = """"$(agentbus task show "$third" 2>/dev/null | grep '^step.*signal.*waiting' | cut -f2 | cut -d'#' -f1)\""""
 _VALUES = '"$(agentbus task query "$third" 2>/dev/null | cut -f1)"'
 _HOLDS = '"$(agentbus holds list --limit 1000 2>/dev/null | cut -f1)"'
+_NOTIFIERS = '"$(agentbus notifications list 2>/dev/null | cut -f1)"'
 _KINDS = '"$(agentbus histories list --limit 1000 2>/dev/null | cut -f1 | sort -u)"'
 _PLAIN = "grep -x '[A-Za-z0-9._:@/-]*'"
 _NAMES = f'"$(agentbus histories list "$third" --limit 1000 2>/dev/null | cut -f2 | {_PLAIN})"'
@@ -30,7 +31,7 @@ _NAMES = f'"$(agentbus histories list "$third" --limit 1000 2>/dev/null | cut -f
 _MEMBERS = {"agents": _LISTED, "session": _SESSIONS, "task": _TASKS, "holds": _HOLDS, "histories": _KINDS}
 """Families whose members take an id first."""
 _FURTHER = {
-    "task start": ("", _WORKFLOWS),
+    "task start": ("", _WORKFLOWS), "notifications test": ("", _NOTIFIERS),
     "task redo": ("t", _STEPS), "task settle": ("t", _STEPS), "task auto": ("t", '"on off"'),
     "task approve": ("t", _ASKED), "task reject": ("t", _ASKED),
     "task signal": ("t", _SIGNALS), "task query": ("t", _VALUES),

@@ -62,6 +62,7 @@ def _once(call: Call) -> Result:
     from agentbus.api.monitor import findings_of
     from agentbus.cli.async_runner import on_bus
     from agentbus.cli.views import Part, Sections
+    from agentbus.errors import InvalidSettings
 
     given = call.arguments
     last = _last_event(call)
@@ -75,6 +76,10 @@ def _once(call: Call) -> Result:
                 counts[_COUNTED[event.kind]] += 1
         found = replace(swept, counts=counts, findings=[*findings_of(noticed), *swept.findings])
         _log(bus, given.log, found.findings)
+        try:
+            await bus.notifications.deliver(found.findings)
+        except InvalidSettings as error:
+            call.note(f"agentbus: notifications are off: {error}")
         return found
 
     found = on_bus(call, sweep)
@@ -146,7 +151,8 @@ def _monitor(parser: ArgumentParser) -> None:
 
 COMMANDS = {
     "monitor": Command(
-        monitor, "Detect dead agents and interrupted sessions and release their work, until Ctrl-C.",
+        monitor,
+        "Detect dead agents and interrupted sessions, release their work and deliver notifications, until Ctrl-C.",
         "agentbus monitor --interval 2 --log monitor.log", _monitor,
         output="plain output: at, severity, kind, subject, text\nwith --json one envelope per line\n"
         "with --once, by the first column:\n  finding, at, severity, kind, subject, text\n  count, name, count",
