@@ -64,6 +64,8 @@ async def test_it_answers_as_the_store_of_langgraph_in_memory_does(bus: agentbus
         await one.aput(("gone",), "only", {})
         await one.adelete(("gone",), "only")
         await one.adelete(("gone",), "never")
+    await own.adelete(("never",), "any")
+    assert await bus.histories.find("langgraph-store", "never") is None
     for prefix in [(), *NAMESPACES, ("a", "x"), ("none",), ("gone",)]:
         for wanted in FILTERS:
             found = await own.asearch(prefix, filter=wanted, limit=1000)

@@ -32,7 +32,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from agentbus.errors import InvalidInput, VersionConflict
 from agentbus.integrations.langgraph.caller import Adapter, AnyBus, Caller
-from agentbus.records import HistoryItem, HistoryPut
+from agentbus.records import HistoryItem, HistoryPut, HistoryWrite
 
 KIND = "langgraph"
 """The kind of the histories."""
@@ -338,8 +338,8 @@ class AgentBusSaver(Adapter, BaseCheckpointSaver[str]):
         for run in _names(runs, "run_ids"):
             for item in await self._histories.items(KIND, key_prefix=_CHECKPOINT, where={"run_id": run}, bodies=False):
                 threads[item.history].append(item)
-        for thread, found in threads.items():
-            await self._histories.write(KIND, thread, [], delete=await self._with_writes(thread, found))
+        deletes = [(thread, await self._with_writes(thread, found)) for thread, found in threads.items()]
+        await self._histories.write_all([HistoryWrite(kind=KIND, name=name, delete=keys) for name, keys in deletes])
 
     async def _with_writes(self, thread: str, items: Sequence[HistoryItem]) -> builtins.list[tuple[str, str]]:
         """Return the parts and keys of checkpoints and of their writes."""

@@ -29,9 +29,9 @@ from langgraph.store.base import (
 
 from agentbus.core.codec import decode, encode
 from agentbus.core.validation import MAX_PAGE
-from agentbus.errors import InvalidInput, OutOfRange, SnapshotTooLarge, VersionConflict
+from agentbus.errors import InvalidInput, OutOfRange, VersionConflict
 from agentbus.integrations.langgraph.caller import Adapter, AnyBus, Caller
-from agentbus.records import History, HistoryItem, HistoryPut
+from agentbus.records import History, HistoryItem, HistoryPut, HistoryWrite
 
 KIND = "langgraph-store"
 """The kind of the histories."""
@@ -86,17 +86,16 @@ class AgentBusStore(Adapter, BaseStore):
         self._caller = Caller(bus)
         self._histories = self._caller.bus.histories
         self._clock = self._caller.bus._engine.clock
-        self._limit = self._caller.bus._max_snapshot
         self.ttl_config = ttl
         self._swept: int | None = None
         """The time of the last sweep of this process."""
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run operations, on a thread: the reads first, then the writes, those of a namespace in one commit."""
+        """Run operations, on a thread: the reads first, then the writes in one commit."""
         return self._caller.run(self._batch, [*ops])
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run operations: the reads first, then the writes, those of a namespace in one commit."""
+        """Run operations: the reads first, then the writes in one commit."""
         return await self._caller.wait(self._batch, [*ops])
 
     def sweep_ttl(self) -> int:
@@ -128,15 +127,17 @@ class AgentBusStore(Adapter, BaseStore):
                 results.append(await self._search(op))
             else:
                 results.append(await self._list_namespaces(op))
-        prepared = [(_name(namespace), *self._changes(each.values())) for namespace, each in puts.items()]
-        for name, items, delete, meta in prepared:
-            await self._histories.write(KIND, name, items, delete=delete, meta=meta)
-        if any(meta for _, _, _, meta in prepared):
+        writes = [self._write(namespace, each.values()) for namespace, each in puts.items()]
+        # A history that does not exist is not created to delete something from it.
+        await self._histories.write_all(
+            [one for one in writes if one.puts or await self._histories.find(KIND, one.name) is not None]
+        )
+        if any(one.meta for one in writes):
             await self._sweep_if_due()
         return results
 
-    def _changes(self, ops: Iterable[PutOp]) -> tuple[list[HistoryPut], list[tuple[str, str]], dict[str, Any] | None]:
-        """Return the items of a namespace to write, those to delete, and the metadata of the history."""
+    def _write(self, namespace: tuple[str, ...], ops: Iterable[PutOp]) -> HistoryWrite:
+        """Return the changes of a namespace."""
         now = self._now()
         items: list[HistoryPut] = []
         delete: list[tuple[str, str]] = []
@@ -147,16 +148,14 @@ class AgentBusStore(Adapter, BaseStore):
                 delete += [(_VALUES, key), (_EXPIRY, key)]
                 continue
             body = encode(dict(op.value), sys.maxsize)[0].encode()
-            if len(body) > self._limit:
-                # Before a part of the batch is written.
-                raise SnapshotTooLarge(size=len(body), limit=self._limit)
             items.append(HistoryPut(key=key, part=_VALUES, body=body, meta={"updated": now}))
             if op.ttl is None:
                 delete.append((_EXPIRY, key))
             else:
                 items.append(_expiry(key, op.ttl, now))
                 expiring = True
-        return items, delete, _EXPIRING if expiring else None
+        meta = _EXPIRING if expiring else None
+        return HistoryWrite(kind=KIND, name=_name(namespace), puts=items, delete=delete, meta=meta)
 
     async def _get(self, op: GetOp) -> Item | None:
         name, key = _name(op.namespace), _KEY + op.key
