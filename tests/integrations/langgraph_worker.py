@@ -52,8 +52,12 @@ def branches(url: str, blocked: str) -> None:
     say("result", *found["log"])
 
 
-def counter(steps: int) -> Any:
+def counter(steps: int, told: bool = False) -> Any:
+    """Return a graph that repeats one node, each time that it is ``told`` to."""
+
     def step(state: State) -> dict[str, Any]:
+        if told:
+            sys.stdin.readline()
         say("ran", len(state["log"]))
         return {"log": [str(len(state["log"]))]}
 
@@ -65,9 +69,9 @@ def counter(steps: int) -> Any:
 
 
 def count(url: str, steps: str) -> None:
-    """Run or resume a graph that repeats one node."""
+    """Run or resume a graph that repeats one node, a step for each line that it is told."""
     with AgentBusSaver(url) as saver:
-        graph = counter(int(steps)).compile(checkpointer=saver)
+        graph = counter(int(steps), told=True).compile(checkpointer=saver)
         config = {"configurable": {"thread_id": "t"}, "recursion_limit": 1000}
         started = saver.get_tuple(config) is not None
         found = graph.invoke(None if started else {"log": []}, config, durability="sync")
