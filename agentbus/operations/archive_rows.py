@@ -264,6 +264,7 @@ class ArchivedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seen: Number | None = None
     ending: Number | None = None
     message: Number | None = None
+    trace: str | None = None
 
 
 class ArchivedSignal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -343,6 +344,7 @@ class ArchivedTask(_Line, frozen=True, tag="task"):
     priority: Number = 5
     on_failed: str | None = None
     not_before: Number = 0
+    trace: str | None = None
     redo: str | None = None
     steps: list[ArchivedStep] = []
     approvals: list[ArchivedApproval] = []

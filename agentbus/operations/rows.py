@@ -363,12 +363,13 @@ _TABLES = {
     "tasks": (
         "number id workflow name session parent status phase auto halting progress note generation holder lease "
         "lease_until due waits restarts backoff restarted error created started updated ended notes context "
-        "settings checksum result_sum arguments result losses max_losses redo manual priority on_failed not_before"
+        "settings checksum result_sum arguments result losses max_losses redo manual priority on_failed not_before "
+        "trace"
     ),
     "dependencies": "task dependency completed",
     "steps": (
         "id task kind key superseded name position status main once attempt failures digest progress note child "
-        "due error started finished checksum validation result seen ending message"
+        "due error started finished checksum validation result seen ending message trace"
     ),
     "approvals": (
         "id task key superseded name position status auto notify expires created decided decided_by reason "

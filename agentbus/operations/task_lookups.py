@@ -69,6 +69,7 @@ class Recorded(msgspec.Struct, frozen=True):
     error: str | None
     checksum: int | None
     result: str | None
+    trace: str | None = None
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -241,7 +242,7 @@ def _task_record(row: Row, after: list[TaskDependency]) -> TaskRecord:
     (
         id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
         restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-        started, updated, ended, losses, max_losses, redo, manual, priority, on_failed,
+        started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed,
     ) = row  # fmt: skip
     # A task that waits for dependencies has not started, and waits for nothing else.
     open_ = [f"after:{one.task}" for one in after if one.completed is None] if status == "waiting" else []
@@ -253,7 +254,7 @@ def _task_record(row: Row, after: list[TaskDependency]) -> TaskRecord:
         decode(settings), given["arguments"], given["keywords"],
         _decode_checked(result, result_sum, f"the result of task {id}"), problem(error), created, started,
         updated, ended, losses, max_losses, [] if redo is None else [one["step"] for one in decode(redo)],
-        bool(manual), priority, after, on_failed,
+        bool(manual), priority, after, on_failed, trace,
     )  # fmt: skip
 
 
@@ -272,12 +273,12 @@ def problem(text: str | None) -> TaskProblem | None:
 def _step(row: Row, task: str) -> StepRecord:
     (
         key, name, kind, status, position, attempt, failures, once, digest, progress, note, child, due, checksum,
-        result, validation, error, started, finished, superseded,
+        result, validation, error, started, finished, superseded, trace,
     ) = row  # fmt: skip
     return StepRecord(
         key, name, kind, status, position, attempt, failures, bool(once), digest, progress, note, child, due,
         _decode_checked(result, checksum, f"the result of step {key} of task {task}"),
-        None if validation is None else decode(validation), problem(error), started, finished, superseded,
+        None if validation is None else decode(validation), problem(error), started, finished, superseded, trace,
     )  # fmt: skip
 
 

@@ -44,11 +44,12 @@ class StepIdentity(msgspec.Struct, frozen=True):
         checksum: int | None = None,
         result: str | None = None,
         ending: int | None = None,
+        trace: str | None = None,
     ) -> Row:
         """Return the row to insert when a task reaches the step."""
         return (
             task, self.kind, self.key, self.name, self.position, status, int(self.main), once, self.digest, note, child,
-            started, finished, checksum, result, self.seen, ending,
+            started, finished, checksum, result, self.seen, ending, trace,
         )  # fmt: skip
 
 
@@ -60,6 +61,8 @@ class StartStepRequest(HeldRequest, frozen=True):
     attempt: int = 1
     once: bool = False
     note: str | None = None
+    trace: str | None = None
+    """The trace context of the attempt."""
 
 
 class FinishStepRequest(HeldRequest, frozen=True):
@@ -138,7 +141,14 @@ def start_step(requests: Sequence[StartStepRequest], now: Now) -> Op[list[Outcom
         yield ExecuteMany(
             "step_insert",
             [
-                request.step.row(request.hold.number, "running", now.wall, once=int(request.once), note=request.note)
+                request.step.row(
+                    request.hold.number,
+                    "running",
+                    now.wall,
+                    once=int(request.once),
+                    note=request.note,
+                    trace=request.trace,
+                )
                 for request in fresh
             ],
         )
@@ -147,7 +157,7 @@ def start_step(requests: Sequence[StartStepRequest], now: Now) -> Op[list[Outcom
         yield ExecuteMany(
             "step_again",
             [
-                (request.attempt, now.wall, request.step.digest, request.hold.number, request.step.key)
+                (request.attempt, now.wall, request.step.digest, request.trace, request.hold.number, request.step.key)
                 for request in again
             ],
         )
@@ -230,7 +240,12 @@ def start_child(requests: Sequence[ChildRequest], now: Now) -> Op[list[Outcome[b
     valid = _may_start(requests, errors, tasks)
     yield ExecuteMany(
         "step_insert",
-        [request.step.row(request.hold.number, "running", now.wall, child=request.child.id) for request in valid],
+        [
+            request.step.row(
+                request.hold.number, "running", now.wall, child=request.child.id, trace=request.child.trace
+            )
+            for request in valid
+        ],
     )
     # Passing approvals through may have changed since the parent was claimed.
     yield from insert_tasks(

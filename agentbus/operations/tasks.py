@@ -93,6 +93,8 @@ class StartRequest(msgspec.Struct, frozen=True):
     """True for a work item, which an agent takes."""
     priority: int = 5
     dependencies: Dependencies | None = None
+    trace: str | None = None
+    """The trace context in which it is started."""
 
     @property
     def data_size(self) -> int:
@@ -136,6 +138,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
     arguments: str
     generation: int
     losses: int = 0
+    trace: str | None = None
 
     @property
     def suspect(self) -> bool:
@@ -274,7 +277,7 @@ def insert_tasks(
                 now.wall, now.wall, request.context, request.settings, request.arguments[1], request.arguments[0],
                 request.max_losses, int(request.manual), request.priority,
                 None if request.dependencies is None else request.dependencies.on_failed,
-                0 if request.dependencies is None else _due(request, now),
+                0 if request.dependencies is None else _due(request, now), request.trace,
             )
             for request in requests
         ],

@@ -55,7 +55,8 @@ class TaskRecord(msgspec.Struct, frozen=True):
 
     A ``manual`` task is a work item, which an agent takes instead of a worker, those of the highest ``priority`` first.
     ``after`` lists the tasks that it depends on; when one fails or is stopped, ``on_failed_dependency`` is ``block`` or
-    ``cancel``.
+    ``cancel``. ``trace`` is the trace context in which it was started: ``traceparent``, then ``tracestate`` after a
+    space.
 
     >>> record = await bus.tasks.get("feature-1")                                     # doctest: +SKIP
     >>> record.status, record.phase, record.waits                                     # doctest: +SKIP
@@ -96,6 +97,7 @@ class TaskRecord(msgspec.Struct, frozen=True):
     priority: int = 5
     after: list[TaskDependency] = []
     on_failed_dependency: str | None = None
+    trace: str | None = None
 
 
 class StepRecord(msgspec.Struct, frozen=True):
@@ -105,7 +107,8 @@ class StepRecord(msgspec.Struct, frozen=True):
     must run only once), waiting (until ``due`` at the latest) or cancelled.
 
     ``attempt`` counts executions, ``failures`` those that raised. ``note`` was passed by a redo. A step that a redo
-    replaced is stored with ``superseded``, the number of that redo; 0 is current.
+    replaced is stored with ``superseded``, the number of that redo; 0 is current. ``trace`` is the trace context of its
+    last attempt.
 
     >>> [(step.key, step.status) for step in await bus.tasks.steps("feature-1")]      # doctest: +SKIP
     [('plan', 'finished'), ('implement', 'running')]
@@ -130,6 +133,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     started: int
     finished: int | None
     superseded: int = 0
+    trace: str | None = None
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True):

@@ -140,7 +140,7 @@ def test_a_step_begins_as_a_new_row_or_as_another_attempt_of_one() -> None:
     assert played.outcomes == [True, True]
     ((_, kind, key, _, position, status, *_),) = played.written("step_insert")
     assert (kind, key, position, status) == ("step", "plan", 1, "running")
-    assert played.written("step_again") == [(3, NOW.wall, "", 7, "plan")]
+    assert played.written("step_again") == [(3, NOW.wall, "", None, 7, "plan")]
 
 
 def test_no_step_begins_in_a_task_that_is_to_be_halted() -> None:

@@ -57,13 +57,13 @@ ROWS: dict[str, dict[str, Any]] = {
         "number": 900, "id": "t", "workflow": "w", "name": "T", "session": "s", "parent": "p", "status": "running",
         "phase": "x", "holder": "a", "lease": 1, "lease_until": 5, "error": "{}", "created": 0, "started": 0,
         "updated": 0, "checksum": 0, "arguments": "{}", "losses": 1, "max_losses": 5, "redo": "[]",
-        "manual": 1, "priority": 9, "on_failed": "cancel", "not_before": 5,
+        "manual": 1, "priority": 9, "on_failed": "cancel", "not_before": 5, "trace": "00-a",
     },
     "dependencies": {"task": 900, "dependency": "t-2", "completed": 5},
     "steps": {
         "id": 900, "task": 900, "kind": "step", "key": "k#2", "name": "k", "position": 1, "status": "finished",
         "digest": "0af", "progress": 5, "due": 0, "error": "{}", "started": 0, "finished": 0, "checksum": 0,
-        "validation": "1", "result": "1", "seen": 0, "ending": 1,
+        "validation": "1", "result": "1", "seen": 0, "ending": 1, "trace": "00-a",
     },
     "approvals": {
         "id": 900, "task": 900, "key": "k", "name": "k", "position": 1, "status": "rejected", "notify": "a",
@@ -186,7 +186,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "checksum": ["x", None], "result_sum": [5, "x"], "arguments": NO_OBJECT, "result": [*NO_JSON, "1"],
         "losses": [-1, "x", None], "max_losses": [0, 1001, "x", None], "redo": [*NO_JSON, "{}", "1"],
         "manual": [2, -1, "x", None], "priority": [-1, 10, 5.5, "x", None], "on_failed": ["", "ignore"],
-        "not_before": [*NO_TIME, None],
+        "not_before": [*NO_TIME, None], "trace": ["x" * 513],
     },
     "dependencies": {"task": [None, "x"], "dependency": NO_NAME, "completed": NO_TIME},
     "steps": {
@@ -198,7 +198,7 @@ BAD: dict[str, dict[str, list[Any]]] = {
         "digest": ["G", "0" * 65, None], "progress": [-1, 101, "x"], "child": [*NO_LABEL, "c"], "due": NO_TIME,
         "error": [*NO_JSON, "[]"], "started": [*NO_TIME, None], "finished": [*NO_TIME, None],
         "checksum": ["x", None], "validation": NO_JSON, "result": [*NO_JSON, None], "seen": [-1, "x"],
-        "ending": [-1, "x"],
+        "ending": [-1, "x"], "trace": ["x" * 513],
     },
     "approvals": {
         "task": ["x", None], "key": ["", "two words", "x" * 141, "ü", "a\0b", None], "superseded": [-1, "x", None],

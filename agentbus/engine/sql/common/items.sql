@@ -2,7 +2,7 @@
 -- The work items that agents may take, most urgent first, then oldest, each with its last lease; a NULL workflow matches all.
 SELECT lease, number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended, losses, max_losses, redo, manual, priority, on_failed
+    started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed
 FROM tasks WHERE number IN (
     SELECT number FROM tasks /* sqlite: INDEXED BY tasks_takable */
     WHERE due = 0 AND manual = 1 AND (CAST($1 AS text) IS NULL OR workflow = $1)
@@ -52,7 +52,7 @@ UPDATE tasks SET priority = $1, updated = $2 WHERE number = $3;
 -- that is due, or whose lease has expired, can be taken: the next claim makes it ready.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended, losses, max_losses, redo, manual, priority, on_failed
+    started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed
 FROM tasks
 WHERE number IN (
     SELECT number FROM tasks WHERE due = 0

@@ -11,17 +11,17 @@ LIMIT $1;
 -- Record a step that starts, a sub-task, or a step that is done at once.
 INSERT INTO steps (
     task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result,
-    seen, ending
+    seen, ending, trace
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18);
 
 -- name: step_wait
 -- Record a wait that starts, or that is over at once.
 INSERT INTO steps (
     task, kind, key, name, position, status, main, once, digest, note, child, started, finished, checksum, result,
-    seen, ending, due, message, error
+    seen, ending, trace, due, message, error
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21);
 
 -- name: step_wait_again
 -- Start a wait again that the workflow had abandoned.
@@ -57,8 +57,8 @@ ORDER BY steps.name;
 -- name: step_again
 -- Start another attempt of a step.
 UPDATE steps SET
-    status = 'running', attempt = $1, started = $2, digest = $3, finished = NULL, due = NULL, progress = NULL
-WHERE task = $4 AND kind = 'step' AND key = $5 AND superseded = 0;
+    status = 'running', attempt = $1, started = $2, digest = $3, trace = $4, finished = NULL, due = NULL, progress = NULL
+WHERE task = $5 AND kind = 'step' AND key = $6 AND superseded = 0;
 
 -- name: step_finish
 -- Store the result of a step.
@@ -145,19 +145,21 @@ SELECT status, failures FROM steps WHERE task = $1 AND kind = 'step' AND key = $
 
 -- name: step_recorded
 -- One step, for a worker that resumes its task.
-SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result
+SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result,
+    trace
 FROM steps WHERE task = $1 AND kind = $2 AND key = $3 AND superseded = 0;
 
 -- name: step_replay
 -- The steps and approvals of a task, for a worker that resumes it.
-SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result
+SELECT kind, key, position, status, main, attempt, failures, digest, note, child, due, error, checksum, result,
+    trace
 FROM steps WHERE task = $1 AND superseded = 0
 ORDER BY position;
 
 -- name: step_list
 -- The steps of a task, including superseded ones if $2 is 1.
 SELECT key, name, kind, status, position, attempt, failures, once, digest, progress, note, child, due, checksum, result,
-    validation, error, started, finished, superseded
+    validation, error, started, finished, superseded, trace
 FROM steps WHERE task = $1 AND (superseded = 0 OR $2 = 1)
 ORDER BY position;
 
@@ -172,7 +174,7 @@ GROUP BY steps.status;
 SELECT steps.kind, steps.key, steps.superseded, steps.name, steps.position, steps.status, steps.main, steps.once,
     steps.attempt, steps.failures, steps.digest, steps.progress, steps.note, steps.child, steps.due, steps.error,
     steps.started, steps.finished, steps.checksum, steps.validation, steps.result, steps.seen,
-    steps.ending, steps.message
+    steps.ending, steps.message, steps.trace
 FROM steps JOIN tasks ON tasks.number = steps.task
 WHERE tasks.id = $1
 ORDER BY steps.position, steps.superseded;
@@ -181,9 +183,12 @@ ORDER BY steps.position, steps.superseded;
 -- Insert a step of an archive.
 INSERT INTO steps (
     task, kind, key, superseded, name, position, status, main, once, attempt, failures, digest, progress, note, child,
-    due, error, started, finished, checksum, validation, result, seen, ending, message
+    due, error, started, finished, checksum, validation, result, seen, ending, message, trace
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25);
+VALUES (
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25, $26
+);
 
 -- name: step_delete
 -- Delete the steps of a task.

@@ -2,9 +2,9 @@
 -- Insert a task.
 INSERT INTO tasks (
     id, workflow, name, session, parent, status, auto, due, restarts, backoff, created, updated, context, settings,
-    checksum, arguments, max_losses, manual, priority, on_failed, not_before
+    checksum, arguments, max_losses, manual, priority, on_failed, not_before, trace
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21);
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
 
 -- name: task_running
 -- All tasks that a worker holds.
@@ -234,7 +234,7 @@ ORDER BY steps.position;
 -- One task.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended, losses, max_losses, redo, manual, priority, on_failed
+    started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed
 FROM tasks WHERE id = $1;
 
 -- name: task_ending
@@ -245,7 +245,7 @@ SELECT status, error, result_sum, result FROM tasks WHERE id = $1;
 -- Tasks before the cursor, newest first; a NULL filter matches all. $2 is a list of statuses between commas.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended, losses, max_losses, redo, manual, priority, on_failed
+    started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed
 FROM tasks
 WHERE number < $1
     AND (CAST($2 AS text) IS NULL OR CAST($2 AS text) LIKE '%,' || status || ',%')
@@ -259,7 +259,7 @@ LIMIT $6;
 -- Tasks of one status before the cursor: there may be few among many.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended, losses, max_losses, redo, manual, priority, on_failed
+    started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed
 FROM tasks
 WHERE status = $2 AND number < $1
     AND (CAST($3 AS text) IS NULL OR workflow = $3)
@@ -272,7 +272,7 @@ LIMIT $6;
 -- Tasks that started, did not complete, and are not held by a worker or waiting for a person.
 SELECT number, id, name, workflow, status, phase, session, parent, auto, halting, progress, note, holder, waits, due,
     restarts, backoff, restarted, context, settings, checksum, arguments, result_sum, result, error, created,
-    started, updated, ended, losses, max_losses, redo, manual, priority, on_failed
+    started, updated, ended, losses, max_losses, redo, manual, priority, trace, on_failed
 FROM tasks
 WHERE number IN (
     SELECT number FROM tasks WHERE status = 'halted'
@@ -347,7 +347,8 @@ SELECT ended, updated FROM tasks WHERE id = $1;
 -- One task for an archive.
 SELECT id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
     backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
-    arguments, result_sum, result, losses, max_losses, manual, priority, on_failed, not_before, redo
+    arguments, result_sum, result, losses, max_losses, manual, priority, on_failed, not_before, trace,
+    redo
 FROM tasks WHERE id = $1;
 
 -- name: task_restore
@@ -355,11 +356,11 @@ FROM tasks WHERE id = $1;
 INSERT INTO tasks (
     id, workflow, name, session, parent, status, phase, auto, progress, note, generation, lease, restarts,
     backoff, restarted, error, created, started, updated, ended, notes, context, settings, waits, checksum,
-    arguments, result_sum, result, losses, max_losses, manual, priority, on_failed, not_before
+    arguments, result_sum, result, losses, max_losses, manual, priority, on_failed, not_before, trace
 )
 VALUES (
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
-    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34
+    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35
 )
 RETURNING number;
 
