@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentbus import errors, records, sync
+    from agentbus import errors, records, sync, telemetry
     from agentbus.api.agent import Agent
     from agentbus.api.bus import Bus, connect, doctor
     from agentbus.api.documents import Document
@@ -75,6 +75,7 @@ __all__ = [
     "records",
     "restore_backup",
     "sync",
+    "telemetry",
     "topic",
     "workflow",
 ]
@@ -116,7 +117,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "records", "sync"):
+    if name in ("errors", "records", "sync", "telemetry"):
         return import_module(f"agentbus.{name}")
     home = _HOMES.get(name)
     if home is None:

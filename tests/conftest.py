@@ -42,6 +42,9 @@ def pytest_configure() -> None:
     gc.disable()
     # The tests start hundreds of interpreters: each would compile the package.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # A trace that the tests run in is none of theirs.
+    for name in ("AGENTBUS_OTEL", "TRACEPARENT", "TRACESTATE"):
+        os.environ.pop(name, None)
     sys.dont_write_bytecode = False
     # In the background of a shell SIGINT and SIGQUIT are ignored, under nohup SIGHUP; by what tests start too, since a
     # process inherits what is ignored.

@@ -50,6 +50,7 @@ PUBLIC = [
     "records",
     "restore_backup",
     "sync",
+    "telemetry",
     "topic",
     "workflow",
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import anyio
 import msgspec
 
+from agentbus import core
 from agentbus.api import checkpoints, documents, receiving, sending
 from agentbus.api.deliveries import reach_request, seen_request
 from agentbus.api.heartbeat import Renewer, renewal_time
@@ -293,7 +294,9 @@ class Agent:
         """
         done = list(messages)
         if done:
-            await self._write(ack, AckRequest(self._actor, tuple(message._lease for message in done)))
+            request = AckRequest(self._actor, tuple(message._lease for message in done))
+            with core.NO_SPAN if core.tracer is None else core.tracer.settle("ack", done):
+                await self._write(ack, request)
             for message in done:
                 message._settled = True
 

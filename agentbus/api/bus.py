@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from msgspec import Struct
 
+from agentbus import core
 from agentbus.api import events
 from agentbus.api.agent import Agent
 from agentbus.api.agents import (
@@ -191,6 +192,7 @@ class Bus:
         if self._opened:
             raise Misuse(reason="this bus was opened before; connect() again")
         running_loop()
+        core.trace_if_asked()
         self._opened = True
         try:
             entry = await self._engine.open()
@@ -201,6 +203,8 @@ class Bus:
         except BaseException:
             await complete(self._close())
             raise
+        if core.tracer is not None:
+            await core.tracer.opened(self)
         return self
 
     async def __aexit__(
@@ -240,6 +244,8 @@ class Bus:
 
     async def _close(self) -> BaseException | None:
         """Stop everything; return the exception that had ended the background task, if any."""
+        if core.tracer is not None:
+            core.tracer.closed(self)
         left = not self._engine.process
         # While leases are still renewed.
         await self._threads.finish()

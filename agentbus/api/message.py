@@ -6,13 +6,14 @@ import asyncio
 import builtins
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 import msgspec
 
+from agentbus import core
 from agentbus.api.heartbeat import renewal_time
 from agentbus.api.receiving import nack_request
 from agentbus.api.sending import SendOptions, reply_draft, send_drafts
@@ -47,6 +48,7 @@ from agentbus.operations.send import Receipt
 
 if TYPE_CHECKING:
     from agentbus.api.agent import Agent
+    from agentbus.core.trace_context import Span
 
 T = TypeVar("T")
 log = logging.getLogger("agentbus")
@@ -106,6 +108,7 @@ class Message:
         "_renew_at",
         "_reply_to",
         "_settled",
+        "_span",
         "_started",
         "_task",
         "_text",
@@ -213,7 +216,8 @@ class Message:
         begin = None
         if following is not None and not following._started:
             begin = Beginning(following._lease, following._before + 1)
-        started = await self._agent._write(ack, AckRequest(self._agent._actor, (self._lease,), begin))
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("ack", (self,)):
+            started = await self._agent._write(ack, AckRequest(self._agent._actor, (self._lease,), begin))
         self._settled = True
         if begin is not None and following is not None and started:
             following._start()
@@ -226,7 +230,8 @@ class Message:
         >>> await message.nack(delay=5, error="the model was overloaded")             # doctest: +SKIP
         """
         request = nack_request(self._agent._actor, (self._lease,), self.attempts, delay, error)
-        await self._agent._write(release, request)
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("nack", (self,)):
+            await self._agent._write(release, request)
         self._settled = True
 
     async def reject(self, error: str) -> None:
@@ -234,7 +239,9 @@ class Message:
 
         >>> await message.reject("the payload names a file that never existed")       # doctest: +SKIP
         """
-        await self._agent._write(reject, RejectRequest(self._actor, (self._lease,), check_text(error, "error")))
+        request = RejectRequest(self._actor, (self._lease,), check_text(error, "error"))
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("reject", (self,)):
+            await self._agent._write(reject, request)
         self._settled = True
 
     async def extend(self, seconds: float) -> None:
@@ -273,6 +280,11 @@ class Message:
         """Return its name for the log; None if a task is given that does not work in its block."""
         return f"message {self.message_id} of {self._actor.agent}" if task is None or task is self._task else None
 
+    def _lease_age(self) -> float:
+        """Return the seconds since it was claimed, or its lease renewed."""
+        claimed = self._renew_at - self._duration // 3
+        return max(0, self._agent._engine.clock.now().awake - claimed) / 1000
+
     def _is_lost(self) -> bool:
         """Return True if its lease was lost while its block was open."""
         return self._loss is not None
@@ -293,12 +305,27 @@ class Message:
         # Not a cancel scope: another task may leave the block than entered it (a generator that is closed).
         self._task = asyncio.current_task()
         self._unit = Unit(self._agent, self.session)._begin()
+        self._span: Span | None = None
+        if core.tracer is not None:
+            self._span = core.tracer.process(self)
+            self._span.begin()
         self._agent._renewer.add(self)
         return self._unit
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: builtins.type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
+        return self._leave(error) if self._span is None else self._leave_traced(error, self._span)
+
+    async def _leave_traced(self, error: BaseException | None, span: Span) -> None:
+        try:
+            await self._leave(error)
+        except BaseException as refusal:
+            span.end(refusal)
+            raise
+        span.end(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
         unit, self._unit = self._unit, None
         assert unit is not None  # noqa: S101 - set on entering
         unit._end()

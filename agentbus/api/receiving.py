@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
+from agentbus import core
 from agentbus.core.threads import sleep
 from agentbus.core.validation import check_seconds, check_text
 from agentbus.operations.protocol import Actor, Operation, mailbox_channel, reach_channel
@@ -101,6 +102,7 @@ async def receive(
                 waiter.close()
                 waiter = agent._engine.waiters.listen(mailboxes.channels)
             claimed = clock.now().awake
+            since = 0 if core.tracer is None else core.tracer.now()
             request = ClaimRequest(agent._actor, done, mailboxes.own, mailboxes.pools, max_messages, duration, counted)
             try:
                 found: Claim = await agent._write(claim, request, on_abandoned=on_abandoned)
@@ -110,6 +112,8 @@ async def receive(
                 raise
             done = ()
             if found.rows:
+                if core.tracer is not None:
+                    core.tracer.received(since, found.rows, mailboxes.addresses)
                 if found.more:
                     waiter.rung = True
                 messages = [message for row in found.rows if (message := read(row, claimed)) is not None]

@@ -7,11 +7,12 @@ here are part of the start of every command, so asyncio and what few calls need 
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
+from agentbus import core
 from agentbus.core.addresses import Address, parse_address
 from agentbus.core.codec import encode
 from agentbus.core.threads import has_loop, run_in_thread, yield_to_loop
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from agentbus.api.message import Message
     from agentbus.api.types import Vocabulary
+    from agentbus.core.trace_context import Propagation
     from agentbus.engine.interface import Engine
     from agentbus.records import TaskMessage
 
@@ -188,8 +190,19 @@ def draft_from(
     return draft(to, type, payload, agent._vocabulary, **options)
 
 
-async def send_drafts(agent: Sender, *drafts: Draft) -> list[Receipt]:
+def send_drafts(agent: Sender, *drafts: Draft) -> Coroutine[Any, Any, list[Receipt]]:
     """Commit these messages together."""
+    return _send(agent, drafts) if core.tracer is None else _send_traced(agent, drafts, core.tracer)
+
+
+async def _send_traced(agent: Sender, drafts: tuple[Draft, ...], tracer: Propagation) -> list[Receipt]:
+    with tracer.send(drafts) as span:
+        receipts = await _send(agent, span.drafts)
+        span.receipts = receipts
+        return receipts
+
+
+async def _send(agent: Sender, drafts: tuple[Draft, ...]) -> list[Receipt]:
     request = SendRequest(agent._actor, drafts)
     if not must_check(agent._vocabulary, drafts):
         try:
@@ -198,7 +211,7 @@ async def send_drafts(agent: Sender, *drafts: Draft) -> list[Receipt]:
             agent._vocabulary.learn(unchecked.schemas)
         except (UnknownRecipient, UnknownType) as error:
             raise await with_suggestions(agent._engine, error) from None
-    return cast("list[Receipt]", (await commit(agent, (Part(send, request),)))[-1])
+    return cast("list[Receipt]", (await _commit(agent, (Part(send, request),), 0))[-1])
 
 
 def must_check(vocabulary: Vocabulary, drafts: Iterable[Draft]) -> bool:
@@ -207,7 +220,7 @@ def must_check(vocabulary: Vocabulary, drafts: Iterable[Draft]) -> bool:
     return any(draft.defines is not None or draft.type in known for draft in drafts)
 
 
-async def commit(agent: Sender, parts: tuple[Part, ...]) -> list[Any]:
+def commit(agent: Sender, parts: tuple[Part, ...]) -> Coroutine[Any, Any, list[Any]]:
     """Commit these parts together, with the definition of every Struct that is sent for the first time.
 
     Payloads are checked first, against the schemas known to this process. If the bus has other schemas, they are
@@ -215,7 +228,20 @@ async def commit(agent: Sender, parts: tuple[Part, ...]) -> list[Any]:
     """
     index = next((index for index, part in enumerate(parts) if part.operation is send), None)
     if index is None:
-        return await _write_all(agent, parts)
+        return _write_all(agent, parts)
+    return _commit(agent, parts, index) if core.tracer is None else _commit_traced(agent, parts, index, core.tracer)
+
+
+async def _commit_traced(agent: Sender, parts: tuple[Part, ...], index: int, tracer: Propagation) -> list[Any]:
+    with tracer.send(parts[index].request.drafts) as span:
+        sending = Part(send, SendRequest(agent._actor, span.drafts))
+        results = await _commit(agent, (*parts[:index], sending, *parts[index + 1 :]), index)
+        # Definitions of types may come before.
+        span.receipts = results[index - len(parts)]
+        return results
+
+
+async def _commit(agent: Sender, parts: tuple[Part, ...], index: int) -> list[Any]:
     vocabulary = agent._vocabulary
     drafts = parts[index].request.drafts
     type = ""

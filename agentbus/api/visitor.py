@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import msgspec
 
+from agentbus import core
 from agentbus.api import checkpoints, documents, receiving, sending
 from agentbus.api.deliveries import (
     delivery,
@@ -281,7 +282,8 @@ class Visitor:
         []
         """
         held, before = await held_or_acked(self, messages)
-        await self._write(ack, AckRequest(self._actor, leases(held)))
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("ack", held, self._mailboxes.addresses):
+            await self._write(ack, AckRequest(self._actor, leases(held)))
         return before
 
     async def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
@@ -291,7 +293,9 @@ class Visitor:
         """
         held = await held_messages(self, messages)
         attempts = max((one.attempts for one in held), default=1)
-        await self._write(release, nack_request(self._actor, leases(held), attempts, delay, error))
+        request = nack_request(self._actor, leases(held), attempts, delay, error)
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("nack", held, self._mailboxes.addresses):
+            await self._write(release, request)
 
     async def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry.
@@ -300,7 +304,8 @@ class Visitor:
         """
         checked = check_text(error, "error")
         held = await held_messages(self, messages)
-        await self._write(reject, RejectRequest(self._actor, leases(held), checked))
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("reject", held, self._mailboxes.addresses):
+            await self._write(reject, RejectRequest(self._actor, leases(held), checked))
 
     async def extend(self, *messages: str, seconds: float) -> None:
         """Extend leases to this many seconds from now.

@@ -11,6 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from agentbus import core
 from agentbus.cli import errors
 from agentbus.cli.command_table import ALIASES, COMMANDS, DEFAULTS, LOGGED
 from agentbus.cli.context import Call, Command, gather_settings
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     code = _main(words)
+    if core.tracer is not None:
+        core.tracer.flush()
     return errors.DONE if code and _is_hook(words, code) else code
 
 

@@ -17,6 +17,7 @@
     │   ├── NotRecipient              an agent marks a message of others as seen
     │   ├── InvalidSettings           a file of the user's own settings
     │   ├── ReservedScope             the scope belongs to the bus
+    │   ├── NoTelemetry               the packages of telemetry are not installed
     │   └── InvalidUrl                the URL does not name a bus
     │       └── NoDriver              the driver for the server is not installed
     ├── NotFound (LookupError)        the call names something that does not exist
@@ -166,6 +167,7 @@ from agentbus.errors.calls import (
     Misuse,
     NoEventLoop,
     NoSuchFile,
+    NoTelemetry,
     NotFound,
     NothingHeld,
     NotPicklable,
@@ -324,6 +326,7 @@ __all__ = [
     "NoDriver",
     "NoEventLoop",
     "NoSuchFile",
+    "NoTelemetry",
     "NotADatabase",
     "NotAnItem",
     "NotAnOperator",

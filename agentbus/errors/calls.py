@@ -505,6 +505,14 @@ class WrongLoop(Misuse):
     fix_text = "open one bus per event loop, and close it in the loop that opened it"
 
 
+class NoTelemetry(InvalidInput):
+    """Telemetry was asked for, and its packages are not installed."""
+
+    code = "no_telemetry"
+    text = "telemetry requires {package}, which is not installed"
+    fix_text = "python -m pip install {requirements}, or do not set AGENTBUS_OTEL"
+
+
 class NoEventLoop(Misuse):
     """No asyncio event loop is running: there is none, or one of another library such as trio."""
 

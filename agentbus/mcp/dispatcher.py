@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
+from agentbus import core
 from agentbus.errors import AgentBusError
 from agentbus.mcp.protocol import (
     CAPABILITIES_KEY,
@@ -149,8 +150,10 @@ class Reply:
     ...     write(dispatcher.response(request, reply))
     """
 
-    def __init__(self, result: dict[str, Any], taken: ExitStack | None = None) -> None:
+    def __init__(self, result: dict[str, Any], taken: ExitStack | None = None, code: str | None = None) -> None:
         self.result = result
+        self.code = code
+        """The code of the error that it reports."""
         self.taken = ExitStack() if taken is None else taken
 
     def __enter__(self) -> Reply:
@@ -280,6 +283,22 @@ class Dispatcher:
     def answer(self, context: Context) -> Reply:
         """Return the result of a request, or raise a fault."""
         request = context.request
+        if core.tracer is None and "traceparent" in request.meta:
+            from agentbus.core.trace_context import propagate, trace_of
+
+            propagate(trace_of(request.meta))
+        # A subscription has no end of its own.
+        if core.tracer is None or request.method == "subscriptions/listen":
+            return self._checked(context)
+        tool = request.name if request.method == "tools/call" and request.name in self._tools else None
+        with core.tracer.answer(request.method, tool, context.version, request.id, request.meta) as span:
+            reply = self._checked(context)
+            if reply.result.get("isError"):
+                span.fail(reply.code or "tool_error")
+            return reply
+
+    def _checked(self, context: Context) -> Reply:
+        request = context.request
         try:
             reply = self._answer(context)
         except Fault as fault:
@@ -398,7 +417,7 @@ class Dispatcher:
             problem = describe(error)
             if method == "tools/call":
                 # As every error of a tool: the model reads it.
-                return Reply(error_content(problem))
+                return Reply(error_content(problem), code=problem["code"])
             status = getattr(error, "http_status", 200)
             raise Fault(INVALID_REQUEST, problem["message"], problem, status=status) from None
         found = handler(context, context.request.params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from agentbus import __version__
+from agentbus import __version__, core
 from agentbus.mcp.buses import Buses
 from agentbus.mcp.dispatcher import Context, Dispatcher
 from agentbus.mcp.resources import BusResources
@@ -39,6 +39,7 @@ class MCPServer:
         prime: Callable[[], str] | None = None,
         permit: Callable[[Context], None] = lambda context: None,
     ) -> None:
+        core.trace_if_asked()
         self.buses = Buses(open)
         tasks = BusTasks(self.buses)
         self.dispatcher = Dispatcher(

@@ -158,9 +158,9 @@ def tool_result(data: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": msgspec.json.encode(data, enc_hook=str).decode()}]}
 
 
-def error_result(error: AgentBusError) -> dict[str, Any]:
+def error_result(error: AgentBusError) -> Reply:
     """Return an error of the bus as the result of a tool."""
-    return error_content(describe(error))
+    return Reply(error_content(describe(error)), code=error.code)
 
 
 def compact(values: dict[str, Any]) -> dict[str, Any]:

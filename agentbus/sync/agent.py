@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from agentbus import core
 from agentbus.api.sending import SendOptions, draft_from, send_drafts
 from agentbus.core.validation import MAX_BATCH, check_name, check_range, check_seconds, check_text
 from agentbus.errors import AgentBusError
@@ -172,7 +173,8 @@ class BlockingAgent:
         from agentbus.operations.receive import AckRequest, ack
 
         held, before = run(held_or_acked(self, messages))
-        self.call(ack, AckRequest(self._actor, leases(held)))
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("ack", held, self._mailboxes.addresses):
+            self.call(ack, AckRequest(self._actor, leases(held)))
         return before
 
     def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
@@ -183,14 +185,19 @@ class BlockingAgent:
 
         held = self.held(*messages)
         attempts = max((one.attempts for one in held), default=1)
-        self.call(release, nack_request(self._actor, leases(held), attempts, delay, error))
+        request = nack_request(self._actor, leases(held), attempts, delay, error)
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("nack", held, self._mailboxes.addresses):
+            self.call(release, request)
 
     def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry."""
         from agentbus.api.deliveries import leases
         from agentbus.operations.receive import RejectRequest, reject
 
-        self.call(reject, RejectRequest(self._actor, leases(self.held(*messages)), check_text(error, "error")))
+        held = self.held(*messages)
+        request = RejectRequest(self._actor, leases(held), check_text(error, "error"))
+        with core.NO_SPAN if core.tracer is None else core.tracer.settle("reject", held, self._mailboxes.addresses):
+            self.call(reject, request)
 
     def extend(self, *messages: str, seconds: float) -> None:
         """Extend leases to this many seconds from now."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
 
+from agentbus import core
 from agentbus.core.clock import Clock, Now, SystemClock
 from agentbus.core.validation import (
     DURABILITY,
@@ -198,6 +199,7 @@ class BlockingBus:
         max_snapshot: int = MAX_SNAPSHOT,
         lease: float = VISITOR_LEASE,
     ) -> None:
+        core.trace_if_asked()
         self.store = store
         self._max_payload = check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
         self._max_snapshot = check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)

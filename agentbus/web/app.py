@@ -18,6 +18,7 @@ from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
+from agentbus import core
 from agentbus.api.problems import describe_for_http, retry_after
 from agentbus.errors import AgentBusError
 from agentbus.web.access import Access, Permission, Principal, authorize
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from agentbus import Bus
+    from agentbus.core import NoSpan
+    from agentbus.core.trace_context import Span
 
 log = logging.getLogger("agentbus.web")
 
@@ -255,7 +258,8 @@ class Application:
 
             key = (route, path, request.scope.get("query_string", b""))
             return _read_answer(request, await self.shared.read(key, read))
-        result = await self._run(route, call, arguments)
+        with _span(request, route):
+            result = await self._run(route, call, arguments)
         response = self._answer(request, route, result)
         response.background = None if call.when_delivered is None else BackgroundTask(call.when_delivered)
         return response
@@ -356,6 +360,17 @@ class Application:
 
         given = request.headers.get("last-event-id")
         return None if not given else event_number(given)
+
+
+def _span(request: Request, route: Route) -> NoSpan | Span:
+    """Return the span of a request, which continues the trace that its headers name."""
+    if core.tracer is None and "traceparent" in request.headers:
+        from agentbus.core.trace_context import propagate, trace_of
+
+        propagate(trace_of(request.headers))
+    if core.tracer is None:
+        return core.NO_SPAN
+    return core.tracer.serve(route.method, f"{PREFIX}{route.path}", request.headers)
 
 
 def _read_answer(request: Request, content: bytes) -> Response:

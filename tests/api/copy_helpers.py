@@ -18,6 +18,7 @@ from agentbus.sync.bus import BlockingBus, open_bus, open_store
 from tests.api.event_story import Story
 from tests.api.task_workers import work_off
 from tests.support.clock import FakeClock
+from tests.support.traces import traced
 
 ENGINES = ("sqlite", "postgres")
 PAIRS = [(one, other) for one in ENGINES for other in ENGINES]
@@ -99,7 +100,11 @@ def fill(places: Places) -> None:
         await bus.histories.write("openai", "gone")
         await bus.histories.delete("openai", "gone")
 
-    places.on(places.source, live)
+    async def live_traced(bus: Bus) -> None:
+        with traced():
+            await live(bus)
+
+    places.on(places.source, live_traced)
     with places.visited(places.source) as bus:
         visitor = bus.register("visitor", type="worker", pools=["p"], topics=["t"], metadata={"x": [1]}, prompt="go")
         visitor.send(agentbus.topic("t"), "note", {"to": "all"})

@@ -18,6 +18,7 @@ from tests.api.retention_helpers import DAY, NOTHING, applied, archived
 from tests.api.task_workers import Calls, kinds_of, statuses, step_comes_to, task_of, work_off, working
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
+from tests.support.traces import TRACE, traced
 
 POLICY = RetentionPolicy(
     **{**{name: getattr(NOTHING, name) for name in NOTHING.__struct_fields__}, "tasks": DAY},
@@ -74,8 +75,10 @@ async def test_a_task_that_ended_long_ago_is_archived_and_removed_with_all_its_d
 
 
 async def test_an_archived_task_is_restored_unchanged(bus: Bus, clock: FakeClock, other: Bus) -> None:
-    task = await completed(bus, max_losses=7)
+    with traced():
+        task = await completed(bus, max_losses=7)
     record, steps = await task_of(bus, task), await bus.tasks.steps(task, history=True)
+    assert {record.trace, *(step.trace for step in steps if step.kind == "task")} == {TRACE}
     approvals = await bus.tasks.approvals(task, status=None, history=True)
     clock.advance(2 * DAY)
     report = await applied(bus, policy=POLICY)

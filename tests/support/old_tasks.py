@@ -6,6 +6,7 @@ from zlib import crc32
 
 import agentbus
 from agentbus import Bus, Task
+from tests.support.traces import TRACE, traced
 
 _ARGUMENTS = '{"arguments":[],"keywords":{}}'
 OLD_TASKS = """
@@ -63,6 +64,13 @@ async def check_old_tasks(bus: Bus) -> None:
         await reviewer.items.finish("review")
     await bus.tasks.run_worker(kept, until_idle=True)
     assert await bus.tasks.result("last") == 3
+    # Version 14 stores traces: those from before have none.
+    assert {record.trace for record in records.values()} == {None}
+    with traced():
+        await bus.tasks.start(kept, id="traced")
+        await bus.tasks.run_worker(kept, until_idle=True)
+    record, steps = await bus.tasks.get("traced"), await bus.tasks.steps("traced")
+    assert [one and one.trace for one in (record, *steps)] == [TRACE] * (1 + len(steps))
     assert [check for check in await bus.doctor() if check.status == "error"] == []
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
+import msgspec
+
+from agentbus import core
 from agentbus.api.tasks.workflow import (
     LOSSES_LIMIT,
     MAX_NAME,
@@ -66,7 +69,7 @@ from agentbus.operations.task_lookups import (
 from agentbus.operations.task_ownership import ENDED, ended_channel
 from agentbus.operations.task_signals import SignalRequest, signal_task
 from agentbus.operations.task_waits import exposed_values
-from agentbus.operations.tasks import start_task
+from agentbus.operations.tasks import StartRequest, start_task
 from agentbus.records import (
     ApprovalRecord,
     Page,
@@ -426,7 +429,14 @@ class Tasks(Control):
             context=context, settings=settings, restarts=restarts, backoff=backoff, delay=delay, max_losses=max_losses,
             after=after, on_failed_dependency=on_failed_dependency,
         )  # fmt: skip
-        await self._write_arguments(start_task, request)
+        return await self._start(request)
+
+    async def _start(self, request: StartRequest) -> TaskRecord:
+        span = core.NO_SPAN if core.tracer is None else core.tracer.start_task(request)
+        with span as traced:
+            if traced is not None:
+                request = msgspec.structs.replace(request, trace=traced.trace)
+            await self._write_arguments(start_task, request)
         return await self._record(request.id)
 
     async def add(
@@ -466,8 +476,7 @@ class Tasks(Control):
             delay=delay, max_losses=max_losses, manual=True, priority=priority, after=after,
             on_failed_dependency=on_failed_dependency,
         )  # fmt: skip
-        await self._engine.write(start_task, request)
-        return await self._record(request.id)
+        return await self._start(request)
 
     # Reading
 

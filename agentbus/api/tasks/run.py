@@ -210,8 +210,9 @@ class Run:
 
     # Ending
 
-    async def run(self, call: Callable[[], Awaitable[Any]]) -> None:
-        """Run the workflow and write how it ended."""
+    async def run(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, BaseException | None]:
+        """Run the workflow and write how it ended. Return the status of the task, and the error that it failed
+        with."""
         self._main = asyncio.current_task()
         problem: BaseException | None = None
         value: Any = None
@@ -234,12 +235,13 @@ class Run:
             raise self._loss
         # Whatever the workflow does when it is cancelled for a release (even return a result), it waits for something.
         if self._releasing:
-            status = await self.release()
+            status, problem = await self.release(), None
         elif problem is not None:
             status = await self._fail(problem)
         else:
             status = await self._complete(value)
         self.report("workflow", self.workflow.name, status)
+        return status, problem
 
     async def release(self, *, lost: bool = False) -> str:
         """Release the task with what it waits for. ``lost``: the code of a task ends the worker."""

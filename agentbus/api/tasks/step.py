@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from agentbus import core
 from agentbus.api.tasks.run import Run, Wait, problem_of
 from agentbus.api.tasks.workflow import result_type
 from agentbus.api.unit import Unit
@@ -128,26 +129,34 @@ async def _execute(
         failures += 1
         reason = f"{MAX_INTERRUPTIONS} workers died during the step"
         await _after_failure(run, place, options, attempt, failures, RuntimeError(reason))
+    trace = None if known is None else known.trace
     while True:
         attempt += 1
-        await _start(run, place, options, attempt, note)
-        try:
-            return await _attempt(run, place, options, attempt, note, as_, function)
-        except Exception as error:
-            if run.lost:
-                raise
-            problem_found = unwrap_exit(error)
-        except asyncio.CancelledError as error:
-            if not is_foreign_cancellation(error):
-                raise
-            problem_found = error
+        tracer = core.tracer
+        with core.NO_SPAN if tracer is None else tracer.attempt_step(run, place, attempt, trace) as span:
+            trace = None if span is None else span.trace
+            await _start(run, place, options, attempt, note, trace)
+            try:
+                return await _attempt(run, place, options, attempt, note, as_, function)
+            except Exception as error:
+                if run.lost:
+                    raise
+                problem_found = unwrap_exit(error)
+            except asyncio.CancelledError as error:
+                if not is_foreign_cancellation(error):
+                    raise
+                problem_found = error
+            if span is not None:
+                span.fail(problem_found)
         failures += 1
         await _after_failure(run, place, options, attempt, failures, problem_found)
 
 
-async def _start(run: Run, place: StepIdentity, options: Options, attempt: int, note: str | None) -> None:
+async def _start(
+    run: Run, place: StepIdentity, options: Options, attempt: int, note: str | None, trace: str | None
+) -> None:
     """Record the start of an attempt; durably for a step that must run only once."""
-    request = StartStepRequest(run.agent._actor, run.hold, place, attempt, options.once, note)
+    request = StartStepRequest(run.agent._actor, run.hold, place, attempt, options.once, note, trace)
     while not await run.write(start_step, request, durable=True if options.once else None):
         await run.wait_out_halt()
     run.report("step", place.key, "running", attempt)

@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
+import msgspec
+
+from agentbus import core
 from agentbus.api.tasks.run import Run, Wait
 from agentbus.api.tasks.step import CURRENT, Current, digest, step_options, take_step
 from agentbus.api.tasks.waits import check_duration, check_moment, finish_wait
@@ -486,9 +489,13 @@ class Task:
             if known is not None:
                 return Child(self, str(known.child), place, known, as_)
             child = await self._free_id(place.position)
-            request = ChildRequest(run.agent._actor, run.hold, place, checked.named(child))
-            while not await run.write(start_child, request):
-                await run.wait_out_halt()
+            checked = checked.named(child)
+            with core.NO_SPAN if core.tracer is None else core.tracer.start_task(checked) as span:
+                if span is not None:
+                    checked = msgspec.structs.replace(checked, trace=span.trace)
+                request = ChildRequest(run.agent._actor, run.hold, place, checked)
+                while not await run.write(start_child, request):
+                    await run.wait_out_halt()
             run.report("task", place.key, "running")
         return Child(self, child, place, None, as_)
 

@@ -15,6 +15,7 @@ from weakref import WeakSet
 import anyio
 import anyio.abc
 
+from agentbus import core
 from agentbus.api.agent import Agent
 from agentbus.api.tasks.run import Run, first_of, retry_transient
 from agentbus.api.tasks.task import RUNNING, Task
@@ -276,6 +277,19 @@ class Worker:
 
     async def _execute(self, run: Run) -> None:
         claimed = run.claimed
+        if core.tracer is None and claimed.trace is not None:
+            from agentbus.core.trace_context import propagate
+
+            propagate(claimed.trace)
+        with core.NO_SPAN if core.tracer is None else core.tracer.run_task(run) as span:
+            status, problem = await self._run_workflow(run)
+            if span is not None:
+                span.note({"agentbus.task.status": status})
+                if problem is not None:
+                    span.fail(problem)
+
+    async def _run_workflow(self, run: Run) -> tuple[str, BaseException | None]:
+        claimed = run.claimed
         run.open(Replay() if claimed.fresh else await self._engine.read(replay_of, claimed.number))
 
         async def call() -> Any:
@@ -287,7 +301,7 @@ class Worker:
             finally:
                 RUNNING.reset(token)
 
-        await run.run(call)
+        return await run.run(call)
 
     async def _log_loss(self, run: Run, error: TaskLost) -> None:
         """Log why a task was lost; at INFO if an operator stopped, redid or restarted it."""

@@ -183,10 +183,11 @@ COMMANDS = {
         output=(
             "plain output: that of the command\n"
             "The agent is --agent, or has an id made from the command; AGENTBUS_AGENT and AGENTBUS_URL are set\n"
-            "for it. Standard streams and signals pass through. The exit code is that of the command,\n"
-            "128 + n after signal n, 127 if the command does not exist, 126 if it is not executable, 125 if the\n"
-            "agent was ended by another process (`agentbus stop --agent ID`, a takeover, a verdict): then the\n"
-            "command is ended within seconds. One that calls `complete` or `fail` has 30 s to exit.\n"
+            "for it, and TRACEPARENT within a trace. Standard streams and signals pass through. The exit code is\n"
+            "that of the command, 128 + n after signal n, 127 if the command does not exist, 126 if it is not\n"
+            "executable, 125 if the agent was ended by another process (`agentbus stop --agent ID`, a takeover,\n"
+            "a verdict): then the command is ended within seconds. One that calls `complete` or `fail` has 30 s\n"
+            "to exit.\n"
             "`agentbus state get agentbus.run --of ID` shows its pid, its exit code and the last lines of\n"
             "its output to all agents; so does --json, on the last line."
         ),

@@ -16,11 +16,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
+from agentbus import core
 from agentbus.api.agent import Agent
 from agentbus.api.bus import Bus
 from agentbus.cli.run.supervisor import Supervisor, end_all
@@ -30,6 +31,9 @@ from agentbus.core.validation import RETRY_DELAY, VISITOR_LEASE
 from agentbus.errors import AgentBusError, AgentFenced
 from agentbus.operations.agent_identity import VisitRequest, visit
 from agentbus.operations.common import fence_error
+
+if TYPE_CHECKING:
+    from agentbus.core.trace_context import Propagation, Span
 
 
 class Job(msgspec.Struct):
@@ -67,6 +71,16 @@ class Ended(msgspec.Struct):
     status: str
     run: Run
     code: int | None
+
+
+def environment_of(trace: str | None) -> dict[str, str]:
+    """Return the variables that make a command continue a trace."""
+    if trace is None:
+        return {}
+    from agentbus.core.trace_context import headers_of
+
+    # A state of another trace must not stay.
+    return {name.upper(): value for name, value in {"tracestate": "", **headers_of(trace)}.items()}
 
 
 def outcome(run: Run) -> str:
@@ -194,7 +208,12 @@ class Resident:
         """Run the command until it is not restarted. Return the last run."""
         number, failures = 0, 0
         while True:
-            run = await self._run_once(number)
+            with core.NO_SPAN if core.tracer is None else self._span(core.tracer, number) as span:
+                run = await self._run_once(number, {} if span is None else environment_of(span.trace))
+                if span is not None:
+                    span.note({"process.exit.code": run.exit_code, "agentbus.agent.status": self._status(run)})
+                    if self._status(run) == "failed":
+                        span.fail(run.signal or f"exit_{run.exit_code}")
             if self._fenced or number == self._job.restarts or self._status(run) != "failed" or run.started is None:
                 return run
             if run.ended is not None and run.ended - run.started > MAX_PAUSE * 1000:
@@ -205,13 +224,17 @@ class Resident:
             if not await self._restart(run, number, pause):
                 return run
 
-    async def _run_once(self, number: int) -> Run:
-        """Start the command and wait for its end."""
+    def _span(self, tracer: Propagation, number: int) -> Span:
+        return tracer.run_agent(self.agent.id, self._job.type, number)
+
+    async def _run_once(self, number: int, trace: Mapping[str, str]) -> Run:
+        """Start the command, which continues a ``trace``, and wait for its end."""
         job, agent = self._job, self.agent
         run = Run(text(job.command[0])[:_COMMAND_LENGTH], restarts=number)
         self._streams.clear()
         self._starting = True
-        self._supervisor.start(job.command, {**job.environment, "AGENTBUS_AGENT": f"{agent.id}#{agent.epoch}"})
+        identity = {"AGENTBUS_AGENT": f"{agent.id}#{agent.epoch}"}
+        self._supervisor.start(job.command, {**job.environment, **trace, **identity})
         report = await self._reports.get()
         self._starting = False
         if "started" in report:
