@@ -36,6 +36,7 @@ from benchmarks.measure import in_new_directory
 from benchmarks.payload import PAYLOAD
 from benchmarks.progress import Progress
 from benchmarks.report import table
+from benchmarks.telemetry import instructions, messages
 from benchmarks.workloads.lifecycles import BATCH, TASKS
 
 SECONDS = 0.1
@@ -149,6 +150,11 @@ async def _read_rate(ask: Lap) -> float:
     return await _best(lap, POINT_READS)
 
 
+def _instructions(hooks: bool, directory: Path) -> float:
+    """Count the instructions of messages, with the hooks of telemetry, which is off, or without them."""
+    return 1 / messages(instructions, directory, hooks=hooks)
+
+
 SIDES: dict[str, Run] = {
     "one": partial(_one, DISK),
     "one, aiosqlite": partial(_one, PLAIN),
@@ -165,6 +171,8 @@ SIDES: dict[str, Run] = {
     "agent": partial(_point_reads, lambda bus, _: partial(bus.agents.get, "agent-0")),
     "session": partial(_point_reads, lambda bus, _: partial(bus.sessions.get, "planning-1")),
     "pending": partial(_point_reads, lambda _, agent: agent.pending),
+    "hooks": partial(_instructions, True),
+    "no hooks": partial(_instructions, False),
 }
 
 
@@ -189,6 +197,8 @@ RATIOS = (
     Ratio("agent look-up, against a raw get", "agent", "get, raw", 0.2),
     Ratio("session look-up, against a raw get", "session", "get, raw", 0.25),
     Ratio("any message for me, against a raw get", "pending", "get, raw", 0.3),
+    # Not a time, but the instructions that the hooks of telemetry add, so that the floor can be close.
+    Ratio("telemetry off, against a message without its hooks", "hooks", "no hooks", 0.97),
 )
 
 

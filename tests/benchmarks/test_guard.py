@@ -12,6 +12,8 @@ from agentbus.engine import queries
 from agentbus.engine.sqlite import connection
 from benchmarks.guard import RATIOS, SLICES, Guard, Ratio, Run, measure_ratios
 from benchmarks.progress import Progress
+from benchmarks.telemetry import hooked_functions, without_hooks
+from tests.support.traces import traced
 
 HALF = Ratio("half as fast as the other", "ours", "theirs", 0.5)
 
@@ -69,3 +71,10 @@ def test_point_reads_that_reparse_all_named_sql_are_detected(monkeypatch: pytest
     found = measure_ratios(looks, limit=0)
     assert len(found) == 5
     assert all(value < ratio.floor / 3 for ratio, value in found.items()), found
+
+
+def test_a_hook_of_telemetry_that_does_more_than_check_is_detected() -> None:
+    (ratio,) = [ratio for ratio in RATIOS if ratio.ours == "hooks"]
+    with traced(None):
+        assert measure_ratios([ratio], limit=0)[ratio] < ratio.floor
+    assert all("tracer" not in without_hooks(one).co_names for one in hooked_functions())
