@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from agentbus import telemetry
 from tests.docs.markdown import Block, Page
 
 TIMEOUT = 90.0
@@ -101,6 +102,9 @@ class PageRun:
                     await asyncio.to_thread(exec, code, self._namespace)
         except Exception as error:
             raise BlockFailed(f"{self._where(block)}: {type(error).__name__}: {error}\n{output.getvalue()}") from error
+        finally:
+            # A page may turn it on for its process, which is that of the tests.
+            telemetry.disable()
         self._output = output.getvalue()
 
     async def _run_shell(self, block: Block, text: str, exits: str | None) -> str:

@@ -165,6 +165,21 @@ def test_a_team_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.one_engine
+async def test_one_trace_goes_through_all_processes(engine: Engine) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra otel")
+    assert run("trace_across_processes.py", engine.url) == [
+        "login-1",
+        "m-1",
+        "6 spans, 1 trace:",
+        "start feature  (person)",
+        "  invoke_workflow feature  (worker)",
+        "    step code  (worker)",
+        "      send pool:reviewers  (coding agent)",
+        "        process pool:reviewers  (worker)",
+    ]
+
+
 def test_every_example_is_tested() -> None:
     programs = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
     tested = set(re.findall(r'run\("([a-z_.]+)"', Path(__file__).read_text(encoding="utf-8")))
