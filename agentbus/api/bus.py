@@ -200,11 +200,11 @@ class Bus:
             self._renewer = await self._heartbeat.start()
             await self._backup_on_open()
             await self.recovery._on_open(self._ask)
+            if core.tracer is not None:
+                await core.tracer.opened(self)
         except BaseException:
             await complete(self._close())
             raise
-        if core.tracer is not None:
-            await core.tracer.opened(self)
         return self
 
     async def __aexit__(

@@ -123,6 +123,10 @@ class Span:
                 self._token.var.reset(self._token)
             self._token = None
 
+    def share(self) -> Span:
+        """Return a span by which another thread takes part in this one."""
+        return Span(self.trace)
+
     def note(self, facts: Mapping[str, str | int | None]) -> None:
         """Add facts that were not known at the beginning."""
 
@@ -154,11 +158,11 @@ def with_trace(draft: Draft, trace: str) -> Draft:
     carried = headers_of(trace)
     if draft.headers is not None:
         given: dict[str, str] = msgspec.json.decode(draft.headers)
-        if any(name in given for name in carried):
+        if "traceparent" in given or "tracestate" in given:
             return draft
         carried = {**given, **carried}
-    text = msgspec.json.encode(carried).decode()
-    return draft if len(text) > MAX_HEADERS else msgspec.structs.replace(draft, headers=text)
+    text = msgspec.json.encode(carried)
+    return draft if len(text) > MAX_HEADERS else msgspec.structs.replace(draft, headers=text.decode())
 
 
 class Propagation:

@@ -28,6 +28,9 @@ log = logging.getLogger("agentbus.telemetry")
 
 DURATIONS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600]
 """Upper bounds in seconds: of a commit, and of a handler."""
+MAX_NAMED = 100
+"""Pools and topics that the metrics of a process name; the others are counted together."""
+OTHER = "other"
 _NO_SUBJECTS = frozenset({"dead"})
 """First words of metrics that are part of a longer one."""
 _TIMEOUT = 5.0
@@ -123,6 +126,7 @@ class Meters:
             "messaging.process.duration", "s", "Duration of the block of a message.",
             explicit_bucket_boundaries_advisory=DURATIONS,
         )  # fmt: skip
+        self._named: set[str] = set()
         self._buses: dict[int, Observed] = {}
         self._instruments: set[str] = set()
 
@@ -130,6 +134,13 @@ class Meters:
         self, attributes: dict[str, Any], seconds: float, messages: int, error: str | None, *, process: bool = False
     ) -> None:
         """Count an operation that has ended."""
+        name = attributes.get("messaging.destination.name")
+        if name is not None and name not in self._named:
+            # Pools and topics may be made for one session each.
+            if len(self._named) < MAX_NAMED:
+                self._named.add(name)
+            else:
+                attributes["messaging.destination.name"] = OTHER
         if error is not None:
             attributes["error.type"] = error
         if process:

@@ -150,6 +150,9 @@ class RecordedSpan(Span):
     def begin(self) -> None:
         self._token = contexts.attach(trace.set_span_in_context(self._span, self._parent))
 
+    def share(self) -> Span:
+        return SharedSpan(self._span, self._parent)
+
     def note(self, facts: Mapping[str, str | int | None]) -> None:
         for name, value in facts.items():
             if value is not None:
@@ -167,6 +170,18 @@ class RecordedSpan(Span):
         self._span.end()
         if self._meter is not None:
             self._meter.record(perf_counter() - self._started, self._type)
+
+
+class SharedSpan(Span):
+    """A recorded span in another thread, which does not end it."""
+
+    def __init__(self, span: trace.Span, parent: Context) -> None:
+        super().__init__(text_of(span.get_span_context()))
+        self._span = span
+        self._parent = parent
+
+    def begin(self) -> None:
+        self._token = contexts.attach(trace.set_span_in_context(self._span, self._parent))
 
 
 class RecordedSend(RecordedSpan, SendSpan):

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import Agent, Bus, Message, Unit
+from agentbus import Agent, Bus, Message, Unit, telemetry
 from agentbus.core.logs import JSONFormatter
 from agentbus.core.validation import MAX_HEADERS
 from agentbus.errors import UnknownRecipient
 from tests.api.helpers import running, take, take_all
+from tests.conftest import Engine
 from tests.support.traces import OTHER, Recorded, linked, parent_of, text_of
 
 SECRET = "s3cr3t"
@@ -139,10 +140,10 @@ async def test_a_request_and_its_reply_are_one_trace_under_the_span_of_the_calle
         unit.reply(message, "note", 2)
 
     with recorded.provider.get_tracer("program").start_as_current_span("work") as work:
-        assert agentbus.telemetry.current_ids() == tuple(text_of(work).split("-")[1:3])
-        assert agentbus.telemetry.environment() == {"TRACEPARENT": text_of(work)}
+        assert telemetry.current_ids() == tuple(text_of(work).split("-")[1:3])
+        assert telemetry.environment() == {"TRACEPARENT": text_of(work)}
         line = json.loads(JSONFormatter().format(logging.makeLogRecord({"msg": "x"})))
-        assert (line["trace_id"], line["span_id"]) == agentbus.telemetry.current_ids()
+        assert (line["trace_id"], line["span_id"]) == telemetry.current_ids()
         async with running(b.serve(answer)):
             reply = await a.request("b", "note", 1, timeout=30)
     spans = {span.name: span for span in recorded.spans() if span.name.startswith(("send", "process"))}
@@ -151,7 +152,27 @@ async def test_a_request_and_its_reply_are_one_trace_under_the_span_of_the_calle
     assert parent_of(replied) == text_of(spans["process agent:{id}"])
     assert reply.headers == {"traceparent": text_of(replied)}
     assert {span.context.trace_id for span in spans.values()} == {work.get_span_context().trace_id}
-    assert agentbus.telemetry.current_ids() is None
+    assert telemetry.current_ids() is None
+
+
+@pytest.mark.one_engine
+def test_the_blocking_api_continues_the_trace_of_its_thread(engine: Engine, recorded: Recorded) -> None:
+    tracer = recorded.provider.get_tracer("program")
+    with (
+        agentbus.sync.connect(engine.url) as bus,
+        bus.agent("a", type="worker", pools=["p"]) as agent,
+        tracer.start_as_current_span("work") as work,
+    ):
+        agent.send("pool:p", "note", 1)
+        message = agent.receive(timeout=0)
+        assert message is not None
+        with message:
+            agent.send("a", "note", 2)
+        assert telemetry.environment() == {"TRACEPARENT": text_of(work)}, "the block has left nothing behind"
+    spans = {span.name: span for span in recorded.spans()}
+    assert parent_of(spans["send pool:p"]) == text_of(work)
+    assert parent_of(spans["process pool:p"]) == text_of(spans["send pool:p"])
+    assert parent_of(spans["send agent:{id}"]) == text_of(spans["process pool:p"])
 
 
 @pytest.mark.one_engine

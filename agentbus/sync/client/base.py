@@ -13,12 +13,16 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, ParamSpec, TypeVar, cast
 
+from agentbus import core
 from agentbus.api.block import Block, is_public
 from agentbus.api.bus import Bus
 from agentbus.api.message import Message, check_handler
 from agentbus.api.tasks.items import WorkItem
 from agentbus.errors import BusClosed, BusForked, Misuse
 from agentbus.sync.portal import OpenBlock, Portal, iterate
+
+if TYPE_CHECKING:
+    from agentbus.core.trace_context import Span
 
 I_co = TypeVar("I_co", covariant=True)
 P = ParamSpec("P")
@@ -158,12 +162,17 @@ class SyncBlock(AbstractContextManager[T], Generic[T]):
 class BlockWrapper(Wrapper[I_co], Generic[I_co, T]):
     """A wrapper that is itself a block: ``with message as unit``, ``with agent.unit() as unit``."""
 
-    __slots__ = ("_opened",)
+    __slots__ = ("_opened", "_shared")
 
     def __enter__(self) -> T:
         opened: OpenBlock[Any] = OpenBlock(self._portal, cast(Any, self._inner))
         value = opened.enter()
         self._opened = opened
+        # The loop has entered the span of the block; what this thread does belongs to it too.
+        span: Span | None = None if core.tracer is None else getattr(self._inner, "_span", None)
+        self._shared = None if span is None else span.share()
+        if self._shared is not None:
+            self._shared.begin()
         return cast(T, self if value is self._inner else self._wrap(value))
 
     def __exit__(
@@ -171,6 +180,8 @@ class BlockWrapper(Wrapper[I_co], Generic[I_co, T]):
     ) -> bool:
         opened: OpenBlock[Any] = self._opened
         del self._opened
+        if self._shared is not None:
+            self._shared.end()
         return opened.exit(error)
 
 
