@@ -88,6 +88,7 @@ def story(url: str) -> None:
             **os.environ,
             "AGENTBUS_URL": url,
             "AGENTBUS_OTEL": "1",
+            "OTEL_BSP_EXPORT_TIMEOUT": "30000",  # also on a busy machine
             "OTEL_METRICS_EXPORTER": "none",
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.server_address[1]}",
         }

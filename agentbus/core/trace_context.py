@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from agentbus.operations.rows import Draft, MessageRow
     from agentbus.operations.send import Receipt
     from agentbus.operations.task_steps import StepIdentity
-    from agentbus.operations.tasks import StartRequest
+    from agentbus.operations.tasks import ClaimedTask, StartRequest
+    from agentbus.records import TaskRecord
 
 MAX_TRACE = 512
 """Characters of a trace context, as the tables limit it."""
@@ -198,9 +199,9 @@ class Propagation:
         """Return the span of the start of a task, which continues its context."""
         return Span(self.current())
 
-    def run_task(self, run: Run) -> Span:
-        """Return the span of a run of a task by a worker."""
-        return Span(run.claimed.trace)
+    def run_task(self, task: ClaimedTask | TaskRecord) -> Span:
+        """Return the span of a run of a task by a worker, or of the block of a work item."""
+        return Span(task.trace)
 
     def attempt_step(self, run: Run, step: StepIdentity, attempt: int, before: str | None) -> Span:
         """Return the span of an attempt of a step; ``before`` is the context of the attempt before."""

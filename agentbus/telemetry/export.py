@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import metrics, trace
 
+from agentbus.core.validation import read_number
 from agentbus.telemetry.meters import Meters
 from agentbus.telemetry.tracer import SpanTracer
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-FLUSH_TIMEOUT = 1.0
-"""Seconds that the end of a command waits for its spans to be exported."""
+FLUSH_TIMEOUT = 1000
+"""Milliseconds that the end of a command waits for its spans to be exported, unless OTEL_BSP_EXPORT_TIMEOUT is set."""
 
 
 class ExportingTracer(SpanTracer):
@@ -26,7 +27,7 @@ class ExportingTracer(SpanTracer):
         # The exporter tries for ten seconds to reach an endpoint that does not answer: too long for a short command.
         exporting = threading.Thread(target=self._flush, daemon=True)
         exporting.start()
-        exporting.join(FLUSH_TIMEOUT)
+        exporting.join(read_number("OTEL_BSP_EXPORT_TIMEOUT", FLUSH_TIMEOUT) / 1000)
 
     def _flush(self) -> None:
         for provider in (self._provider, self._meters.provider):

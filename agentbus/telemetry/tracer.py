@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from agentbus.api.tasks.run import Run
     from agentbus.operations.rows import Draft, MessageRow
     from agentbus.operations.task_steps import StepIdentity
-    from agentbus.operations.tasks import StartRequest
+    from agentbus.operations.tasks import ClaimedTask, StartRequest
+    from agentbus.records import TaskRecord
     from agentbus.telemetry.meters import Meters
 
 SCOPE = "agentbus"
@@ -329,16 +330,14 @@ class SpanTracer(Propagation):
         }  # fmt: skip
         return self._begun(f"start {request.workflow}", SpanKind.PRODUCER, attributes)
 
-    def run_task(self, run: Run) -> Span:
-        claimed = run.claimed
+    def run_task(self, task: ClaimedTask | TaskRecord) -> Span:
         attributes = {
-            "gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": claimed.workflow,
-            "gen_ai.conversation.id": claimed.session or claimed.id, "agentbus.task.id": claimed.id,
-            "agentbus.task.generation": claimed.generation,
+            "gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": task.workflow,
+            "gen_ai.conversation.id": task.session or task.id, "agentbus.task.id": task.id,
         }  # fmt: skip
         return self._begun(
-            f"invoke_workflow {claimed.workflow}", SpanKind.INTERNAL, attributes,
-            parent=self._within(claimed.trace), links=(claimed.trace,),
+            f"invoke_workflow {task.workflow}", SpanKind.INTERNAL, attributes,
+            parent=self._within(task.trace), links=(task.trace,),
         )  # fmt: skip
 
     def attempt_step(self, run: Run, step: StepIdentity, attempt: int, before: str | None) -> Span:

@@ -24,6 +24,8 @@ from tests.support import zygote
 from tests.support.traces import PARENT
 
 TIMEOUT = 60.0
+PATIENT = {"OTEL_BSP_EXPORT_TIMEOUT": "30000"}
+"""The machine may be busy."""
 FLOWS = """
 import subprocess, agentbus
 
@@ -114,7 +116,7 @@ def test_one_trace_from_a_person_through_a_worker_to_the_calls_of_a_coding_agent
         identity = bus.register("a", type="worker").identity
     variables = {
         "AGENTBUS_OTEL": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "AGENTBUS_AGENT": identity,
-        "AGENTBUS_URL": str(directory / ".agentbus"),
+        "AGENTBUS_URL": str(directory / ".agentbus"), **PATIENT,
     }  # fmt: skip
     started = run(directory, "task", "start", "feature", "--id", "f-1", OTEL_SERVICE_NAME="person", **variables)
     assert started.returncode == 0, started.stderr
@@ -137,10 +139,12 @@ def test_one_trace_from_a_person_through_a_worker_to_the_calls_of_a_coding_agent
 
 
 def test_an_agent_under_run_is_a_span_and_the_parent_of_its_calls(receiver: Receiver, directory: Path) -> None:
+    with open_bus(directory / ".agentbus") as bus:
+        bus.do(bus.state("b").set("usage/tokens", 70))
     script = f"{zygote.COMMAND} send b note --quiet; exit 3"
     done = run(
         directory, "run", "--agent", "b", "--type", "executor", "--", "sh", "-c", script, AGENTBUS_OTEL="1",
-        OTEL_METRICS_EXPORTER="none", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, TRACEPARENT=PARENT,
+        OTEL_METRICS_EXPORTER="none", OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, TRACEPARENT=PARENT, **PATIENT,
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     spans = {span.name: span for span in receiver.spans}
@@ -149,6 +153,7 @@ def test_an_agent_under_run_is_a_span_and_the_parent_of_its_calls(receiver: Rece
     assert attributes == {
         "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.id": "b", "gen_ai.agent.name": "executor",
         "agentbus.agent.restart": 0, "agentbus.agent.status": "failed", "process.exit.code": 3, "error.type": "exit_3",
+        "agentbus.usage.tokens": 70,
     }  # fmt: skip
     assert [life.trace_id.hex(), life.parent_span_id.hex()] == PARENT.split("-")[1:3]
     assert sent.parent_span_id == life.span_id

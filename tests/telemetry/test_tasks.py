@@ -87,6 +87,27 @@ async def test_each_run_is_a_span_and_a_failure_is_named(bus: Bus, recorded: Rec
     assert (parent_of(run), run.attributes["agentbus.task.status"]) == (text_of(started), "failed")
 
 
+@pytest.mark.one_engine
+async def test_the_block_of_a_work_item_continues_its_trace(bus: Bus, recorded: Recorded) -> None:
+    agent = await bus.register("a", type="worker")
+    await bus.tasks.add("review", id="r-1", restarts=1, backoff=0)
+    for attempt in (1, 2):
+        item = await agent.items.take()
+        assert item is not None
+        if attempt == 2:
+            async with item:
+                await agent.send("a", "note")
+        else:
+            with pytest.raises(KeyError):
+                async with item:
+                    raise KeyError("secret")
+    started, failed, done, sent = recorded.spans()
+    assert [span.name for span in (started, failed, done)] == ["start review", *["invoke_workflow review"] * 2]
+    assert (parent_of(failed), parent_of(done)) == (text_of(started), text_of(started))
+    assert (failed.attributes["error.type"], "error.type" in done.attributes) == ("KeyError", False)
+    assert parent_of(sent) == text_of(done)
+
+
 async def test_a_process_without_telemetry_passes_the_trace_on(bus: Bus) -> None:
     """A worker between two that record does not break the trace."""
     agent = await bus.register("a", type="worker")

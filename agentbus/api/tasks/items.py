@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
+from agentbus import core
 from agentbus.core.codec import decode_as, encode, plain
 from agentbus.core.validation import (
     MAX_ERROR,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable
 
+    from agentbus.core.trace_context import Span
     from agentbus.engine.interface import Engine
 
 R = TypeVar("R")
@@ -122,6 +124,7 @@ class WorkItem:
         self._items = items
         self._number = lease
         self._block: asyncio.Task[Any] | None = None
+        self._span: Span | None = None
         self._loss: AgentBusError | None = None
 
     def __repr__(self) -> str:
@@ -224,12 +227,30 @@ class WorkItem:
         if renewer is None:
             raise Misuse(reason="the block of an item needs an event loop: use agentbus.connect()")
         self._block = asyncio.current_task()
+        if core.tracer is None and self.task.trace is not None:
+            from agentbus.core.trace_context import propagate
+
+            propagate(self.task.trace)
+        if core.tracer is not None:
+            self._span = core.tracer.run_task(self.task)
+            self._span.begin()
         renewer.add(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        span, self._span = self._span, None
+        try:
+            await self._leave(error)
+        except BaseException as loss:
+            error = loss
+            raise
+        finally:
+            if span is not None:
+                span.end(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
         import asyncio
 
         block, self._block = self._block, None

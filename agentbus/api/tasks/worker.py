@@ -281,10 +281,10 @@ class Worker:
             from agentbus.core.trace_context import propagate
 
             propagate(claimed.trace)
-        with core.NO_SPAN if core.tracer is None else core.tracer.run_task(run) as span:
+        with core.NO_SPAN if core.tracer is None else core.tracer.run_task(claimed) as span:
             status, problem = await self._run_workflow(run)
             if span is not None:
-                span.note({"agentbus.task.status": status})
+                span.note({"agentbus.task.status": status, "agentbus.task.generation": claimed.generation})
                 if problem is not None:
                     span.fail(problem)
 

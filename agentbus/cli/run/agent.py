@@ -15,7 +15,7 @@ import errno
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -136,6 +136,8 @@ async def _ended_itself(bus: Bus, agent: Agent) -> bool:
     return record.status == "completed" or (record.status == "failed" and record.evidence is None)
 
 
+USAGE = "usage/tokens"
+"""The entry of the agent's state that counts the tokens it has reported."""
 KEY = "agentbus.run"
 """The entry of the agent's state that records the run."""
 MAX_PAUSE = 60.0
@@ -211,9 +213,7 @@ class Resident:
             with core.NO_SPAN if core.tracer is None else self._span(core.tracer, number) as span:
                 run = await self._run_once(number, {} if span is None else environment_of(span.trace))
                 if span is not None:
-                    span.note({"process.exit.code": run.exit_code, "agentbus.agent.status": self._status(run)})
-                    if self._status(run) == "failed":
-                        span.fail(run.signal or f"exit_{run.exit_code}")
+                    await self._describe(run, span)
             if self._fenced or number == self._job.restarts or self._status(run) != "failed" or run.started is None:
                 return run
             if run.ended is not None and run.ended - run.started > MAX_PAUSE * 1000:
@@ -226,6 +226,20 @@ class Resident:
 
     def _span(self, tracer: Propagation, number: int) -> Span:
         return tracer.run_agent(self.agent.id, self._job.type, number)
+
+    async def _describe(self, run: Run, span: Span) -> None:
+        """Add to a span how the command ended, and the tokens that it has reported."""
+        status = self._status(run)
+        tokens = None
+        with suppress(AgentBusError):
+            tokens = await self._bus.state(self.agent.id).get(USAGE)
+        span.note({
+            "process.exit.code": run.exit_code,
+            "agentbus.agent.status": status,
+            "agentbus.usage.tokens": tokens if isinstance(tokens, int) else None,
+        })  # fmt: skip
+        if status == "failed":
+            span.fail(run.signal or f"exit_{run.exit_code}")
 
     async def _run_once(self, number: int, trace: Mapping[str, str]) -> Run:
         """Start the command, which continues a ``trace``, and wait for its end."""
