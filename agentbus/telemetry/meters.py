@@ -89,7 +89,7 @@ class Observed:
             served.add(instrument)
             return self._families
         self._served = {instrument}
-        if not self._loop.is_closed() and not self._is_here():
+        if self._loop.is_running() and not self._is_here():
             reading = asyncio.run_coroutine_threadsafe(self.read(), self._loop)
             try:
                 return reading.result(_TIMEOUT)
