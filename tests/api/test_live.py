@@ -35,9 +35,11 @@ class Feed:
     def kinds(self) -> list[str]:
         return [event.kind for change in self.changes for event in change.events]
 
-    async def until(self, *wanted: tuple[str, str]) -> None:
+    async def until(self, *wanted: tuple[str, str], kind: str | None = None) -> None:
+        """Wait for statuses of messages and for an event, which may be in different changes."""
+
         async def found() -> None:
-            while not set(wanted) <= set(self.statuses):
+            while not set(wanted) <= set(self.statuses) or (kind is not None and kind not in self.kinds):
                 self.arrived.clear()
                 await self.arrived.wait()
 
@@ -63,8 +65,7 @@ async def test_sends_leases_acknowledgements_and_deaths_are_told(bus: Bus) -> No
         await feed.until(("x", "acked"))
         await a.send("a", "note", 2, message_id="y")
         await (await take(a)).reject("broken")
-        await feed.until(("y", "dead"))
-        assert "message_dead" in feed.kinds
+        await feed.until(("y", "dead"), kind="message_dead")
         leased = next(one for change in feed.changes for one in change.messages if one.status == "leased")
         assert (leased.holder, leased.recipient, leased.type) == ("a", "a", "note")
         assert "secret" not in str(feed.changes)
